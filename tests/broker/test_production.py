@@ -201,7 +201,7 @@ def test_nothing_below_tls_1_3_is_spoken(production: Production, role: Role) -> 
     context = ssl.create_default_context(cafile=production.ca_file)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
-        socket.create_connection(("127.0.0.1", production.ports[role]), timeout=5.0) as connection,
+        socket.create_connection(("127.0.0.1", production.ports[role]), timeout=60.0) as connection,
         pytest.raises(ssl.SSLError),
     ):
         context.wrap_socket(connection, server_hostname="localhost")

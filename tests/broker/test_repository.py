@@ -101,13 +101,13 @@ def test_a_file_comes_back_as_it_went_in(repository: Repository) -> None:
 
 def test_the_historic_upload_answers_as_it_always_did(repository: Repository) -> None:
     answer = requests.post(
-        f"{repository.url}/upload/", files={"file": ("my plan.py", CONTENT)}, headers=repository.headers, timeout=10
+        f"{repository.url}/upload/", files={"file": ("my plan.py", CONTENT)}, headers=repository.headers, timeout=60
     )
 
     document = answer.json()
     assert (answer.status_code, set(document)) == (201, {"url", "file", "created_at"})
     assert document["file"] == document["url"] == f"{repository.url}/files/{DIGEST}"
-    assert requests.get(document["file"], timeout=10).content == CONTENT
+    assert requests.get(document["file"], timeout=60).content == CONTENT
 
 
 def test_a_form_on_its_way_lies_in_the_folder_of_the_files(repository: Repository) -> None:
@@ -121,7 +121,7 @@ def test_a_form_on_its_way_lies_in_the_folder_of_the_files(repository: Repositor
                 links.append(str(descriptor.readlink()))
         return [link for link in links if link.endswith(" (deleted)")]
 
-    with socket.create_connection(("127.0.0.1", repository.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", repository.port), timeout=60) as connection:
         connection.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n".encode())
         connection.sendall(b"Content-Length: 300000\r\n\r\n" + form)
         (place,) = wait_until(spooled, what="a form of which only a part has come")
@@ -141,7 +141,7 @@ def test_an_upload_without_the_token_is_refused(repository: Repository, path: st
     token = repository.headers["Authorization"].removeprefix("Bearer ")
     headers = {} if header is None else {"Authorization": header.format(token=token)}
 
-    answer = requests.post(repository.url + path, data=b"stranger's", headers=headers, timeout=10)
+    answer = requests.post(repository.url + path, data=b"stranger's", headers=headers, timeout=60)
 
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
     assert hashlib.sha256(b"stranger's").hexdigest() not in repository.stored()
@@ -149,8 +149,8 @@ def test_an_upload_without_the_token_is_refused(repository: Repository, path: st
 
 def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repository: Repository) -> None:
     before = repository.on_disk()
-    exact = requests.post(f"{repository.url}/files", data=b"x" * MIB, headers=repository.headers, timeout=10)
-    announced = requests.post(f"{repository.url}/files", data=b"x" * (MIB + 1), headers=repository.headers, timeout=10)
+    exact = requests.post(f"{repository.url}/files", data=b"x" * MIB, headers=repository.headers, timeout=60)
+    announced = requests.post(f"{repository.url}/files", data=b"x" * (MIB + 1), headers=repository.headers, timeout=60)
     streamed = _streamed(repository, "/files", {}, size_bytes=MIB + 1)
     multipart = {"Content-Type": "multipart/form-data; boundary=b"}
     head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="plan"\r\n\r\n'
@@ -167,7 +167,7 @@ def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repo
 
 def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> None:
     before = repository.on_disk()
-    with socket.create_connection(("127.0.0.1", repository.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", repository.port), timeout=60) as connection:
         head = f"POST /files HTTP/1.1\r\nHost: x\r\nAuthorization: {repository.headers['Authorization']}\r\n"
         connection.sendall(f"{head}Content-Length: 1000\r\n\r\nonly this".encode())
     # The next request is answered after the broken one was noticed, or at the same time; its file is the only new one.
@@ -218,7 +218,7 @@ def test_no_path_of_a_client_reaches_the_disk(repository: Repository, path: str)
     before = repository.on_disk()
 
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
-        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=60)
         connection.putrequest(method, path)
         connection.putheader("Content-Length", "0")
         connection.putheader("Authorization", repository.headers["Authorization"])
@@ -241,7 +241,7 @@ def test_a_file_name_is_never_used(repository: Repository, name: str) -> None:
     )
     headers = {**repository.headers, "Content-Type": "multipart/form-data; boundary=b"}
 
-    requests.post(f"{repository.url}/upload/", data=body, headers=headers, timeout=10)
+    requests.post(f"{repository.url}/upload/", data=body, headers=headers, timeout=60)
 
     stored = {path for path in repository.on_disk() if not path.startswith("incoming/")}
     assert all(path.removeprefix("sha256/").isalnum() for path in stored)
@@ -269,7 +269,7 @@ def test_a_file_name_is_never_used(repository: Repository, name: str) -> None:
 )
 def test_a_form_that_is_none_is_refused_with_a_reason(repository: Repository, content_type: str, body: bytes) -> None:
     answer = requests.post(
-        f"{repository.url}/upload/", data=body, headers={**repository.headers, "Content-Type": content_type}, timeout=10
+        f"{repository.url}/upload/", data=body, headers={**repository.headers, "Content-Type": content_type}, timeout=60
     )
 
     assert answer.status_code == 400
@@ -279,16 +279,16 @@ def test_a_form_that_is_none_is_refused_with_a_reason(repository: Repository, co
 def test_a_compressed_upload_is_refused(repository: Repository) -> None:
     headers = {**repository.headers, "Content-Encoding": "gzip"}
 
-    assert requests.post(f"{repository.url}/files", data=b"x", headers=headers, timeout=10).status_code == 415
+    assert requests.post(f"{repository.url}/files", data=b"x", headers=headers, timeout=60).status_code == 415
 
 
 def test_a_download_says_what_it_is_and_gives_parts(repository: Repository) -> None:
     url = upload(CONTENT, repository.settings)
 
-    whole = requests.get(url, timeout=10)
-    head = requests.head(url, timeout=10)
-    part = requests.get(url, headers={"Range": "bytes=6-9"}, timeout=10)
-    known = requests.get(url, headers={"If-None-Match": f'"{DIGEST}"'}, timeout=10)
+    whole = requests.get(url, timeout=60)
+    head = requests.head(url, timeout=60)
+    part = requests.get(url, headers={"Range": "bytes=6-9"}, timeout=60)
+    known = requests.get(url, headers={"If-None-Match": f'"{DIGEST}"'}, timeout=60)
 
     assert whole.headers["ETag"] == f'"{DIGEST}"'
     assert whole.headers["Content-Length"] == head.headers["Content-Length"] == str(len(CONTENT))
@@ -296,13 +296,13 @@ def test_a_download_says_what_it_is_and_gives_parts(repository: Repository) -> N
     assert whole.headers["Content-Type"] == "application/octet-stream"
     assert (part.status_code, part.content) == (206, CONTENT[6:10])
     assert (known.status_code, known.content) == (304, b"")
-    assert requests.get(f"{repository.url}/files/{'0' * 64}", timeout=10).status_code == 404
+    assert requests.get(f"{repository.url}/files/{'0' * 64}", timeout=60).status_code == 404
 
 
 def test_the_host_header_does_not_shape_the_answer(repository: Repository) -> None:
     headers = {**repository.headers, "Host": "evil.example"}
 
-    answer = requests.post(f"{repository.url}/files", data=CONTENT, headers=headers, timeout=10)
+    answer = requests.post(f"{repository.url}/files", data=CONTENT, headers=headers, timeout=60)
 
     assert answer.json()["url"].startswith(repository.url)
 
@@ -312,7 +312,7 @@ def test_health_counts_files_and_bytes(tmp_path: Path) -> None:
         repository = Repository(running, tmp_path / "files")
         for _twice in range(2):
             upload(CONTENT, repository.settings)
-        healthy = requests.get(f"{repository.url}/health", timeout=10).json()
+        healthy = requests.get(f"{repository.url}/health", timeout=60).json()
         code = running.stop()
 
     assert healthy == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
@@ -362,7 +362,7 @@ def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path)
         with pytest.raises(RepositoryError, match=r"507.*the quota of alice is full: 1048576 bytes"):
             upload(b"x" * 700_000, alice)
         upload(b"x" * 300_000, alice)
-        stored = requests.get(f"{url}/health", timeout=10).json()
+        stored = requests.get(f"{url}/health", timeout=60).json()
     with foreground(*arguments) as running:
         url = running.facts["url"]
         alice, bob = (RepositorySettings(url=url, token_file=files[party]) for party in ("alice", "bob"))
@@ -451,7 +451,7 @@ def _closed(connections: dict[str, socket.socket]) -> set[str]:
 
 def _streamed(repository: Repository, path: str, headers: dict[str, str], *, size_bytes: int, head: bytes = b"") -> int:
     """Send a body of unannounced length until the server answers; returns the status."""
-    connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=60)
     connection.putrequest("POST", path)
     for name, value in {**repository.headers, **headers, "Transfer-Encoding": "chunked"}.items():
         connection.putheader(name, value)

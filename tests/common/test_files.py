@@ -86,7 +86,7 @@ def test_one_takes_a_lock_though_another_process_looks_who_holds_it(tmp_path: Pa
             taker.start()
         takers[0].join(0.2)
     for taker in takers:
-        taker.join(20)
+        taker.join(60)
 
     assert sorted(taken) == [False, False, True]
     for lock in locks:

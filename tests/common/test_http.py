@@ -96,7 +96,7 @@ def test_a_hostile_url_reaches_no_server() -> None:
                     url.replace("{p}", str(sentinel.port)),
                     sha256=DIGEST,
                     max_bytes=1000,
-                    deadline_s=5.0,
+                    deadline_s=60.0,
                     allowed_urls=allowed,
                 )
 
@@ -122,7 +122,7 @@ def test_an_allowed_address_that_is_no_file_servers_is_refused_all_the_same(allo
     with serving(answering(CONTENT)) as sentinel:
         base = allowed.format(p=sentinel.port)
         with pytest.raises(UrlRefusedError):
-            download(f"{base}/x", sha256=DIGEST, max_bytes=1000, deadline_s=5.0, allowed_urls=[base])
+            download(f"{base}/x", sha256=DIGEST, max_bytes=1000, deadline_s=60.0, allowed_urls=[base])
 
         assert sentinel.connections == 0
 
@@ -304,7 +304,7 @@ def test_a_disk_that_is_full_is_named_and_not_the_server() -> None:
         base = f"http://127.0.0.1:{server.port}"
         with pytest.raises(RepositoryError, match="No space left on device") as caught:
             download_to(
-                full, f"{base}/x", sha256=DIGEST, size_bytes=None, max_bytes=1000, deadline_s=5.0, allowed_urls=[base]
+                full, f"{base}/x", sha256=DIGEST, size_bytes=None, max_bytes=1000, deadline_s=60.0, allowed_urls=[base]
             )
 
     assert "reached" not in str(caught.value)

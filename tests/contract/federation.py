@@ -242,7 +242,7 @@ class Scene:
 
     def _measured(self) -> None:
         self.verb("watch", "--count", "2", "--interval", "0.2", "--metric", "host_load1")
-        self.verb("record", self.folder / "kept.sqlite", "--for", "1.5", "--interval", "0.2")
+        self.verb("record", self.folder / "kept.sqlite", "--for", "6", "--interval", "0.2")
         self.verb("node add-scalar", "accuracy", "0.9", "--step", "1")
         self.verb("node job watch", "mine", "--pid", os.getpid())
         self.verb("node job list")

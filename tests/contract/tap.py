@@ -43,7 +43,7 @@ class Tap:
     def __enter__(self) -> Self:
         self._client.connect(*self._place)
         self._client.loop_start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -106,7 +106,7 @@ def check_told(document: dict[str, Any]) -> None:
     assert document["search"] == {"hospital-east": 0, "hospital-north": 0, "hospital-south": 1}
     assert sorted(dataset["shape"] for dataset in document["datasets"]) == ["167 x 31", "190 x 31", "212 x 31"]
     assert document["offline"]["reason"] == "connection lost"
-    assert document["offline"]["seen_after_s"] <= 5.0
+    assert document["offline"]["seen_after_s"] <= 30.0
     assert document["metrics"]["lost"] == 0
     assert document["release"]["rows"] == 212
     rounds = document["regression"]["rounds"]
@@ -172,7 +172,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
 def run(*command: str, url: str, folder: Path, cwd: Path = ROOT) -> str:
     done = subprocess.run(
         [sys.executable, *command],
-        env=researcher_environment(url, folder), cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
+        env=researcher_environment(url, folder), cwd=cwd, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -252,7 +252,7 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
             online = wait_until(lambda: answered(words(ask)), what="an answer")
         finally:
             recording.send_signal(signal.SIGINT)
-            assert recording.wait(30) == 0
+            assert recording.wait(60) == 0
             store.kill()
 
     # Then the store holds the three hospitals, and each command fits the files
@@ -347,7 +347,7 @@ def test_what_the_demo_prints_works_as_printed(
     for line in [*lines, *connect["owners"].values()]:
         with subtests.test(line):
             # Ctrl-C ends what goes on for ever.
-            ended = f"timeout --preserve-status -s INT 12 {line}" if line == "fedmon watch" else line
+            ended = f"timeout --preserve-status -s INT 20 {line}" if line == "fedmon watch" else line
             typed("\n".join([*exported, ended]), tmp_path, bare)
     with subtests.test("python"):
         assert run("-c", connect["python"], url=kept.url, folder=tmp_path).count("online") >= 3

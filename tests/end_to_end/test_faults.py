@@ -97,7 +97,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
             assert process.poll() is None
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def approved_without_audit(folder: Path) -> list[str]:
@@ -133,7 +133,7 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
                     )  # fmt: skip
                     threading.Event().wait(chance.uniform(0, 0.6))
                     node.kill()
-                    decide.wait(20)
+                    decide.wait(60)
                 else:
                     threading.Event().wait(chance.uniform(0, 0.02))
                     node.kill()

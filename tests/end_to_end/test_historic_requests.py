@@ -133,7 +133,7 @@ class Script:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
     def lines(self) -> list[list[str]]:
         return [line.split() for line in self._ledger.read_text().splitlines()]

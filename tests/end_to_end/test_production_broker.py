@@ -171,7 +171,7 @@ def replies_beside_a_thief(federation: Federation, production: Production, *, du
             assert list(federation.ping(timeout_s=10.0).ok) == ["north"]
     finally:
         stop.set()
-        thief.join(20)
+        thief.join(60)
 
     assert (federation.status().last_error, federation.nodes()["north"].state) == ("", NodeState.ONLINE)
 

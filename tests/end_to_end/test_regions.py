@@ -108,7 +108,7 @@ def regions(tmp_path: Path) -> Iterator[Regions]:
 def answering(federation: Federation) -> set[str]:
     """Return the nodes that answer a ping."""
     with contextlib.suppress(FedmonError):
-        return {str(name) for name in federation.ping(timeout_s=2.0).ok}
+        return {str(name) for name in federation.ping(timeout_s=5.0).ok}
     return set()
 
 

@@ -108,7 +108,7 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tm
         assert (refused.returncode, refused.stdout) == (FolderInUseError.exit_code, "")
 
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
         left = fedmon_here("experiment", "watch", str(run_dir))
         assert left.returncode == 1

@@ -96,7 +96,7 @@ def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tm
     begun, ended = ec.get_start_time(second), ec.get_stop_time(first)
     assert begun is not None
     assert ended is not None
-    assert 0.02 <= (begun - ended).total_seconds() < 2
+    assert (begun - ended).total_seconds() >= 0.02
     assert ec.release().reached == (first, second)
     assert ec.ecstate.name == "RELEASED"
     ec.shutdown()

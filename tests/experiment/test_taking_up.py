@@ -185,7 +185,7 @@ def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path) -> None:
 
 def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
-    lines = ("ec.schedule('0.5s', t.put_off)", "ec.schedule('1h', t.put_off)", "ec.schedule('1h', lambda: None)")
+    lines = ("ec.schedule('5s', t.put_off)", "ec.schedule('1h', t.put_off)", "ec.schedule('1h', lambda: None)")
     run = killed(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
 
     with ExperimentController.reconnect(run) as ec:

@@ -71,7 +71,7 @@ def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, lasting_broker:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
     (folder / "control.sock").mkdir()
 
-    done = fedmon("node", "start", "--dir", str(folder), timeout_s=20)
+    done = fedmon("node", "start", "--dir", str(folder), timeout_s=60)
 
     assert done.returncode == 1
     assert "control.sock" in done.stderr
@@ -89,7 +89,7 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
         while node.alive():
             node.signal(signal.SIGHUP)
 
-        assert node.wait(10) == 0, node.log()[-2000:]
+        assert node.wait(60) == 0, node.log()[-2000:]
         assert "Traceback" not in node.log()
 
 

@@ -92,7 +92,7 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(opened: 
             done.set()
 
     with Sampler({"host": collectors}, interval_s=0.2, on_sample=keep, cost_budget_ratio=1.0) as sampler:
-        assert done.wait(30.0)
+        assert done.wait(60)
         report = sampler.capabilities()
         energy = session.gpu_energy()
 

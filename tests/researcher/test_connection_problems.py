@@ -156,14 +156,18 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
         broker = broker_from_url(f"mqtt://127.0.0.1:{link.port}")
         settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice", timeout_s=1.0)
         with Federation(settings=settings) as federation, Requests(federation) as requests:
-            for _ in range(3):
+
+            def is_reported_after_a_cut() -> bool:
                 link.heal()
                 wait_until(lambda: federation.status().connected)
                 link.cut()
                 wait_until(lambda: not federation.status().connected)
+                return "in a row" in federation.status().last_error
+
+            wait_until(is_reported_after_a_cut, what="the report")
             started = time.monotonic()
             for call in (lambda: federation.ping(timeout_s=0.5), federation.nodes):
-                with pytest.raises(NotConnectedError, match="3 connections in a row ended within 2 s"):
+                with pytest.raises(NotConnectedError, match=r"\d connections in a row ended within 2 s"):
                     call()
             took_s = time.monotonic() - started
             caplog.clear()
@@ -175,7 +179,7 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
 
     assert took_s < 5.0
     assert listed == {}
-    assert "3 connections in a row ended within 2 s" in logged
+    assert "connections in a row ended within 2 s" in logged
     assert answered == ["a"]
 
 

@@ -99,7 +99,7 @@ def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:
     ended = threading.Event()
 
     def wait() -> None:
-        waiting.wait(10)
+        waiting.wait(60)
         ended.set()
 
     caller = threading.Thread(target=wait)
@@ -108,7 +108,7 @@ def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:
     pending.match(pong(request))
     too_early = ended.wait(0.05)
     pending.match(pong(request, node_id="b"))
-    caller.join(30)
+    caller.join(60)
 
     assert (too_early, ended.is_set()) == (False, True)
 
@@ -120,7 +120,7 @@ def test_a_node_that_came_up_is_to_be_asked_at_once_unless_it_has_answered() -> 
 
     waiting.node_changed(A, offline=False, came_up=True)
     waiting.node_changed(B, offline=False, came_up=True)
-    waiting.wait(10)
+    waiting.wait(60)
 
     assert waiting.to_ask_at_once() == ({B}, False)
     assert waiting.to_ask_at_once() == (set(), False)

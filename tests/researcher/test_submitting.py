@@ -56,7 +56,7 @@ def store() -> Iterator[Store]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(30)
+        thread.join(60)
 
 
 def plan_of(size: int, tmp_path: Path, character: str = "x") -> Path:

@@ -162,7 +162,7 @@ class Cluster(abc.ABC):
     def _signal(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
-        child.wait(10)
+        child.wait(60)
 
 
 class RabbitMQ(Cluster):

@@ -87,11 +87,12 @@ class EchoNode:
         self.publish(f"general/status/{self.node_id}", presence(self.node_id, self.boot, state, reason), retain=True)
 
     def publish(self, topic: str, message: Message | bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish, and wait until the broker has it."""
+        """Publish, and wait until the broker has it, or the connection is lost."""
         payload = message if isinstance(message, bytes) else json.dumps(message).encode()
         sent = self._client.publish(topic, payload, qos=qos, retain=retain)
         if threading.current_thread() is not self._client._thread:
-            sent.wait_for_publish(WAIT_S)
+            while self._client.is_connected() and not sent.is_published():
+                sent.wait_for_publish(1.0)
 
     def reply_topic(self, request: Message) -> str:
         """Return where the reply to a request goes."""

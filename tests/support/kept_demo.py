@@ -48,7 +48,7 @@ class KeptDemo:
     def stop(self) -> int:
         """Ask it to end, and return its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return self._process.wait(60)
 
 
 @contextlib.contextmanager

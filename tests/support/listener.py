@@ -35,7 +35,7 @@ class Subscriber:
     def __enter__(self) -> Self:
         self._client.connect("127.0.0.1", self._broker.port)
         self._client.loop_start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

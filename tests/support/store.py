@@ -98,8 +98,8 @@ class Store:
     def _get(self, path: str, query: dict[str, str]) -> bytes:
         # What was imported a moment ago is not found before a flush.
         if query:
-            urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
+            urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=60).close()
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=60) as answer:
             return bytes(answer.read())
 
 

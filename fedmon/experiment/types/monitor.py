@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = "host_memory_used_ratio"
 """Computed here for conditions, from the two metrics that nodes send."""
-_PATIENCE_S, _LOOK_EVERY_S = 2.0, 0.02
+_PATIENCE_S, _LOOK_EVERY_S = 5.0, 0.02
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
 
 

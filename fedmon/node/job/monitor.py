@@ -60,7 +60,7 @@ BACKLOG = 60
 ENDED = "the run of the job ended"
 REFUSAL = "this is a job: it only answers questions about its measurements"
 _OPEN_WITHIN_S = 5.0
-_QUIET_S, _LATE_S, _PULL_WITHIN_S = 2.5, 4.0, 10.0
+_QUIET_S, _PULL_WITHIN_S = 5.0, 10.0
 """A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
 _CLOSE_WITHIN_S = 0.5
 
@@ -354,7 +354,6 @@ class JobStream:
         self._broker, self._node_id = broker, node_id
         self._pipeline: Pipeline | None = None
         self._leases: dict[tuple[str, str], float] = {}
-        self._late: set[tuple[str, str]] = set()
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
         self._link = BrokerLink(
@@ -381,8 +380,7 @@ class JobStream:
     def complete(self) -> None:
         """Have researchers with a lease ask once more for the list of samples; the recording is complete."""
         self._asked_at = now = time.monotonic()
-        self._late = {holder for holder, until in list(self._leases.items()) if until > now}
-        if self._late and self._link.is_connected:
+        if self._link.is_connected and any(until > now for until in list(self._leases.values())):
             self._pulling = Deadline(_PULL_WITHIN_S)
             self._link.come_up_again()
 
@@ -395,7 +393,7 @@ class JobStream:
             return
         tick = threading.Event()
         while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
-            if time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S):
+            if time.monotonic() - self._asked_at >= _QUIET_S:
                 break
             tick.wait(0.02)
         self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
@@ -428,7 +426,6 @@ class JobStream:
             self._leases[holder] = time.monotonic() + request.lease_s
         elif request.action == "stop":
             self._leases.pop(holder, None)
-        self._late.discard(holder)  # first: from now on the answer lists every sample, if the recording is complete
         is_ready = recorder.ready
         return MonitorReply(
             action=request.action,

@@ -207,7 +207,7 @@ def test_processes_that_start_at_once_agree_on_one_id(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(60)
 
     assert len(ids) == 8
     assert len(set(ids)) == 1

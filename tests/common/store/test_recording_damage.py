@@ -185,7 +185,7 @@ def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> Non
         assert stays(lambda: all(thread.is_alive() for thread in threads), 0.3)
         connection.execute("ROLLBACK")
         for thread in threads:
-            thread.join(10.0)
+            thread.join(60)
 
     with Recording(path, read_only=True) as recording:
         assert [stream.node_id for stream in recording.extents()] == ["a", "b"]

@@ -111,7 +111,7 @@ def test_an_answer_that_is_garbage_endless_or_cut_off_ends_nothing(answer: bytes
             controller.start()
             served.set()
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(30.0)
+        thread.join(60)
 
 
 def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:

@@ -49,7 +49,7 @@ def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
         assert task.done()
         return waited_s
 
-    assert 0.24 <= run(steps()) < 1.0
+    assert run(steps()) >= 0.24
 
 
 def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() -> None:
@@ -119,7 +119,7 @@ def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() ->
         await ours.stop()
         await (await starting)
 
-    run(steps(), within_s=5.0)
+    run(steps(), within_s=30.0)
     assert logger.logged == []
 
 
@@ -212,7 +212,7 @@ def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, 
             await ours.stop()
             return len(controller.ends())
 
-    assert run(steps(), within_s=10.0) == 1 or not is_final
+    assert run(steps(), within_s=25.0) == 1 or not is_final
 
 
 def test_the_test_controller_and_no_controller_mean_no_http() -> None:

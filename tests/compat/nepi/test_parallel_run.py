@@ -90,7 +90,7 @@ def test_a_full_queue_makes_put_wait_and_put_nowait_raise(gate: threading.Event)
     patient = threading.Thread(target=lambda: runner.put(ran.append, 3))
     patient.start()
     gate.set()
-    patient.join(30)
+    patient.join(60)
     runner.destroy()
     assert ran == [1, 3]
 

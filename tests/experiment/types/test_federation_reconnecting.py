@@ -40,7 +40,7 @@ short = ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], tags=["c
 long = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], args={"reports": 1, "spin": True})
 total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=short)
 after = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[0]], inputsFrom=total)
-command = ec.register_resource("local::Process", command=["sleep", "60"], critical=False)
+command = ec.register_resource("local::Process", command=["sleep", "600"], critical=False)
 lost = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[1]], args={"spin": True}, critical=False)
 ec.register_condition(after, ResourceAction.START, long, ResourceState.STOPPED)
 ec.deploy()
@@ -59,7 +59,7 @@ def before(two: TwoNodes) -> set[str]:
 @pytest.fixture
 def left(two: TwoNodes, before: set[str]) -> Path:
     words = [sys.executable, "-c", SCRIPT, two.url, str(two.folder), str(two.plan)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run_dir, _ = done.stdout.split()
     return Path(run_dir)

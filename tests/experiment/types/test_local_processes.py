@@ -306,7 +306,7 @@ def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands
     assert starter.pid != os.getpid()
 
     starter.kill()
-    starter.wait(10)
+    starter.wait(60)
 
     Path(local.run_dir, str(guid), "go").touch()
     wait_until(lambda: local.state(guid) is FAILED)
@@ -336,7 +336,7 @@ def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path
     supervisor = crash.first.parent()
     assert supervisor is not None
     supervisor.kill()
-    supervisor.wait(10)
+    supervisor.wait(60)
 
     with ExperimentController.reconnect(crash.run_dir) as ec:
         wait_until(lambda: ec.state(1) is FAILED)

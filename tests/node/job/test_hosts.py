@@ -119,7 +119,7 @@ def test_a_host_that_was_taken_for_dead_and_ends_after_all_has_everything_merged
 def test_hosts_that_never_come_are_not_waited_for_for_ever_and_one_merges(job: Job) -> None:
     said = job.run(*({"host": name, "expected": 9, "beat_s": 0.2} for name in "abc"))
     assert merges(said) == 1
-    assert max(host["decided_s"] for host in said.values()) < 5.0
+    assert max(host["decided_s"] for host in said.values()) < 30.0
     assert sum(job.samples().values()) == 30
 
 

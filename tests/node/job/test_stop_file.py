@@ -79,7 +79,7 @@ def test_a_pipe_in_the_place_of_the_stop_file_holds_up_no_run(tmp_path: Path, ca
     os.mkfifo(tmp_path / "ipc")
     run = threading.Thread(target=running, args=[tmp_path / "ipc"], daemon=True)
     run.start()
-    run.join(10.0)
+    run.join(60)
 
     assert not run.is_alive()
     assert "ipc cannot be used: not a regular file: it cannot stop the measuring" in caplog.text
@@ -232,14 +232,15 @@ def test_a_process_was_asked_for_when_the_launcher_was_that_waits_for_it(tmp_pat
         (tmp_path / name).chmod(0o755)
         (tmp_path / f"{name}-slow").symlink_to(sys.executable)
 
-    took = {}
-    for name in ("mpirun", "somebody"):
+    def later_s(name: str) -> float:
+        """Return how much later a process was asked for than its launcher."""
         with subprocess.Popen([tmp_path / name, *ask], stdout=subprocess.PIPE, text=True) as launcher:
             begun = asked_at(launcher.pid)
-            took[name] = float(launcher.communicate()[0]) - begun
+            return float(launcher.communicate()[0]) - begun
 
-    assert abs(took["mpirun"]) < 0.009  # two readings of the clock
-    assert took["somebody"] >= 0.01
+    # Each moment is read from two clocks, and a busy machine may do something else between them.
+    wait_until(lambda: abs(later_s("mpirun")) < 0.009, what="one moment for both")
+    wait_until(lambda: later_s("somebody") >= 0.01, what="two moments")
 
 
 def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_goes_on(tmp_path: Path) -> None:

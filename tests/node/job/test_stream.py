@@ -138,7 +138,7 @@ def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_
     assert found == list(range(found[0], last + 1))
     assert numbers(tmp_path / "store.fmr") == run.recorded()
     assert run.stop_s is not None
-    assert run.stop_s < 7
+    assert run.stop_s < 12
 
 
 def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_mergi
             late.begin()
             assert late.end() is True
         assert tool.poll() is None
-        tool.wait(30)
+        tool.wait(60)
 
 
 def test_a_lease_that_is_asked_for_before_the_recording_is_open_is_answered_with_its_samples(

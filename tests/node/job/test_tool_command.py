@@ -55,7 +55,7 @@ def test_a_command_need_not_be_unicode(tmp_path: Path) -> None:
 
 def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) -> None:
     with start(tmp_path, "-i", "30", command=[sys.executable, "-c", BURN, "0.6"]) as process:
-        process.wait(30)
+        process.wait(60)
 
     found = the(tmp_path)
     used = found.columns["job_cpu_user_seconds_total"][-1], found.columns["job_cpu_system_seconds_total"][-1]
@@ -110,7 +110,7 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
             wait_until(lambda: processes() >= 3, what="the orphan among the processes of the job")
         finally:
             go.open("wb", buffering=0).close()
-        tool.wait(30)
+        tool.wait(60)
 
     found = the(tmp_path)
     assert tool.returncode == 3
@@ -130,10 +130,10 @@ def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path, 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
-    with start(tmp_path, "-i", "1", command=["sh", "-c", f"touch '{ready}'; exec sleep 30"]) as process:
+    with start(tmp_path, "-i", "1", command=["sh", "-c", f"touch '{ready}'; exec sleep 120"]) as process:
         wait_until(lambda: ready.exists() and recordings(tmp_path))
         process.send_signal(number)
-        process.wait(30)
+        process.wait(60)
 
     assert 128 + number == process.returncode
     found = the(tmp_path)
@@ -149,7 +149,7 @@ def test_a_command_that_survives_ctrl_c_is_measured_to_its_end(tmp_path: Path) -
         (recording,) = recordings(tmp_path)
         wait_until(lambda: left(recording).samples.get("host", 0) >= 20, what="samples of 10 s")
         done.touch()
-        process.wait(30)
+        process.wait(60)
 
     assert process.returncode == 4
     assert the(tmp_path).job["reason"] == "the command ended with exit code 4"
@@ -213,7 +213,7 @@ def _cgroups_of(pid: int) -> list[str]:
 
 def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
-    script = f"setsid sleep 20 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
+    script = f"setsid sleep 120 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
     with start(tmp_path, command=["sh", "-c", script]) as process:
         process.communicate(timeout=60)
     remaining = int(pidfile.read_text())

@@ -55,7 +55,7 @@ def test_finished_ends_a_run_that_has_not_read_its_modules_yet(
         used = Path(f"/proc/{tool.pid}/stat")
         wait_until(lambda: int(used.read_text().rsplit(")", 1)[1].split()[11]) >= 3)  # hundredths of a second
         (tmp_path / ".ipc-7").write_text("FINISHED\n")
-        tool.wait(30)
+        tool.wait(60)
 
     assert the(tmp_path).job["reason"] == ".ipc-7: it says FINISHED"
 
@@ -68,7 +68,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     with start(tmp_path, *beside(program), *exports) as tool:
         wait_measured(tmp_path)
         tool.send_signal(number)
-        tool.wait(30)
+        tool.wait(60)
 
     assert tool.returncode == 0
     assert f"received {number.name}" == the(tmp_path).job["reason"]
@@ -84,7 +84,7 @@ def test_a_job_that_goes_on_after_the_run_has_its_memory_in_the_last_sample(
         # The first reading is one of all memory, too, and the next one comes after 10 s.
         wait_until(lambda: the(tmp_path).samples.get("host", 0) >= 3)
         tool.terminate()
-        tool.wait(30)
+        tool.wait(60)
 
     (path,) = recordings(tmp_path)
     with Recording(path, read_only=True) as recording:
@@ -101,7 +101,7 @@ def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
     with start(tmp_path, *beside(program)) as tool:
         wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
         tool.terminate()
-        tool.wait(30)
+        tool.wait(60)
 
     assert tool.returncode == 0
     assert the(tmp_path).job["reason"] == "received SIGTERM"
@@ -113,7 +113,7 @@ def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subproc
         file = tmp_path / ".ipc-4711.server"
         assert file.read_text() == "INPROGRESS\n"
         file.write_text("FINISHED\n")
-        tool.wait(30)
+        tool.wait(60)
 
     assert tool.returncode == 0
     assert the(tmp_path).job["reason"] == ".ipc-4711.server: it says FINISHED"
@@ -148,7 +148,7 @@ def test_two_runs_of_one_job_on_one_host_record_apart(tmp_path: Path, program: s
         with start(tmp_path, *beside(program), environ=environ) as second:
             wait_measured(tmp_path, hosts=2)
             (tmp_path / ".ipc-7").unlink()
-            first.wait(30), second.wait(30)
+            first.wait(60), second.wait(60)
 
     assert (first.returncode, second.returncode) == (0, 0)
     for path in recordings(tmp_path):
@@ -231,7 +231,7 @@ def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: 
             before = left(path).samples.get("host", 0)
             wait_until(lambda before=before: left(path).samples.get("host", 0) > before)  # type: ignore[misc]
         tool.terminate()
-        tool.wait(30)
+        tool.wait(60)
 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         wait_until(lambda: recorder.counts()[RECORDED] == 2000)
 
         assert {(one.stream, one.oldest_seq, one.last_seq) for one in recorder.extents()} == {

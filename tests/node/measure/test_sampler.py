@@ -270,7 +270,7 @@ def test_the_others_go_on_without_a_collector_that_does_not_return_until_it_does
         Scripted("a", {"a": 3.0}),
     )
     with sampler(samples, before, hanging, after) as running:
-        assert hangs.wait(20.0)
+        assert hangs.wait(60)
         running.check_stuck(stuck_after_s=0.0)
         running.check_stuck(stuck_after_s=0.0)
         _, second, third = samples.wait_for(3)
@@ -301,7 +301,7 @@ def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and
     host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
     with sampler(samples, host) as running:
         running.add_stream("job-1", [hanging])
-        assert hangs.wait(20.0)
+        assert hangs.wait(60)
         if is_removed_first:
             running.remove_stream("job-1")
         for _ in range(3):
@@ -330,7 +330,7 @@ def test_a_removed_collector_that_does_not_close_holds_up_no_other_one(samples: 
     with sampler(samples, Scripted("c", {"c": 1.0})) as running:
         running.add_stream("job-1", [stubborn, other])
         running.remove_stream("job-1")
-        assert hangs.wait(20.0)
+        assert hangs.wait(60)
         running.check_stuck(stuck_after_s=0.0)
         samples.wait_for(len(samples.of.get("host", [])) + 2)
         wait_until(lambda: other.closed)
@@ -350,7 +350,7 @@ def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samp
     host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
     running = sampler(samples, host, hanging)
     running.start()
-    assert hangs.wait(20.0)
+    assert hangs.wait(60)
 
     running.stop(timeout_s=0.1)
     closed = host.closed, hanging.closed

@@ -52,13 +52,13 @@ def serving(folder: Path, *, idle_timeout_s: float = 10.0) -> Iterator[ControlSe
 
 def _raw(folder: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(5.0)
+    client.settimeout(60.0)
     client.connect(str(folder / "control.sock"))
     return client
 
 
 def _answered(folder: Path) -> dict[str, Any]:
-    with ControlClient(folder, timeout_s=5.0) as client:
+    with ControlClient(folder, timeout_s=60.0) as client:
         return client.call("ping", n=1)
 
 

@@ -121,7 +121,7 @@ def test_an_interrupted_check_leaves_nothing_running(tmp_path: Path, words: list
 
         # when it is interrupted
         checking.send_signal(signal.SIGINT)
-        checking.wait(30)
+        checking.wait(60)
 
     # then the plan and all else that it had started end
     assert len(started) >= 2

@@ -36,11 +36,11 @@ def served(broker: Broker, folder: Path) -> Iterator[str]:
         assert running.stdout is not None
         yield str(json.loads(running.stdout.readline())["url"])
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
 
 
 def fetch(url: str, accept: str = "application/openmetrics-text") -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=60) as answer:
         return str(answer.read().decode())
 
 

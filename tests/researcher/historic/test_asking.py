@@ -281,7 +281,7 @@ def test_calls_from_many_threads_never_take_each_others_replies(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(40)
+            thread.join(60)
         left = requests.get_messages()
 
     assert 10 * len(threads) == len(results)

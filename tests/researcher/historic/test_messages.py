@@ -141,10 +141,10 @@ def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
         wait_until(lambda: requests.queue.qsize() == 1, what="the reply of a")
 
         started = time.monotonic()
-        told = requests.get_responses(["pong"], timeout=0.6, while_responses=while_responses)
+        told = requests.get_responses(["pong"], timeout=2.0, while_responses=while_responses)
 
     assert [message["node_id"] for message in told] == ["a"]
-    assert 0.5 < time.monotonic() - started < 6
+    assert 1.9 < time.monotonic() - started < 20
     assert len(b.copies("ping")) > 1
 
 
@@ -205,11 +205,11 @@ def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broke
         taken: list[Any] = []
         sender = threading.Thread(target=requests.send_message, args=(ping(6),))
         sender.start()
-        sender.join(30)
+        sender.join(60)
 
         collector = threading.Thread(target=lambda: taken.extend(requests.get_responses(["pong"], timeout=10)))
         collector.start()
-        collector.join(30)
+        collector.join(60)
 
     assert sorted((message["node_id"], message["sequence"]) for message in taken) == [("a", 6), ("b", 6)]
 
@@ -261,7 +261,7 @@ def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_
 
         stolen = requests.get_messages(time=0.3)
         answering.set()
-        caller.join(10)
+        caller.join(60)
 
     assert len(stolen) == 0
     assert {"quick", "slow"} == set(listed[0])
@@ -328,7 +328,7 @@ def test_waiting_for_the_queue_ends_when_something_comes(open_requests: Open) ->
     taker.start()
 
     queue.add(PONG)
-    taker.join(10)
+    taker.join(60)
 
     assert taken == [PONG]
 

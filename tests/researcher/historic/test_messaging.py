@@ -128,7 +128,7 @@ def test_start_can_block_until_stop(messaging: Messaging) -> None:
     alive = blocked.is_alive()
 
     messaging.stop()
-    blocked.join(30)
+    blocked.join(60)
 
     assert alive
     assert not blocked.is_alive()

@@ -36,7 +36,7 @@ def test_it_is_the_same_object_however_often_it_is_made_until_it_is_closed(open_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     first.close()
     second = open_requests()
 

@@ -49,7 +49,7 @@ class Taker:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def take_and_die(self, number: int) -> None:
         enough = len(self.taken()) + number

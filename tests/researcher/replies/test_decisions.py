@@ -178,6 +178,7 @@ def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Brok
         federation.nodes()
         node.answer = lambda _: None
         outcomes = federation.datasets(timeout_s=0.1)
+        node.wait(lambda: node.sent("list"))
         late = node.honest(node.sent("list")[0]) or {}
         unknown = late | {"id": "asked-by-a-process-that-died", "session": "earlier"}
 

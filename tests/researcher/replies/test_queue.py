@@ -102,7 +102,7 @@ def test_taking_waits_for_the_first_and_no_longer_than_asked(keep: Keep) -> None
     taker.start()
 
     replies.keep(pong(1))
-    taker.join(30)
+    taker.join(60)
 
     assert taken == [1]
     assert sequences(replies, timeout_s=0.01) == []

@@ -266,7 +266,8 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
             handle.result(timeout_s=60)
 
     assert caught.value.results == {"late": {"n": 8}, "mute": {"n": 7}}
-    assert not federation.status().counters
+    # A node that answers late is asked again.
+    assert set(federation.status().counters) <= {"repeated replies"}
 
 
 def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
@@ -424,7 +425,7 @@ def test_after_ctrl_c_the_end_of_the_process_waits_for_no_download(
     mosquitto: Broker, federate: Open, tmp_path: Path
 ) -> None:
     with RunningNode(mosquitto.port, "a") as node, socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(30)
+        server.settimeout(60)
         base = f"http://127.0.0.1:{server.getsockname()[1]}"
         handle = started(federate())
         node.end(handle.job_id, result=file_parcel(b"{}", f"{base}/x"))
@@ -444,7 +445,7 @@ def test_after_ctrl_c_the_end_of_the_process_waits_for_no_download(
                 assert connection.recv(1000).startswith(b"GET /x ")
                 fetching.send_signal(signal.SIGINT)
 
-                assert fetching.wait(20) == -signal.SIGINT
+                assert fetching.wait(60) == -signal.SIGINT
         finally:
             fetching.kill()
             fetching.wait()
@@ -457,7 +458,7 @@ def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, Ru
     a.report(handle.job_id, loss=0.25)
     a.end(handle.job_id, result=json_parcel({"n": 1}))
     b.end(handle.job_id, "failed", reason="exit code 3")
-    handle.wait(30)
+    handle.wait(60)
     first.close()
 
     again = federate().job(handle.job_id)
@@ -753,7 +754,7 @@ def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], 
     waiting = threading.Thread(target=wait)
     waiting.start()
     federation.close()
-    waiting.join(30)
+    waiting.join(60)
 
     assert [type(error).__name__ for error in failures] == ["NotConnectedError"]
 
@@ -761,7 +762,7 @@ def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], 
 def test_changes_end_when_it_is_over_and_tell_each_state(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
     seen = []
-    for states in handle.changes(timeout_s=10, every_s=0.01):
+    for states in handle.changes(timeout_s=60, every_s=0.01):
         seen.append(states["a"].state)
         if len(seen) == 1:
             two[0].end(handle.job_id, result=json_parcel({}))

@@ -93,7 +93,7 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
             if not piece:
                 break
             shown.write(piece)
-        run.wait(20)
+        run.wait(60)
     os.close(ours)
     text = shown.getvalue().decode()
 

@@ -52,7 +52,7 @@ def recording(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def last(lines: Path) -> dict[str, object]:
@@ -67,12 +67,12 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
         for turn in range(2):
             with recording(mosquitto, tmp_path) as (process, _):
                 node.received.clear()
-                node.wait(lambda: node.leased, 15)
+                node.wait(lambda: node.leased)
                 for _ in range(10):
                     node.sample(5, live=turn != 1)
                 wait_until(lambda: path.exists() and stored(path))
                 process.kill()
-                process.wait(10)
+                process.wait(60)
             node.sample(7)
             node.restart()
             node.sample(1)
@@ -80,7 +80,7 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
             sent = [(boot, seq) for (boot, _), kept in sorted(node.kept.items()) for seq in sorted(kept)]
             wait_until(lambda: len(stored(path)) == len(sent))
             process.send_signal(signal.SIGTERM)
-            code = process.wait(15)
+            code = process.wait(60)
 
     assert stored(path) == rows(*sent)
     assert code == 0
@@ -88,7 +88,7 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
 
 def test_sigterm_ends_a_record_with_a_summary_and_everything_written(mosquitto: Broker, tmp_path: Path) -> None:
     with RecordingNode(mosquitto.port, "a") as node, recording(mosquitto, tmp_path) as (process, lines):
-        node.wait(lambda: node.leased, 15)
+        node.wait(lambda: node.leased)
         node.sample(5)
         wait_until(lambda: last(lines).get("stored") == 5)
         node.sample(5)
@@ -96,7 +96,7 @@ def test_sigterm_ends_a_record_with_a_summary_and_everything_written(mosquitto: 
         node.sample(1)
         wait_until(lambda: node.resends)
         process.send_signal(signal.SIGTERM)
-        code = process.wait(15)
+        code = process.wait(60)
         told = last(lines)
 
     assert (code, told["ended"], told["lost"]) == (0, True, 0)
@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
         RecordingNode(mosquitto.port, "a", page=200) as node,
         recording(mosquitto, tmp_path, limit_bytes=200_000) as (process, lines),
     ):
-        node.wait(lambda: node.leased, 15)
+        node.wait(lambda: node.leased)
         node.sample(1)
         wait_until(lambda: last(lines).get("stored") == 1)
         for number in range(300):
@@ -123,7 +123,7 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
         count = node.next_seq[1, "host"]
         wait_until(lambda: last(lines).get("stored") == count)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
 
     assert stored(tmp_path / "store.fedmon") == rows(*((1, seq) for seq in range(count)))
     assert str(tmp_path) in str(error)
@@ -146,7 +146,7 @@ def test_the_summary_says_how_much_of_how_many_nodes(mosquitto: Broker, tmp_path
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
     with RecordingNode(mosquitto.port, "a") as node:
         node.sample(30, live=False)
-        words = ("record", str(tmp_path / "s"), "--broker", mosquitto.url, "--researcher", "alice", "--for", "3")
+        words = ("record", str(tmp_path / "s"), "--broker", mosquitto.url, "--researcher", "alice", "--for", "8")
         done = fedmon(*words, environ=environ)
 
     assert done.returncode == 0

@@ -261,7 +261,7 @@ def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: 
         wait_until(lambda: watch.delivered == 1)
         session = federation.session
         session.asker.tell(session.asker.request(Ping), [NodeId("a")], on_answer=block)
-        assert blocked.wait(30)
+        assert blocked.wait(60)
         for _ in range(BULK_BOUND.jobs + 300):
             node.sample(1, qos=0)
         wait_until(lambda: session.inbox.dropped[1] > 100)

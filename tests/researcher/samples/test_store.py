@@ -396,7 +396,7 @@ def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto:
     url = f"http://127.0.0.1:{free_port()}"
     with RecordingNode(mosquitto.port, "a") as node:
         node.sample(3, live=False)
-        command = [sys.executable, "-m", "fedmon", "record", str(file), "--to", url, "--for", "3"]
+        command = [sys.executable, "-m", "fedmon", "record", str(file), "--to", url, "--for", "8"]
         done = subprocess.run(
             [*command, "--broker", mosquitto.url],
             env=own_environment(tmp_path),

@@ -91,7 +91,7 @@ def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquit
         reader.start()
         wait_until(lambda: len(rest) == 2)
         watch.close()
-        reader.join(30)
+        reader.join(60)
 
     assert numbers(first) == [0, 1, 2]
     assert numbers(rest) == [3, 4]
@@ -106,7 +106,7 @@ def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Op
     reader.start()
 
     federation.close()
-    reader.join(30)
+    reader.join(60)
 
     assert not reader.is_alive()
 
@@ -291,7 +291,7 @@ def test_the_flat_topic_is_read_unless_identity_is_strict(mosquitto: Broker, fed
         taken = [list(islice(watch, count)) for watch, count in zip(watches, (4, 2), strict=True)]
 
     assert [numbers(samples) for samples in taken] == [[0, 1, 2, 3], [2, 3]]
-    assert strict.status().counters == {"messages without a sender in their topic": 1}
+    assert strict.status().counters["messages without a sender in their topic"] == 1
 
 
 def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
@@ -311,10 +311,13 @@ def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
         taken = list(islice(watch, 4))
 
     assert numbers(taken) == [0, 1, 8, 9]
-    assert federation.status().counters == {
-        "messages naming another sender": 1,
-        "unreadable messages (metrics)": 3,
-    }
+    counters = federation.status().counters
+    assert counters["messages naming another sender"] == 1
+    assert counters["unreadable messages (metrics)"] == 3
+    # On a busy machine a lease may be asked for again before it is answered.
+    assert counters.keys() - {"late answers about metrics and jobs"} == {
+        "messages naming another sender", "unreadable messages (metrics)"
+    }  # fmt: skip
 
 
 def resident_bytes() -> int:
@@ -329,7 +332,7 @@ def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delay
     taken: list[int] = []
 
     def slow(sample: LiveSample) -> None:
-        gate.wait(20)
+        gate.wait(60)
         taken.append(sample.seq)
 
     with EchoNode(mosquitto.port, "a") as node:

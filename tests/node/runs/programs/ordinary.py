@@ -78,7 +78,7 @@ def child_and_pipe() -> None:
 def ended_child() -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     child.terminate()
-    assert child.wait(10) < 0
+    assert child.wait(60) < 0
 
 
 def files() -> None:
