@@ -12,7 +12,7 @@ from typing import Any, Self
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class RefusedError(Exception):
@@ -122,7 +122,7 @@ class Party:
         self.wait(lambda: any(t == topic and payload in (None, p) for t, p in self.heard))
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that messages change. Fails after 10 s."""
+        """Wait for a condition that messages change. Fails after a minute."""
         with self._changed:
             assert self._changed.wait_for(condition, WAIT_S), f"not within {WAIT_S} s; heard {self.heard[-5:]}"
 

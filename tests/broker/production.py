@@ -91,7 +91,7 @@ class Production:
                 stderr=subprocess.STDOUT,
                 **owner,  # type: ignore[call-overload]  # the three of them as keywords
             )
-        deadline = Deadline(10.0)
+        deadline = Deadline(60.0)
         while not is_open("127.0.0.1", self.observer_port, timeout_s=1.0):
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
@@ -115,7 +115,7 @@ class Production:
                 os.chown(path, _NOBODY, _NOBODY)
         before = self.log().count("Reloading config")
         self._process.send_signal(1)
-        deadline = Deadline(5.0)
+        deadline = Deadline(60.0)
         while self.log().count("Reloading config") == before:
             assert not deadline.passed(), self.log()
 
@@ -125,7 +125,7 @@ class Production:
     def __exit__(self, *_exception: object) -> None:
         assert self._process is not None
         self._process.terminate()
-        assert self._process.wait(10.0) == 0, self.log()
+        assert self._process.wait(60) == 0, self.log()
 
 
 def copied_modes(folder: pathlib.Path) -> dict[str, int]:

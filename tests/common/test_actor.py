@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.actor import Actor, Bound, BusyError, Priority
 from fedmon.common.errors import FedmonError
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def test_urgent_jobs_run_before_bulk_ones_and_each_kind_in_its_order() -> None:

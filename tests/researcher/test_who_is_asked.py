@@ -22,8 +22,8 @@ from tests.support.echo_node import EchoNode
 from tests.support.running_node import PLAN, RunningNode
 
 JOBS = 100
-TIMEOUT_S = 10.0
-WAITED_S = 5.0
+TIMEOUT_S = 60.0
+WAITED_S = 30.0
 """A request that waits for a job takes its whole timeout."""
 
 
@@ -41,7 +41,7 @@ def forged(mosquitto: Broker) -> Broker:
         sent = client.publish(
             f"general/status/job-{number}", json.dumps(presence(f"job-{number}", 1)), qos=1, retain=True
         )
-    sent.wait_for_publish(10)
+    sent.wait_for_publish(60)
     client.disconnect()
     client.loop_stop()
     return mosquitto

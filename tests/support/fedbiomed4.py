@@ -191,7 +191,7 @@ class V4Node(Party):
     @staticmethod
     def _download(url: str) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(url, timeout=5) as response:
+            with urllib.request.urlopen(url, timeout=60) as response:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             return error.code, b""

@@ -143,7 +143,7 @@ class NodeProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         if self._process is not None:
-            self._process.wait(10.0)
+            self._process.wait(60.0)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the node."""

@@ -20,10 +20,10 @@ from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.node.runs.sandbox.kernel import sealed
 
 MIB = 2**20
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 _LIMITS: Mapping[str, Any] = {
     "cpu_s": 20.0,
-    "wall_s": 20.0,
+    "wall_s": 60.0,
     "memory_bytes": 512 * MIB,
     "processes": 64,
     "output_bytes": 4 * MIB,

@@ -62,7 +62,7 @@ def test_a_level_that_confines_nothing_does_not_pass(
     order = JobOrder(
         name="self-test",
         interpreter=look_at(None),
-        limits=Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
+        limits=Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
         level="limits",
         minimum="limits",
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
