@@ -134,7 +134,7 @@ def test_what_a_run_reports_goes_to_its_researcher_alone_once_a_second(site: Sit
     # given somebody who hears all that passes the broker, while somebody watches every sample
     with Listener(site.broker) as listener:
         site.researcher.ask("monitor", action="start", interval_s=0.2)
-        job_id = site.run(seconds=3, reports=300)
+        job_id = site.run(seconds=6, reports=300)
         outcome = site.outcome(job_id)["job"]
         site.researcher.ask("monitor", action="stop")
         heard = list(listener.heard)
