@@ -147,13 +147,13 @@ def _keep(
     owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
     lines = list(filter(None, [*_found(), export, *TRY_KEPT]))
     document["connect"] = {"try": lines, "python": python, "mosquitto_sub": shell, "owners": owners}
-    if json:
-        print(json_text.dumps(document, indent=2), flush=True)
-    screen.commands("it goes on running until Ctrl-C; in another terminal, try", lines)
     others = [f"{sys.executable} -c {shlex.quote(python)}", shell if shutil.which("mosquitto_sub") else ""]
-    screen.commands("connect from elsewhere on this machine with", others)
-    screen.commands("and decide as its owners with", list(owners.values()))
     try:
+        if json:
+            print(json_text.dumps(document, indent=2), flush=True)
+        screen.commands("it goes on running until Ctrl-C; in another terminal, try", lines)
+        screen.commands("connect from elsewhere on this machine with", others)
+        screen.commands("and decide as its owners with", list(owners.values()))
         threading.Event().wait()
     except KeyboardInterrupt:
         screen.note("stopping")

@@ -79,8 +79,8 @@ def serve_newest(
         except OSError as error:
             raise InvalidInputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
-        emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
         try:
+            emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
             deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(deadline.left_s(), 3600.0))

@@ -143,9 +143,9 @@ def logs(
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
     ):
-        if not json:
-            sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
         try:
+            if not json:
+                sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
             while not deadline.passed():
                 try:
                     entry = records.get(timeout=min(deadline.left_s(), 3600.0))
