@@ -106,7 +106,7 @@ def check_told(document: dict[str, Any]) -> None:
     assert document["search"] == {"hospital-east": 0, "hospital-north": 0, "hospital-south": 1}
     assert sorted(dataset["shape"] for dataset in document["datasets"]) == ["167 x 31", "190 x 31", "212 x 31"]
     assert document["offline"]["reason"] == "connection lost"
-    assert document["offline"]["seen_after_s"] <= 30.0
+    assert document["offline"]["seen_after_s"] <= 20.0
     assert document["metrics"]["lost"] == 0
     assert document["release"]["rows"] == 212
     rounds = document["regression"]["rounds"]

@@ -266,6 +266,7 @@ def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
             running += 1
             most = max(most, running)
         three.wait(60)
+        threading.Event().wait(0.01)
         with lock:
             running -= 1
         self.set_started()

@@ -167,7 +167,7 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
             wait_until(is_reported_after_a_cut, what="the report")
             started = time.monotonic()
             for call in (lambda: federation.ping(timeout_s=0.5), federation.nodes):
-                with pytest.raises(NotConnectedError, match=r"\d connections in a row ended within 2 s"):
+                with pytest.raises(NotConnectedError, match=r"([3-9]|\d\d) connections in a row ended within 2 s"):
                     call()
             took_s = time.monotonic() - started
             caplog.clear()

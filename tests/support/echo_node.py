@@ -12,6 +12,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import Message, answer_to, presence, without_delay
+from fedmon.common.clock import Deadline
 
 WAIT_S = 60.0
 
@@ -91,7 +92,9 @@ class EchoNode:
         payload = message if isinstance(message, bytes) else json.dumps(message).encode()
         sent = self._client.publish(topic, payload, qos=qos, retain=retain)
         if threading.current_thread() is not self._client._thread:
+            deadline = Deadline(WAIT_S)
             while self._client.is_connected() and not sent.is_published():
+                assert not deadline.passed(), f"{self.node_id} could not publish on {topic}"
                 sent.wait_for_publish(1.0)
 
     def reply_topic(self, request: Message) -> str:

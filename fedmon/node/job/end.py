@@ -33,7 +33,7 @@ GRACE_S = 5.0
 IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
 _IN_PROGRESS_LINE = f"{IN_PROGRESS}\n".encode()
 NEAR = "the time limit of the scheduler is near"
-_ASK_WITHIN_S = 5.0
+_ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGQUIT")
 )
@@ -155,7 +155,7 @@ class TimeLimit:
         """Return the reason to end if the limit is near, so that everything is written before; it may have moved."""
         if self._ends_at is None or time.time() < self._ends_at - margin_s(self._length_s or 0.0):
             return None
-        moved_to = slurm_time(self._identity, {}, self._run, "END")
+        moved_to = slurm_time(self._identity, {}, self._run, "END", within_s=_ASK_NEAR_S)
         if moved_to is None or moved_to <= self._ends_at:
             return NEAR
         self._ends_at = moved_to
@@ -167,7 +167,9 @@ def margin_s(time_limit_s: float) -> float:
     return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * time_limit_s))
 
 
-def slurm_time(identity: JobIdentity, environ: Mapping[str, str], run: Runner, which: str) -> float | None:
+def slurm_time(
+    identity: JobIdentity, environ: Mapping[str, str], run: Runner, which: str, *, within_s: float = _ASK_WITHIN_S
+) -> float | None:
     """Return when a job of SLURM began (``START``) or ends at the latest (``END``), in Unix seconds.
 
     A variable or squeue tells it. Source: sbatch(1), squeue(1).
@@ -182,7 +184,7 @@ def slurm_time(identity: JobIdentity, environ: Mapping[str, str], run: Runner, w
     field = "%S" if which == "START" else "%e"
     try:
         argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", f"--format={field}"]
-        said = run(argv, _ASK_WITHIN_S).checked()
+        said = run(argv, within_s).checked()
         return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
     except (CommandError, ValueError) as error:
         logger.info("squeue does not report the job's %s time: %s", which.lower(), error)

@@ -392,7 +392,7 @@ class JobStream:
         if self._pipeline is None:
             return
         tick = threading.Event()
-        while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
+        while self._pulling is not None and self._leases and self._link.is_connected and not self._pulling.passed():
             if time.monotonic() - self._asked_at >= _QUIET_S:
                 break
             tick.wait(0.02)

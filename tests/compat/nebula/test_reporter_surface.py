@@ -49,7 +49,7 @@ def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
         assert task.done()
         return waited_s
 
-    assert run(steps()) >= 0.24
+    assert 0.24 <= run(steps()) < 9
 
 
 def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() -> None:
