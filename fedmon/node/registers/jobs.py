@@ -14,7 +14,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
+from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 from fedmon.node.collectors.job.maker import TREE, JobMaker, Watching
 
@@ -67,7 +67,7 @@ class JobWatches:
 
     ``add_stream(stream, collectors)``, ``remove_stream(stream)`` and ``sample_last(stream)`` are the sampler's.
     ``on_end(record)`` is told of each job that has ended, on the thread that calls ``close_ended``. A job's last
-    sample, with complete totals, was taken before its stream ends. Every method is safe from any thread;
+    sample, with complete totals, is `handed_on` before its stream ends. Every method is safe from any thread;
     ``cpu_seconds`` reads, and is meant for the sampler's.
     """
 
@@ -154,6 +154,11 @@ class JobWatches:
         if job is not None:
             job.watched.switches, job.watched.awaits_end = switches, False
 
+    def handed_on(self, stream: str) -> None:
+        """Tell that a sample of a stream has gone to its readers: a job is over after its last one."""
+        for job in self._jobs.values():
+            job.watched.is_over |= job.watched.is_last and job.stream == stream
+
     def remove(self, job_id: str) -> WatchedJob:
         """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""
         with self._changing:
@@ -169,10 +174,9 @@ class JobWatches:
         return [*self._ended, *(job.record() for job in self._jobs.values())]
 
     def close_ended(self) -> list[WatchedJob]:
-        """End the streams of jobs whose last sample was taken; called about once a second."""
+        """End the streams of jobs whose last sample was handed on; called about once a second."""
         with self._changing:
-            over = [job for job in self._jobs.values() if job.watched.is_last or job.watched.is_over]
-            records = [self._close(job, ALL_ENDED) for job in over]
+            records = [self._close(job, ALL_ENDED) for job in self._jobs.values() if job.watched.is_over]
         for record in records:
             logger.info("job %s has ended: %s", record.job_id, record.reason)
             self._on_end(record)
@@ -190,7 +194,7 @@ class JobWatches:
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time that each job has used until now, in seconds; it never goes down."""
-        return {job_id: job.cpu_seconds() for job_id, job in self._jobs.items()}
+        return {job_id: job.watched.read_early() for job_id, job in self._jobs.items()}
 
     def cgroup(self, job_id: str) -> Path | None:
         """Return the folder of a watched job's own cgroup in the hierarchy by which perf counts; None without one."""
@@ -249,12 +253,6 @@ class _Job:
             cpu_seconds=round(sum(self.watched.cpu_s), 6),
             origin=self._origin,
         )
-
-    def cpu_seconds(self) -> float:
-        try:
-            return self.watched.read_early()
-        except CollectorUnavailableError:
-            return sum(self.watched.cpu_s)
 
 
 def _now() -> str:

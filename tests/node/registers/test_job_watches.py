@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, InvalidInputError, NotFoundError
-from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors.base import Roots
 from fedmon.node.measure.sampler import Sampler
 from fedmon.node.owner.control import DaemonNotRunningError
@@ -28,8 +29,12 @@ class Sampled:
     def __init__(self) -> None:
         self.samples: list[tuple[str, Sample]] = []
         self.ended: list[WatchedJob] = []
-        self.sampler = Sampler({}, interval_s=0.2, on_sample=lambda *sample: self.samples.append(sample))
+        self.sampler = Sampler({}, interval_s=0.2, on_sample=self._take)
         self.jobs = JobWatches(Roots(), self.sampler.add_stream, self.sampler.remove_stream, on_end=self.ended.append)
+
+    def _take(self, stream: str, sample: Sample) -> None:
+        self.samples.append((stream, sample))
+        self.jobs.handed_on(stream)
 
     def of(self, stream: str) -> list[Sample]:
         return [sample for name, sample in self.samples if name == stream]
@@ -57,6 +62,26 @@ def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> Non
     assert [(each.job_id, each.ended is not None) for each in sampled.jobs.records()] == [("fit", True)]
     assert sampled.jobs.pids() == {}
     assert sampled.jobs.cpu_seconds() == {}
+
+
+def test_a_job_is_over_only_once_its_last_sample_was_handed_on() -> None:
+    with Watch() as watch, Program() as program:
+        watch.add(program.pid)
+        watch.tick()
+        program.end_unwaited()
+        first, *others = watch.streams["job-a"]
+        now = Instant(t=time.time(), mono=time.monotonic())
+
+        last = dict(first.collect(now).values)
+        assert watch.watches.close_ended() == []
+        for each in others:
+            last.update(each.collect(now).values)
+        watch.watches.handed_on("job-b")
+        assert watch.watches.close_ended() == []
+        watch.watches.handed_on("job-a")
+
+        assert last["job_processes"] == last["job_file_descriptors"] == 0
+        assert [record.job_id for record in watch.watches.close_ended()] == ["a"]
 
 
 def test_processes_and_cpu_time_of_all_jobs_are_there_for_others() -> None:

@@ -63,9 +63,9 @@ class JobReading:
     """One reading of a job at each tick, shared by its collectors.
 
     ``cpu_s`` is user and system time in seconds, from the job's cgroup or else its processes; it never goes down.
-    ``is_last`` is true during the reading that found no process alive, and ``is_over`` after it. While ``awaits_end``
-    no reading is the last one: ``switches``, the voluntary and involuntary context switches of the job's command, come
-    with its end.
+    ``is_last`` is true once a reading found no process alive, and ``is_over`` once that was handed on. While
+    ``awaits_end`` no reading is the last one: ``switches``, the voluntary and involuntary context switches of the job's
+    command, come with its end.
     """
 
     def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None) -> None:
@@ -83,8 +83,6 @@ class JobReading:
 
     def read(self, now: Instant) -> None:
         """Read everything for the tick ``now``, once."""
-        if self.is_last:
-            self.is_last, self.is_over = False, True
         if self.is_over:
             return
         early, self._read_early_at = self._read_early_at, now.mono
@@ -98,7 +96,8 @@ class JobReading:
         is_fresh = self._read_early_at is not None and now - self._read_early_at < _FRESH_S
         if not (is_fresh or self.is_last or self.is_over):
             self._read_early_at = now
-            self._read(now)
+            with contextlib.suppress(CollectorUnavailableError):  # the seconds of the last reading
+                self._read(now)
         return sum(self.cpu_s)
 
     def close(self) -> None:
