@@ -196,7 +196,7 @@ def plot(
         subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
         wanted = None if metrics is None else tuple(metrics)
         choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
-        found = charts_of(read_bins(subject), source, job=subject.job, choice=choice)
+        found = charts_of(read_bins(subject, wanted=choice.reads), subject, choice=choice)
         return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)
 
 
@@ -233,7 +233,8 @@ class LearningCurves:
         with report_extra("a plot"):
             from fedmon.report.charts import charts_of, read_bins
             from fedmon.report.charts.draw import drawn
-        found = charts_of(read_bins(choose(self._source), wanted=is_reported), self._source)
+        subject = choose(self._source)
+        found = charts_of(read_bins(subject, wanted=is_reported), subject)
         pictures = [(one.title, drawn(one, found, "png")) for one in (*found.first, *found.rest) if one.is_over_steps]
         return "".join(
             f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

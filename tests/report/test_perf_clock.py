@@ -48,8 +48,9 @@ def test_exported_rates_of_a_part_are_those_of_the_whole(store: Path, tmp_path: 
 
 def test_a_chart_is_by_the_clock_of_perf(store: Path) -> None:
     with Source([store]) as source:
-        bins = read_bins(choose(source))
-        (found,) = charts_of(bins, source, choice=Choice(groups=frozenset([Group.PERF]))).first
+        subject = choose(source)
+        bins = read_bins(subject)
+        (found,) = charts_of(bins, subject, choice=Choice(groups=frozenset([Group.PERF]))).first
 
     assert {line.label: set(line.values[np.isfinite(line.values)].round(6)) for line in found.lines} == {
         "machine": {5000},

@@ -145,7 +145,7 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     with Source([tmp_path / "a.fmr"]) as source:
         subject = choose(source)
         told = {one.name: one for one in find(subject.read())}
-        charts = charts_of(read_bins(subject), source)
+        charts = charts_of(read_bins(subject), subject)
     lines = {one.title: [line.label for line in one.lines] for one in (*charts.first, *charts.rest)}
 
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2

@@ -101,10 +101,9 @@ class Ports:
     def look(self, now: Instant) -> list[Port]:
         """List all ports. Raises CollectorUnavailableError if adapters cannot be listed."""
         self._ports, self._looked = [], now.mono
-        for device in entries(self.folder):
-            for number in entries_or_none(self.folder / device / "ports", r"\d+"):
-                self._ports.append(_port(self.folder, device, number))
-        del self._ports[MAX_PORTS:]
+        listed = [(device, number) for device in entries(self.folder)
+                  for number in entries_or_none(self.folder / device / "ports", r"\d+")]  # fmt: skip
+        self._ports = [_port(self.folder, device, number) for device, number in listed[:MAX_PORTS]]
         return self._ports
 
 
@@ -171,20 +170,19 @@ class InfinibandPortCollector(SourceCollector):
 
     def collect(self, now: Instant) -> Reading:
         """Read every port; a counter that a port does not have is left out."""
-        self._infos = {}
         values, reasons = super().collect(now)
         # The labels of a description change with the state: the previous one is not missing.
         return Reading({**values, **self._infos}, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Report the metrics, and the counters that no port has."""
-        self._infos = {}
         report = super().probe()
         return report | {INFO: None} if self._infos else report
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
+        self._infos = {}
         for port in self._ports.look(now):
             for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
                 key = port.series(metric)
@@ -198,8 +196,7 @@ class InfinibandPortCollector(SourceCollector):
                 except CollectorUnavailableError as error:
                     miss(values, reasons, (port.series(metric),), error.reason)
             labels = {"device": port.device, "port": port.number, "link_layer": port.link_layer}
-            info = series(INFO, **labels, state=port.state, rate=port.rate)
-            self._infos[info] = 1
+            self._infos[series(INFO, **labels, state=port.state, rate=port.rate)] = 1
         return values, reasons
 
 

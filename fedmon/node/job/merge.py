@@ -283,12 +283,15 @@ class _Steps:
 
     def plots(self, source: Source) -> Iterable[Path]:
         """Draw the main charts."""
-        from fedmon.report import charts
+        from fedmon.report.charts import charts_of, read_bins, write_charts
+        from fedmon.report.subject import choose
 
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots
         for each in (self._folder.plots, place):
             self._folder.make_folder(each)
-        return charts.write(source, place, job=self._job(source))
+        subject = choose(source, job=self._job(source))
+        found = charts_of(read_bins(subject), subject)
+        return write_charts(found, found.first, place)
 
     def report(self, source: Source) -> Iterable[Path]:
         """Write the report as a page."""

@@ -10,10 +10,9 @@ from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts
 from fedmon.report.rates import PERF_CLOCK
-from fedmon.report.source import Source
-from fedmon.report.subject import Subject, choose
+from fedmon.report.subject import Subject
 
-__all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write", "write_charts"]
+__all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write_charts"]
 
 
 def read_bins(
@@ -31,38 +30,19 @@ def read_bins(
 
 def charts_of(
     bins: Bins,
-    source: Source,
+    subject: Subject,
     *,
-    job: str | None = None,
     gaps: Sequence[tuple[float, float, str]] = (),
     choice: Choice | None = None,
 ) -> Charts:
-    """Return the charts of a reading; see `fedmon.report.charts.chart.charts`."""
-    names = {host.node_id: host.name for host in source.hosts}
+    """Return the charts of a reading of a subject; see `fedmon.report.charts.chart.charts`."""
+    names = {host.node_id: host.name for host in subject.source.hosts}
     several = len(names) > 1
     marks = [
         (mark.t, f"{names.get(mark.node_id, mark.node_id)}: {mark.text}" if several else mark.text)
-        for mark in source.marks()
+        for mark in subject.source.marks()
     ]
-    return charts(bins, names, job=job, marks=marks, gaps=gaps, choice=choice)
-
-
-def write(
-    source: Source,
-    folder: Path,
-    *,
-    job: str | None = None,
-    kind: str = "png",
-    progress: Callable[[float], object] | None = None,
-) -> list[Path]:
-    """Write the charts that people look at first as files of one kind (png, svg, pdf), in the order of reading.
-
-    Raises NotFoundError for a job that is not there, InvalidInputError for another kind, StorageError when a file
-    cannot be written.
-    """
-    subject = choose(source, job=job)
-    found = charts_of(read_bins(subject), source, job=subject.job)
-    return write_charts(found, found.first, folder, kind=kind, progress=progress)
+    return charts(bins, names, job=subject.job, marks=marks, gaps=gaps, choice=choice)
 
 
 def write_charts(
@@ -73,7 +53,10 @@ def write_charts(
     kind: str = "png",
     progress: Callable[[float], object] | None = None,
 ) -> list[Path]:
-    """Write some charts into a folder, which is made; see `write`."""
+    """Write some charts into a folder, which is made, as files of one kind (png, svg, pdf), in this order.
+
+    Raises InvalidInputError for another kind, StorageError when a file cannot be written.
+    """
     from fedmon.report.charts.draw import KINDS, drawn
 
     written = []

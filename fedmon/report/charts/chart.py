@@ -29,6 +29,7 @@ from fedmon.report.charts.catalogue import (
     Quantity,
     Scale,
     figures,
+    is_shown,
     quantity_of,
     scale_of,
 )
@@ -105,13 +106,19 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice of charts: a chart shows at least one of ``metrics``, which are names or globs."""
+    """The choice of charts: a chart shows at least one of ``metrics``, which are names or globs, also with labels."""
 
     groups: frozenset[Group] | None = None
     metrics: tuple[str, ...] | None = None
     per_node: bool = True
     combined: bool = True
     zeros: bool = False
+
+    def reads(self, series: str) -> bool:
+        """Tell whether charts show a series: of a metric that is chosen with labels, only those that have them."""
+        of_it = [glob for glob in self.metrics or () if fnmatch.fnmatchcase(metric_name(series), metric_name(glob))]
+        is_named = any("{" not in glob or series == glob or fnmatch.fnmatchcase(series, glob) for glob in of_it)
+        return is_shown(series) and (is_named or not of_it)
 
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):

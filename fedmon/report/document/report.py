@@ -81,7 +81,7 @@ def write_subject(
     bins = Bins(subject.span, wanted=is_shown, machines=subject.machines)
     case = subject.read([bins], lambda share: tell(_READING * share))
     findings = find(case)
-    charts = charts_of(bins, subject.source, job=subject.job, gaps=missing(case))
+    charts = charts_of(bins, subject, gaps=missing(case))
     document = build(case, findings, charts, made_t=time.time())
     if html is not None:
         from fedmon.report.document.page import html as page_of

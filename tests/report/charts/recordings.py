@@ -33,7 +33,8 @@ def made(path: Path, *batches: Batch, **choice: Any) -> Charts:
     """The charts of samples."""
     with Source([recording(path, *batches)]) as source:
         subject = choose(source)
-        return charts_of(read_bins(subject), source, job=subject.job, choice=Choice(**choice))
+        chosen = Choice(**choice)
+        return charts_of(read_bins(subject, wanted=chosen.reads), subject, choice=chosen)
 
 
 def named(charts: Charts) -> dict[str, Chart]:

@@ -63,6 +63,24 @@ def test_values_are_in_units_that_people_read(quantity: Quantity, value: float, 
     assert value * scale.factor == pytest.approx(shown)
 
 
+def test_a_metric_chosen_with_labels_shows_only_the_series_that_have_them(tmp_path: Path) -> None:
+    reported = {
+        f'{metric}{{name="{name}"}}': [1.0, 2.0, 4.0]
+        for metric in ("user_value", "user_step")
+        for name in ("loss", "acc")
+    }
+    disks = {f'host_disk_read_bytes_total{{device="{disk}"}}': [0.0, MIB, 4 * MIB] for disk in ("sda", "sdb")}
+    batches = samples({**disks, CPU: [0.1, 0.2, 0.3]}), samples(reported, stream="user")
+
+    of_disk = named(made(tmp_path / "a", *batches, metrics=['host_disk_*{device="sda"}']))
+    of_loss = named(made(tmp_path / "b", *batches, metrics=['user_value{name="loss"}', CPU]))
+
+    assert list(of_disk) == ["disk_traffic_per_node"]
+    assert points(of_disk["disk_traffic_per_node"], "read") == {1: MIB, 2: 3 * MIB}
+    assert [one.title for one in of_loss.values()] == ["Reported: loss, by step", "CPU load", "Reported: loss"]
+    assert named(made(tmp_path / "c", *batches, metrics=['host_disk_*{device="sdz"}'])) == {}
+
+
 def test_the_total_of_a_plug_in_is_drawn_as_its_growth_per_second(tmp_path: Path) -> None:
     sorted_cells = [1_000_000, 1_000_100, 1_000_300, 1_000_300]
 
@@ -122,12 +140,10 @@ def test_titles_name_what_is_joined_and_do_not_grow_defect_40(tmp_path: Path) ->
 
 def test_absent_and_constant_metrics_leave_no_empty_chart_defect_41(tmp_path: Path) -> None:
     batch = samples({CPU: [0.1, 0.2], "job_cpus_busy": [None, None], "host_threads": [7, 7], "host_load1": [0, 0]})
-    path = recording(tmp_path / "a", batch)
-
-    with Source([path]) as source:
-        written = charts.write(source, tmp_path / "plots")
 
     found = made(tmp_path / "b", batch)
+    written = charts.write_charts(found, found.first, tmp_path / "plots")
+
     assert [one.name for one in written] == ["cpu_load_per_node.png"]
     assert sorted(one.name for one in (tmp_path / "plots").iterdir()) == ["cpu_load_per_node.png"]
     assert sorted(found.constant) == ["Load: threads that run or wait", "Threads"]
@@ -390,7 +406,7 @@ def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path)
         store.mark("n1", 1, "host", T0 + 4, "round 2 of $x$")
     with Source([path]) as source:
         subject = choose(source)
-        found = charts.charts_of(charts.read_bins(subject), source, gaps=[(T0 + 1, T0 + 20, "an outage")])
+        found = charts.charts_of(charts.read_bins(subject), subject, gaps=[(T0 + 1, T0 + 20, "an outage")])
         drawn_figure = figure(found.first[0], found)
 
     assert found.marks == ((T0 + 4, "round 2 of $x$"),)
