@@ -19,10 +19,15 @@ from tests.support.shell_here import loggers_as_they_were
 # Nothing that collection makes is garbage: looking for some doubles its time, and slows every later collection.
 gc.disable()
 
-# pytest walks over all loggers before each test, while a thread of an earlier one may still import a module of ours.
-_ROOT = Path(__file__).parents[1]
-for _module in (_ROOT / "fedmon").rglob("*.py"):
-    logging.getLogger(".".join(_module.relative_to(_ROOT).with_suffix("").parts))
+
+class _Loggers(dict[str, Any]):
+    """All loggers: pytest walks over them before each test, while a thread of an earlier one may still add some."""
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+logging.Logger.manager.loggerDict = _Loggers(logging.Logger.manager.loggerDict)
 
 # How fast examples are made depends on what else the machine does.
 hypothesis.settings.register_profile(

@@ -176,8 +176,7 @@ class InfinibandPortCollector(SourceCollector):
 
     def probe(self) -> dict[str, str | None]:
         """Report the metrics, and the counters that no port has."""
-        report = super().probe()
-        return report | {INFO: None} if self._infos else report
+        return super().probe() | ({INFO: None} if self._infos else {})
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}

@@ -185,7 +185,8 @@ class Pipeline:
         if (joules := sample.values.get(_JOB_ENERGY)) is not None:
             self._job_energy[stream] = joules, sample.t
         self.publisher.publish(stream, sample)
-        self.jobs.handed_on(stream)
+        if stream.startswith(_JOB):
+            self.jobs.handed_on(stream)
 
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(_JOB)
