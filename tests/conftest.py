@@ -31,7 +31,9 @@ logging.Logger.manager.loggerDict = _Loggers(logging.Logger.manager.loggerDict)
 
 # How fast examples are made depends on what else the machine does.
 hypothesis.settings.register_profile(
-    "suite", suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+    "suite",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("suite")
 

@@ -148,7 +148,7 @@ def test_a_reader_who_has_enough_ends_a_verb_without_an_error(mosquitto: Broker,
 def test_a_word_that_is_not_utf8_is_one_error_where_only_text_will_do(mosquitto: Broker, tmp_path: Path) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL=mosquitto.url)
 
-    done = fedmon("datasets", os.fsdecode(b"tag\xff"), "--timeout", "1", environ=environ)
+    done = fedmon("datasets", os.fsdecode(b"tag\xff"), "--timeout", "60", environ=environ)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "fedmon: 'tag\\udcff' is not UTF-8 text\n"

@@ -14,7 +14,7 @@ import platformdirs
 from fedmon.common.errors import FolderInUseError, StorageError
 from fedmon.common.files import LockFile, write_whole
 
-_EDIT_S = 10.0
+_EDIT_S = 60.0
 
 
 class Reload(enum.Enum):

@@ -101,10 +101,9 @@ def demo(
                 screen.note("three hospitals, each with its part of a public table, get ready ...")
                 hospitals.make()
                 settings = ResearcherSettings(
-                    id=RESEARCHER,
-                    broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
-                    folder=Path(name, "researcher"),
-                )
+                    id=RESEARCHER, broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
+                    folder=Path(name, "researcher"), timeout_s=30.0,
+                )  # fmt: skip
                 with Federation(settings=settings) as federation:
                     story = Story(federation, hospitals, screen, Path(name), document)
                     story.run()

@@ -348,10 +348,10 @@ class Daemon:
         node.runs.start_up()
         stack.callback(node.runs.close)
         self._actor.post(node.take_up)
-        self._transport.start()
         stack.callback(self._disconnect)
-        node.pipeline.start()
+        node.pipeline.start()  # what is measured is known before anybody can ask for it
         stack.callback(node.pipeline.stop)
+        self._transport.start()
         fedmon_logger = logging.getLogger("fedmon")
         fedmon_logger.addHandler(self._logs)
         stack.callback(fedmon_logger.removeHandler, self._logs)
@@ -365,9 +365,9 @@ class Daemon:
         self._transport.stop(min(2.0, self._stop_by.left_s()), farewell=farewell)
 
     def _close_files(self) -> None:
-        with contextlib.suppress(BusyError):
-            self._actor.call(self._node.close, timeout_s=self._stop_by.left_s())
-        if not self._actor.close(timeout_s=self._stop_by.left_s(), drop=True):
+        with contextlib.suppress(BusyError):  # also a machine that stood still during the stop loses nothing
+            self._actor.call(self._node.close, timeout_s=STOP_WITHIN_S)
+        if not self._actor.close(timeout_s=2.0, drop=True):
             logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
             os._exit(1)
 

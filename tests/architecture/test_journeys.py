@@ -163,7 +163,7 @@ def test_a_sample_passes_the_files_that_are_named(mosquitto: Broker, trace: Trac
 def test_a_start_passes_the_files_that_are_named(trace: Trace, tmp_path: Path) -> None:
     trace.begin()
     with ExperimentController("start", tmp_path) as ec:
-        first, *others = (ec.register_resource("local::Process", command=["sleep", "60"]) for _ in range(4))
+        first, *others = (ec.register_resource("local::Process", command=["sleep", "60"]) for _ in range(10))
         for number, guid in enumerate(others, 1):
             ec.register_condition(guid, ResourceAction.START, first, ResourceState.STARTED, f"{4 * number}s")
         ec.deploy(wait_all_ready=False)
@@ -172,10 +172,14 @@ def test_a_start_passes_the_files_that_are_named(trace: Trace, tmp_path: Path) -
         for guid in others:
             trace.settled(quiet_s=0.5)
             trace.mark()
-            assert not is_started(ec, guid), "this machine is too busy for windows of 4 s"
+            if is_started(ec, guid):
+                continue  # a busy machine took longer than 4 s
             wait_until(functools.partial(is_started, ec, guid))
             windows.append(trace.settled(quiet_s=0.5))
+            if len(windows) == 3:
+                break
 
+    assert len(windows) == 3
     check("Experiment START", windows)
 
 

@@ -34,12 +34,12 @@ class Munge:
 
     def wait(self) -> None:
         """Return when credentials can be made."""
-        wait_until(self._answers, timeout_s=10, what="munged")
+        wait_until(self._answers, timeout_s=60, what="munged")
 
     def _answers(self) -> bool:
         assert self._daemon.poll() is None, (self.folder / "stderr").read_text()
         made = subprocess.run(
-            ["munge", f"--socket={self.socket}", "-n"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5
+            ["munge", f"--socket={self.socket}", "-n"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
         )
         return made.returncode == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ from tests.broker.party import Party, RefusedError
 from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.brokers import takes_messages
 from tests.support.requirements import require
+from tests.support.waiting import wait_until
 
 ENGINES = ("mosquitto", "embedded")
 PASSWORD = "correct horse battery"
@@ -217,10 +219,10 @@ def test_closing_the_terminal_stops_the_broker(tmp_path: Path) -> None:
 
 def _wait_until_let_in(port: int, credentials: tuple[str, str]) -> None:
     """Wait until mosquitto has obeyed the signal, of which it says nothing to the one who sent it."""
-    for _attempt in range(500):
-        try:
-            with Party(port, client_id="alice-main", credentials=credentials):
-                return
-        except RefusedError:
-            continue
-    raise AssertionError("the new user was not let in")
+
+    def is_let_in() -> bool:
+        with contextlib.suppress(RefusedError), Party(port, client_id="alice-main", credentials=credentials):
+            return True
+        return False
+
+    wait_until(is_let_in, what="the new user to be let in")

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedmon.common.http import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 CONTENT = b"class Plan:\n    pass\n" + bytes(range(256))
@@ -179,6 +181,10 @@ def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> Non
 
 def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
     folder = tmp_path / "files"
+    again = ("broker", "repository", "start", "--data-dir", str(folder), "--port")
+    import_module(
+        "fedmon.broker.repository"
+    )  # the second start must come within the 10 s of an upload that stands still
     with foreground("repository", "start", "--port", "0", "--data-dir", folder) as running:
         repository = Repository(running, folder)
         connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=30)
@@ -188,7 +194,7 @@ def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) ->
         connection.endheaders(CONTENT[:100])
         wait_until(lambda: any((folder / "incoming").iterdir()), what="an upload of which only a part has come")
 
-        second = fedmon_broker("repository", "start", "--port", str(repository.port), "--data-dir", folder)
+        second = fedmon_here(*again, str(repository.port))
         connection.send(CONTENT[100:])
         status = connection.getresponse().status
         connection.close()

@@ -160,7 +160,7 @@ class Scene:
                 self._by_python()
                 self._refused(tap)
                 self._replayed(tap)
-                self.verb("doctor", "--timeout", "1")
+                self.verb("doctor", "--timeout", "30")
                 self.verb("node stop")
                 tap.wait_for(f"general/status/{NODE}", state="offline")
                 self.heard = list(tap.heard)
@@ -199,7 +199,7 @@ class Scene:
     def _asked(self) -> None:
         self.verb("nodes", title="nodes (one)")
         self.verb("ping")
-        self.verb("ping", "--node", "nobody", "--timeout", "0.3", title="ping (nobody)")
+        self.verb("ping", "--node", "nobody", "--timeout", "30", title="ping (nobody)")
         self.verb("list")
         self.verb("search", "cells")
         self.verb("ping", "--tiemout", title="ping (wrong use)")

@@ -39,7 +39,7 @@ def hospitals(hospital_folder: Path) -> Iterator[str]:
             added = fedmon_here("node", "dataset", "add", str(made / table.name), *words)
             assert added.returncode == 0, added.stderr
             stack.enter_context(NodeProcess(made))
-        with Federation(broker.url, folder=folder / "researcher") as fed:
+        with Federation(broker.url, folder=folder / "researcher", timeout_s=30.0) as fed:
             wait_until(lambda: online(fed) >= set(TABLES), what="three nodes online")
             for plan in sorted((EXAMPLES / "plans").glob("*.py")):
                 approve(fed, plan, folder, *TABLES)

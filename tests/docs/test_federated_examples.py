@@ -30,7 +30,7 @@ SAME_MODEL = 1e-9
 
 @pytest.fixture
 def fed(hospitals: str, tmp_path: Path) -> Iterator[Federation]:
-    with Federation(hospitals, folder=tmp_path) as federation:
+    with Federation(hospitals, folder=tmp_path, timeout_s=30.0) as federation:
         wait_until(lambda: online(federation) >= set(TABLES), what="three nodes online")
         yield federation
 
@@ -131,4 +131,6 @@ def test_the_notebooks_run_as_they_stand(hospitals: str, tmp_path: Path, monkeyp
 
 
 def _environment(url: str, folder: Path) -> dict[str, str]:
-    return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder))
+    return plain_environment(
+        FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder), FEDMON_RESEARCHER_TIMEOUT_S="30"
+    )

@@ -137,6 +137,8 @@ def test_what_a_run_reports_goes_to_its_researcher_alone_once_a_second(site: Sit
         job_id = site.run(seconds=6, reports=300)
         outcome = site.outcome(job_id)["job"]
         site.researcher.ask("monitor", action="stop")
+        wait_until(lambda: any(job_id in json.dumps(each.message) for each in list(listener.heard)
+                               if each.message["command"] == "job-outcome"))  # fmt: skip
         heard = list(listener.heard)
 
     # then its values travel on one topic, in few messages, and all of them before the outcome

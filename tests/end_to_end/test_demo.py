@@ -75,7 +75,7 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path)
     with (
         choose_engine("auto")() as broker,
         Hospitals(tmp_path, broker.url) as hospitals,
-        Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher") as fed,
+        Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher", timeout_s=30.0) as fed,
     ):
         hospitals.make()
         wait_until(lambda: len(fed.nodes().online) == 3)

@@ -37,7 +37,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
     environ = plain_environment(
         FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_ID="alice", FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell")
     )
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", timeout_s=30.0)
     decisions: list[PlanDecision] = []
     with NodeProcess(folder), Federation(settings=settings) as fed:
         wait_until(lambda: "north" in fed.nodes(), what="the node")

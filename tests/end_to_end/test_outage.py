@@ -139,7 +139,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
             wait_until(lambda: told(lines).get("positions"), what="the record to go on")
-            wait_until(lambda: all(at_end in stored(store)[-200:] for store in stores), what="whole stores")
+            wait_until(lambda: all(at_end in stored(store) for store in stores), what="whole stores")
             carl.terminate()
             assert carl.wait(60) == 0
         counts = [record.counts.lost, late.counts.lost, told(lines)["lost"]]

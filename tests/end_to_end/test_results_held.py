@@ -37,7 +37,10 @@ def folder(mosquitto: Broker, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fed(mosquitto: Broker, folder: Path, tmp_path: Path) -> Iterator[Federation]:
-    with NodeProcess(folder), Federation(mosquitto.url, researcher_id="alice", folder=tmp_path / "alice") as federation:
+    with (
+        NodeProcess(folder),
+        Federation(mosquitto.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as federation,
+    ):
         wait_until(lambda: federation.nodes().online, what="the node")
         yield federation
 
@@ -94,7 +97,7 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, folder: Path) -> Non
 
 def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, tmp_path: Path) -> None:
     # given a held result, whose node and researcher both end
-    options: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice"}
+    options: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 30.0}
     with NodeProcess(folder) as node:
         with Federation(mosquitto.url, **options) as fed:
             wait_until(lambda: fed.nodes().online, what="the node")
@@ -226,6 +229,7 @@ def _decide(folder: Path, *, release: bool, verb: Callable[..., Any] = fedmon) -
         verb("node", "results", word, each["job_id"], "--dir", str(folder), "--json")
 
 
+@pytest.mark.timeout(300)
 def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
     mosquitto: Broker, folder: Path
 ) -> None:

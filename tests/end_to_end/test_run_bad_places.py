@@ -165,7 +165,9 @@ def test_no_result_is_fetched_from_where_a_node_must_not_send_a_researcher(
     # given a node that says of its results that they lie at such addresses
     Bends.asked.clear()
     repository = RepositorySettings(allowed_urls=tuple(allowed(bends, sentinel.port)))
-    settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path, repository=repository)
+    settings = ResearcherSettings(
+        id="alice", broker=lasting_broker.settings, folder=tmp_path, repository=repository, timeout_s=30.0
+    )
     urls = [*sentinel.aimed(), *bent(bends)]
     with RunningNode(lasting_broker.port, "liar") as liar, Federation(settings=settings) as federation:
         wait_until(lambda: "liar" in federation.nodes(), what="the node")

@@ -93,7 +93,7 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
 
 def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "north", mosquitto)
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", timeout_s=30.0)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
         site = Site(mosquitto, node, raw)
         wait_until((folder / "control.sock").exists, what="the node to start")
@@ -191,7 +191,7 @@ def stored(path: Path) -> list[int]:
 
 def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
-    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")
+    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna", timeout_s=30.0)
     with NodeProcess(folder) as node, Federation(settings=settings) as anna:
         wait_until(lambda: anna.ping(timeout_s=5.0).ok, what="the node")
         write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
@@ -219,7 +219,7 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
         metrics={"interval_s": 0.2, "min_interval_s": 0.2},
     )
     store = tmp_path / "store"
-    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")
+    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna", timeout_s=30.0)
     with NodeProcess(folder) as node, Federation(settings=settings) as anna, anna.record(store) as record:
         wait_until(lambda: record.counts.stored >= 5, what="first samples")
         mosquitto.stop()

@@ -37,7 +37,7 @@ def blocking(gate: threading.Event, *, says_first: bool = False) -> Callable[[Re
     def do_start(self: ResourceManager) -> None:
         if says_first:
             self.set_started()
-        gate.wait(20.0)
+        gate.wait(60.0)
         if not says_first:
             self.set_started()
 

@@ -40,7 +40,7 @@ def test_bad_delay_text_is_refused_at_the_call_and_named(text: object) -> None:
     assert len(str(caught.value)) < 400
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(min_value=0, max_value=1e7))
 def test_a_duration_that_was_written_reads_back_to_the_microsecond(length: float) -> None:
     assert seconds(duration_text(length)) == pytest.approx(length, abs=1e-6)

@@ -48,13 +48,14 @@ def failing(ec: ExperimentController, *guids: int) -> list[bool]:
     for guid in guids:
         ec.get_resource(guid).fail("lost")
         wait_until(lambda guid=guid: _is_judged(ec, guid))  # type: ignore[misc]
+        ec.wait(guid, "FAILED", timeout=60)  # an event is written down before it counts
         found.append(ec.snapshot.is_aborted)
     return found
 
 
 def _is_judged(ec: ExperimentController, guid: int) -> bool:
-    text = Path(ec.run_dir, NAME).read_text()
-    return any(each.get("event") == "level" and each.get("guid") == guid for each in map(json.loads, text.splitlines()))
+    events = map(json.loads, Path(ec.run_dir, NAME).read_text().splitlines())
+    return any(each.get("event") == "level" and each.get("guid") == guid for each in events)
 
 
 class Own(FailureManager):

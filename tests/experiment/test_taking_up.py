@@ -199,10 +199,10 @@ def test_a_task_that_a_shutdown_dropped_does_not_run_in_the_next_process(
 ) -> None:
     monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
     with ExperimentController("test", tmp_path) as ec:
-        ec.schedule("0.2s", put_off)
+        ec.schedule("2s", put_off)
 
     with ExperimentController.reconnect(ec.run_dir):
-        assert stays(lambda: not (tmp_path / "mark").exists(), 0.4)
+        assert stays(lambda: not (tmp_path / "mark").exists(), 2.5)
 
 
 def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def blocks_of(content: bytes, block: int) -> str:
         return "".join(str(read_trace(file.name, TraceAttr.STREAM, block, at)) for at in places)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(alphabet="aé€😀\n", max_size=60), st.integers(1, 9))
 def test_blocks_together_are_the_text_whatever_character_they_cut(text: str, block: int) -> None:
     assert blocks_of(text.encode(), block) == text

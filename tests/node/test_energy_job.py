@@ -236,7 +236,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(STEP, min_size=2, max_size=15), start_uj=st.integers(0, RANGE_UJ))
 def test_all_jobs_together_never_get_more_than_the_machine_drew(
     steps: list[tuple[str, int, float, dict[str, float], dict[str, Mapping[str, float]], float | None, float]],

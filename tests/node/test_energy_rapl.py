@@ -272,7 +272,7 @@ def test_a_user_without_the_right_is_told_how_to_get_it(open_folder: Path) -> No
     assert report[2]["node_energy_joules_total"].startswith("no permission: ")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 800_000_000), st.floats(1.0, 50.0)), min_size=1, max_size=30),
     start=st.integers(0, RANGE_UJ - 1),
@@ -287,7 +287,7 @@ def test_whatever_a_processor_draws_is_counted_exactly_across_wraps(steps: list[
     assert counter.total_uj == true_uj - start
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, RANGE_UJ), st.floats(-10.0, 700.0)), max_size=30))
 def test_no_sequence_of_readings_makes_a_counter_fall_or_grow_by_more_than_can_be_drawn(
     readings: list[tuple[int, float]],

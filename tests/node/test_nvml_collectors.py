@@ -57,6 +57,19 @@ def collected_of(collector: Collector, key: str) -> Reading:
     return found[-1]
 
 
+@pytest.fixture(autouse=True)
+def _no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thread that gets no processor for some seconds not be taken for one that hangs."""
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 60.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each reading be finished in its tick, and each thread in time."""
+    monkeypatch.setattr("fedmon.node.collectors.nvml.collector.PATIENCE_S", 30.0)
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader._END_S", 30.0)
+
+
 @pytest.fixture
 def opened() -> Iterator[Open]:
     """Collectors over a stand-in, closed at the end."""
@@ -80,6 +93,7 @@ def close(collectors: list[Collector]) -> None:
             collector.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(opened: Open) -> None:
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     session, collectors = opened(fake)
@@ -113,7 +127,7 @@ def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_col
     fake.hang("nvmlInit")
     _, collectors = opened(fake)
     got: list[Sample] = []
-    within = Deadline(5.0)
+    within = Deadline(15.0)
 
     with Sampler(
         {"host": [*collectors, *host_collectors()]}, interval_s=0.2, on_sample=lambda _, sample: got.append(sample)
@@ -132,6 +146,7 @@ def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_col
     assert re.match(r"failed: (no answer for|the reading is not finished within)", before)
 
 
+@pytest.mark.usefixtures("patient")
 def test_each_tick_has_a_reading_of_its_own_at_any_pace(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
@@ -147,6 +162,7 @@ def test_each_tick_has_a_reading_of_its_own_at_any_pace(opened: Open) -> None:
 def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
+    getattr(fast, "wait_probed")(5.0)  # noqa: B009 - optional
     fast.probe()
     fake.hang("nvmlDeviceGetPowerUsage")
     late = fast.collect(NOW)
@@ -217,6 +233,7 @@ def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCapt
     wait_until(lambda: not gpu_threads(), what="the thread to end")
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -260,6 +277,7 @@ def test_without_the_drivers_library_there_is_nothing_but_a_reason() -> None:
     assert not gpu_threads()
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_nvml_that_cannot_start_now_is_tried_again() -> None:
     fake = FakeNvml(FakeGpu())
     end = fake.refuse("nvmlInit", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)

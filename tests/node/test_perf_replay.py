@@ -57,6 +57,13 @@ class Replay:
         return (self.folder / "calls.txt").read_text().splitlines()
 
 
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a program that gets no processor for some seconds be waited for."""
+    monkeypatch.setattr("fedmon.node.perf.source._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("fedmon.node.perf.collector._LAST_INTERVAL_S", 60.0)
+
+
 @pytest.fixture
 def replay(tmp_path: Path) -> Replay:
     return Replay(tmp_path)
@@ -207,7 +214,7 @@ def test_a_zero_that_comes_from_missing_rights_is_null(replay: Replay) -> None:
 def test_a_perf_that_refuses_everything_leaves_a_reason(replay: Replay, recorded: str, expected: str) -> None:
     replay.answers(say=(RECORDED / recorded).read_text())
     with counting(replay.source("cycles", "l2")) as collector:
-        assert collector.wait_probed(5.0)
+        assert collector.wait_probed(60.0)
         reading = next_reading(collector)
         report = collector.probe()
 
@@ -330,6 +337,7 @@ def test_collecting_and_closing_never_wait_while_groups_are_tried(replay: Replay
         assert dict(collector.collect(NOW).values) == {}
         assert collector.probe()["perf_events_total"] == "first sample: perf's events are still being tried out"
         assert not collector.wait_probed(0.01)
+        wait_until((tmp_path / "calls.txt").exists, what="the first trial")
     finally:
         stopper = threading.Thread(target=collector.close)
         stopper.start()
@@ -370,7 +378,7 @@ def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> Non
         # The replay has blocked SIGINT once it has written down its call.
         wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
         pids.clear()
-        last, after = collector.collect(NOW), collector.collect(NOW)
+        last, after = collector.collect(NOW), reading_with(collector, lambda reading: bool(reading.reasons))
     finally:
         collector.close()
 

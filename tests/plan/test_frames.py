@@ -119,7 +119,7 @@ def test_a_channel_that_ends_inside_a_frame_is_noticed(cut: int) -> None:
         reader.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=40), max_size=5), st.sampled_from([b"", b"S", b"L", b"E", b"j"]))
 def test_any_bytes_are_refused_or_frames_and_nothing_else_happens(pieces: list[bytes], kind: bytes) -> None:
     reader = FrameReader(output_bytes=1000)
@@ -131,7 +131,7 @@ def test_any_bytes_are_refused_or_frames_and_nothing_else_happens(pieces: list[b
         return
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text() | st.text(alphabet='"\\\x00\x1f\ud800😀'))
 def test_every_text_can_be_logged(text: str) -> None:
     read_end, write_end = os.pipe()

@@ -170,7 +170,7 @@ def test_no_byte_around_the_files_of_an_archive_can_be_changed_and_none_added_or
             check("npz", bad_length, MOST)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=400), st.sampled_from(["json", "npz"]))
 def test_any_bytes_are_refused_or_a_parcel_and_nothing_else_happens(content: bytes, parcel_format: str) -> None:
     try:

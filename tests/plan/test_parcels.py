@@ -217,7 +217,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.text(), _values, max_size=4))
 def test_all_json_values_come_back_as_they_were(values: dict[str, Any]) -> None:
     content = packed_bytes(values)

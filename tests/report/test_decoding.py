@@ -53,7 +53,7 @@ def of_blocks(blocks: Iterable[Block]) -> Flat:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     columns=st.lists(COLUMNS, min_size=1, max_size=4),
     lengths=st.lists(st.sampled_from([1, 2, 7, 10, 40]), min_size=1, max_size=4),

@@ -211,7 +211,7 @@ def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
     outcomes = federation.ping()
 
     assert list(outcomes.ok) == ["a"]
-    assert len(caplog.records) <= 4 + (time.monotonic() - started) / TALLY_EVERY_S
+    assert len(caplog.records) <= 4 + 2 * (time.monotonic() - started) / TALLY_EVERY_S
     gc.collect()
     assert process.memory_info().rss - before < 20 * MEGABYTE
     assert federation.ping().ok

@@ -41,7 +41,7 @@ def federate(production: Production, tmp_path: Path) -> Iterator[Callable[..., F
                 "password_file": password_file,
                 "ca_file": production.ca_file,
                 "folder": tmp_path / "alice",
-                "timeout_s": 3.0,
+                "timeout_s": 30.0,
             }
             url = f"mqtts://localhost:{production.ports[Role.RESEARCHER]}"
             return opened.enter_context(Federation(url, **(defaults | options)))

@@ -34,9 +34,8 @@ def test_nodes_are_known_soon_after_connecting_with_state_and_last_seen(mosquitt
 
 
 def test_nobody_there_is_known_after_the_quiet_time(federate: Open) -> None:
-    federation = federate()
-
     started = time.monotonic()
+    federation = federate()
     nodes = federation.nodes()
 
     assert 0.2 < time.monotonic() - started < 6
@@ -80,6 +79,7 @@ def test_a_callback_that_fails_disturbs_no_other_and_is_logged_once(
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
         wait_until(lambda: {node.node_id for node in told} == {"a", "b"})
     wait_until(lambda: [node.state for node in told].count(NodeState.OFFLINE) == 2)
+    wait_until(lambda: federation.status().counters.get("callback errors") == len(told))
 
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert (first.errors, second.errors) == (len(told), 0)
@@ -149,7 +149,7 @@ def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, feder
     ghost.die()
     wait_until(lambda: not federation.nodes().online)
 
-    forgotten = federation.forget("ghost")
+    forgotten = federation.forget("ghost", timeout_s=30)
 
     assert forgotten.cleared
     assert len(federation.nodes()) == 0
@@ -164,7 +164,7 @@ def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(mosquitto:
         federation = federate(timeout_s=5.0)
         wait_until(lambda: set(federation.nodes()) == {"a", "ghost"})
 
-        forgotten = federation.forget("ghost")
+        forgotten = federation.forget("ghost", timeout_s=30)
         with pytest.raises(ConflictError, match="'a' is online"):
             federation.forget("a")
 
@@ -177,10 +177,10 @@ def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_anothe
 ) -> None:
     with EchoNode(mosquitto.port, "a") as a:
         a.publish("general/status/ghost", presence("ghost", 3), retain=True)
-        federation = federate(timeout_s=1.0)
+        federation = federate()
         wait_until(lambda: "ghost" in federation.nodes())
 
-        outcome = federation.ping()["ghost"]
+        outcome = federation.ping(timeout_s=1.0)["ghost"]
         wait_until(lambda: federation.nodes()["ghost"].state is NodeState.STALE)
 
         assert outcome.status is OutcomeStatus.STALE

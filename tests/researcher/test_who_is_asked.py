@@ -93,7 +93,10 @@ def test_with_jobs_alone_there_is_nobody_to_run_a_plan(forged: Broker, federate:
     assert not approved.ok
 
 
-def test_a_job_that_answers_or_is_named_has_its_answer(forged: Broker, federate: Open) -> None:
+def test_a_job_that_answers_or_is_named_has_its_answer(
+    forged: Broker, federate: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.researcher.asking.request.DISCOVERY_S", 60.0)
     with EchoNode(forged.port, "job-7", boot=2) as job:
         federation = federate(timeout_s=TIMEOUT_S)
         named = federation.ping(nodes=["job-7"])

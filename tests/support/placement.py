@@ -7,6 +7,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 TOGETHER = {
     "three hospitals": ("tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py"),
     "two nodes": ("tests/experiment/types/",),
+    "processes of nobody": ("tests/node/runs/test_sandbox_ordinary.py", "tests/node/runs/test_sandbox_probes.py"),
 }
 """Files and folders whose tests share a fixture of their package or a port, each under a name for what they share."""
 

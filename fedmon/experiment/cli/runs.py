@@ -79,13 +79,14 @@ def run(
     with (
         connected(broker, settings, researcher) as federation,
         ExperimentController.from_description(description, federation=federation) as ec,
+        _heard_signals() as heard,
     ):
         # It tells `reconnect` that everything was registered.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
             _ = ec.federation  # nothing begins without a connection
         ec.deploy(wait_all_ready=not each)
-        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+        _finish(ec, heard, timeout, keep=keep, json=json)
 
 
 def reconnect(
@@ -118,6 +119,7 @@ def reconnect(
     with (
         connected(broker, settings, researcher) as federation,
         ExperimentController.reconnect(run_dir, federation=federation) as ec,
+        _heard_signals() as heard,
     ):
         if not was_deployed:
             ec.deploy()  # the next step of `run`
@@ -125,7 +127,7 @@ def reconnect(
             sys.stderr.write(
                 f"fedmon: resource {joined([*map(str, left_out)], most=20)} was never deployed, and is not waited for\n"
             )
-        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
+        _finish(ec, heard, timeout, keep=keep, json=json)
 
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
@@ -158,40 +160,38 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
         raise typer.Exit(1)
 
 
-def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
+def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | None, *, keep: bool, json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    deadline, is_over, follower = Deadline(timeout_s), False, Follower(ec.run_dir)
-    with _heard_signals() as interrupted:
-        changes = None if as_json else _Changes()
+    deadline, follower = Deadline(timeout), Follower(ec.run_dir)
+    changes = None if json else _Changes()
 
-        def tell() -> None:
-            if changes is not None:
-                changes.print(followed(follower, time.time()))
+    def tell() -> None:
+        if changes is not None:
+            changes.print(followed(follower, time.time()))
 
-        def is_done() -> bool:
-            return interrupted.is_set() or _is_over(ec.snapshot)
+    def is_done() -> bool:
+        return heard.is_set() or _is_over(ec.snapshot)
 
-        try:
-            while not is_done() and not deadline.passed():
-                tell()
-                ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=min(_LOOK_S, deadline.left_s()))
+    try:
+        while not is_done() and not deadline.passed():
             tell()
-            is_over = _is_over(ec.snapshot)
-            if is_over and keep:
-                sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
-                interrupted.wait()
-        finally:
-            ec.shutdown()
-            tell()
-        shown = followed(follower, time.time())
-    _print(shown, as_json=as_json)
+            ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=min(_LOOK_S, deadline.left_s()))
+        tell()
+        if (is_over := _is_over(ec.snapshot)) and keep:
+            sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
+            heard.wait()
+    finally:
+        ec.shutdown()
+        tell()
+    shown = followed(follower, time.time())
+    _print(shown, as_json=json)
     code = 0 if shown.is_well else 1
     if not is_over:
-        code = INTERRUPTED if interrupted.is_set() else NO_ANSWER
-        early = "interrupted before its end" if interrupted.is_set() else f"not over within {timeout_s:g} s"
+        code = INTERRUPTED if heard.is_set() else NO_ANSWER
+        early = "interrupted before its end" if heard.is_set() else f"not over within {timeout:g} s"
         sys.stderr.write(f"fedmon: {early}; everything was released\n")
     raise typer.Exit(code)
 

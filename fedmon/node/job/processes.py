@@ -162,9 +162,8 @@ def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]
         if not text or ".." in text.split("/"):
             continue
         for base in dict.fromkeys(cgroups.hierarchies.values()):
-            found.update(
-                dict.fromkeys(f"/{folder.relative_to(base)}" for folder in sorted(base.glob(text)) if is_cgroup(folder))
-            )
+            # With pathlib a cgroup that goes meanwhile would be an error.
+            found |= {f"/{path}": None for path in sorted(glob.iglob(text, root_dir=base)) if is_cgroup(base / path)}  # noqa: PTH207
     return list(found)
 
 

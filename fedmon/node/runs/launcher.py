@@ -67,6 +67,7 @@ class Launcher:
             if self._hand_over(message, folder.prepare(order), given):
                 return
             # It was killed, perhaps after it had forked: then the holder of the lock keeps the job.
+            self._end_process()  # its socket may hold the lock
             try:
                 lock = folder.prepare(order)
             except ConflictError:
@@ -107,7 +108,6 @@ class Launcher:
 
     def _start_process(self) -> None:
         """Start the process and wait until it is ready. Raises LauncherError."""
-        self._end_process()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         passed = [theirs.fileno(), self._pokes[1].fileno()]
         root = str(Path(fedmon.__file__).resolve().parent.parent)

@@ -541,15 +541,15 @@ class Supervision:
         wall_at = self._begun + limits.wall_s
         look_at = self._begun + _FIRST_LOOK_S
         while self._exit_code is None:
+            now = time.monotonic()  # what happened until then is heard before anything is late
             moments = [wall_at if self._kill_at is None else self._kill_at, look_at, self._poke_at]
-            wait_s = min(each for each in moments if each is not None) - time.monotonic()
+            wait_s = min(each for each in moments if each is not None) - now
             for descriptor, _ in self._poller.poll(max(0.0, wait_s * 1000)):
                 if descriptor == self._signals.descriptor:
                     self._hear_signals()
                 else:
                     self._read(descriptor)
-            now = time.monotonic()
-            if now >= wall_at:
+            if now >= wall_at and self._exit_code is None:
                 self._end(exceeded(JobState.WALL_LIMIT, limits), is_gentle=True)
             if now >= look_at:
                 self._look()

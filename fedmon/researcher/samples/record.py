@@ -420,11 +420,11 @@ class RecordWriter:
                 for entry in entries:
                     if isinstance(entry, _Description):
                         self._recording.describe(entry.node_id, entry.boot, entry.document)
-            self.stored += stored
             self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
             self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
             for batch in (entry.batch for entry in samples):
                 self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
+            self.stored += stored
             self._done(entries)
         self.size_bytes = self._recording.size_bytes()
         if self.error:

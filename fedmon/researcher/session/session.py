@@ -214,8 +214,8 @@ class Session:
         text = (
             f"{node_id}: cleared at the broker, for all parties"
             if cleared
-            else f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear "
-            "its retained messages: ask its operator"
+            else f"{node_id}: hidden here until it shows itself; the broker did not let {self.researcher_id} clear "
+            f"its retained messages within {timeout_s:g} s: ask its operator"
         )
         return Forgotten(node_id=node_id, cleared=cleared, text=text)
 

@@ -21,7 +21,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(NUMBERS, min_size=1, max_size=40))
 def test_every_column_comes_back_equal(column: list[float | None]) -> None:
     stored = json.loads(msgspec.json.encode(written(column)))
@@ -37,7 +37,7 @@ def test_no_number_at_all_becomes_null() -> None:
     assert restored(stored, 3) == [1.5, None, None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(-1, 12)), max_size=25))
 def test_ranges_are_the_set_of_their_numbers(steps: list[tuple[bool, int, int]]) -> None:
     ranges, model = SeqRanges(), set[int]()

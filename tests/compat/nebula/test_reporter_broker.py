@@ -148,7 +148,7 @@ def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and_nothi
         assert await ours.report_scenario_finished() is False
         await ours.stop()
 
-    run(steps(), within_s=9.0)
+    run(steps(), within_s=60.0)
 
 
 def test_after_a_restart_the_presence_goes_on_counting(mosquitto: Broker) -> None:

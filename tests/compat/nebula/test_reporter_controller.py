@@ -23,7 +23,7 @@ def to(address: str, **more: float) -> Iterator[Controller]:
         status_url=f"http://{address}/update",
         done_url=f"http://{address}/done",
         user_agent="NEBULA Participant 1\r\nX: é",
-        **{"timeout_s": 0.3, **more},  # type: ignore[arg-type]  # numbers of both kinds
+        **{"timeout_s": 60.0, **more},  # type: ignore[arg-type]  # numbers of both kinds
     )
     controller.start()
     try:
@@ -60,13 +60,14 @@ def test_a_refusal_is_final_and_a_bad_moment_is_tried_again(status: int, tries: 
     assert (counts["refused"], counts["delivered"]) == ((1, 1) if tries == 1 else (0, 2))
 
 
-def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless() -> None:
+def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmon.compat.nebula.outlets.FIRST_RETRY_S", 30.0)
     answers = iter([500])
     with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
         controller.status(body(1))
         wait_until(lambda: controller.counts()["failures"])
         controller.status(body(2))
-        told = controller.finish(body(3), b"{}", 5.0, given_up=threading.Event())
+        told = controller.finish(body(3), b"{}", 60.0, given_up=threading.Event())
 
     assert told is True
     assert [(posted.path, posted.body.get("n")) for posted in server.posted] == [
@@ -118,7 +119,7 @@ def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
     with HttpController() as server, to(server.address) as controller:
         for number in range(5):
             controller.status(body(number))
-        controller.stop(5.0)
+        controller.stop(60.0)
         controller.start()
         controller.status(body(5))
         wait_until(lambda: controller.counts()["delivered"] == 6)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,14 +53,15 @@ def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentCo
 
 
 def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
-    now = datetime.datetime.now().astimezone()
-    past, soon = ((now + datetime.timedelta(seconds=s)).strftime("%Y%m%d%H%M%S%f") for s in (-5, 0.1))
+    def scheduled(in_s: float) -> Any:
+        at = datetime.datetime.now().astimezone() + datetime.timedelta(seconds=in_s)
+        task = ec.get_task(ec.schedule(at.strftime("%Y%m%d%H%M%S%f"), time.time, track=True))
+        assert task is not None
+        wait_until(lambda: task.status is TaskStatus.DONE)
+        return task
 
-    late, early = (ec.get_task(ec.schedule(at, time.time, track=True)) for at in (soon, past))
+    early, late = scheduled(-5), scheduled(0.1)
 
-    assert late is not None
-    assert early is not None
-    wait_until(lambda: early.status is late.status is TaskStatus.DONE)
     assert early.result < late.result
     assert late.result >= late.due
 

@@ -22,6 +22,7 @@ from fedmon.experiment import (
     clsinit_copy,
 )
 from fedmon.experiment.errors import InvalidPolicyError, UnknownGuidError
+from tests.support.waiting import wait_until
 
 FAILS: dict[int, str] = {}
 """By number of the run."""
@@ -146,16 +147,27 @@ def test_an_error_of_a_callback_reaches_the_caller_and_the_run_is_shut_down(ec: 
     assert [run.ecstate for run in runs] == [ECState.TERMINATED]
 
 
+def stopped_once(runner: ExperimentRunner, condition: Callable[[], object]) -> None:
+    """Have a runner stopped when something is true."""
+
+    def stop() -> None:
+        wait_until(condition)
+        runner.stop()
+
+    threading.Thread(target=stop).start()
+
+
 def test_a_runner_can_be_stopped_while_it_waits(ec: ExperimentController) -> None:
     runner = ExperimentRunner()
-    threading.Timer(0.05, runner.stop).start()
+    stopped_once(runner, lambda: Short.starts)
 
     assert runner.run(ec, max_runs=1000, wait_time=30) == 1
 
 
-def test_a_runner_can_be_stopped_while_its_resources_run(ec: ExperimentController) -> None:
-    runner, endless = ExperimentRunner(), ec.register_resource("local::Process", command=["sleep", "60"])
-    threading.Timer(0.3, runner.stop).start()
+def test_a_runner_can_be_stopped_while_its_resources_run(ec: ExperimentController, tmp_path: Path) -> None:
+    runner, marker = ExperimentRunner(), tmp_path / "runs"
+    endless = ec.register_resource("local::Process", command=["sh", "-c", f"touch '{marker}'; exec sleep 60"])
+    stopped_once(runner, marker.exists)
 
     ran = runner.run(ec, max_runs=1000, wait_guids=endless, compute_metric_callback=giving(1.0))
 

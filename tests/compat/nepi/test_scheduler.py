@@ -23,7 +23,7 @@ def test_due_times_may_be_numbers_datetimes_and_texts() -> None:
         Task("tomorrow", print)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(["add", "remove", "again", "next"])), max_size=60))
 def test_it_does_what_a_sorted_list_does(moves: list[tuple[int, str]]) -> None:
     scheduler, tasks, pending = HeapScheduler(), {}, {}

@@ -260,7 +260,7 @@ WISHES = st.lists(
 
 
 @given(WISHES, st.none() | st.just(1), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_refusal_and_the_plan_agree(wishes: list[Wish], at_least: int | None, together: bool) -> None:
     state = experiment(4, *wishes, at_least=at_least)
 
@@ -273,7 +273,7 @@ def test_the_refusal_and_the_plan_agree(wishes: list[Wish], at_least: int | None
 
 
 @given(WISHES, st.none() | st.just(1), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_machine_finishes_exactly_when_the_plan_is_possible(
     wishes: list[Wish], at_least: int | None, together: bool
 ) -> None:

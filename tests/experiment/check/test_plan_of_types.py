@@ -222,7 +222,7 @@ def test_the_federation_is_asked_once_if_it_is_not_there(
 
     (problem,) = ec.plan().problems
 
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert (problem.kind, problem.severity, problem.guids) == ("not-asked", "warning", nodes)
     assert problem.text.startswith("cannot ask the federation: ")
 

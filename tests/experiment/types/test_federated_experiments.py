@@ -276,7 +276,7 @@ def test_a_node_may_return_within_its_grace(
     two: TwoNodes, ec: ExperimentController, node_b: NodeProcess, why: Callable[[int], str]
 ) -> None:
     patient, hasty = (
-        ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("30s", "10ms")
+        ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("5m", "10ms")
     )
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[hasty])
     job = job_on(ec, plan, [hasty], args={"reports": 1, "spin": True}, critical=False)
@@ -317,7 +317,7 @@ def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
 
 def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMON_BROKER_URL", "mqtt://127.0.0.1:1")
-    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "0.3")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
     monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
     begun = time.monotonic()
     with ExperimentController("own", tmp_path, fm=OptionalFailures()) as ec:
@@ -327,4 +327,4 @@ def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch:
         assert ec.wait_started(nodes, timeout=60).failed == tuple(nodes)
         reasons = {each.reason for each in ec.snapshot.resources.values()}
         assert all("cannot connect to the broker at 127.0.0.1:1" in reason for reason in reasons)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30  # for all of them, a second each, it would be 40

@@ -221,6 +221,7 @@ class Crash:
         assert done.returncode == -signal.SIGKILL, done.stderr
         run_dir, pid = done.stdout.split()
         self.run_dir, self.first = Path(run_dir), psutil.Process(int(pid))
+        wait_until(lambda: (folder / "log").exists() and self.log(), what="the first command")
 
     def let_go(self) -> None:
         """Have the first command end."""

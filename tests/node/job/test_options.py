@@ -160,14 +160,15 @@ def test_the_margin_before_the_time_limit_grows_with_it(limit_s: float, margin: 
 
 @pytest.mark.parametrize(
     ("left_s", "moved_by_s", "is_near"),
-    [(4, None, True), (4, 0, True), (3600, None, False), (4, 3600, False), (-1000, None, False)],
+    [(40, None, True), (40, 0, True), (3600, None, False), (40, 3600, False), (-1000, None, False)],
     ids=["near", "not moved", "far", "moved", "a job that runs has not ended"],
 )
 def test_a_run_ends_when_the_limit_is_near_and_was_not_moved(
     left_s: float, moved_by_s: float | None, *, is_near: bool
 ) -> None:
     ends_at = int(time.time() + left_s)
-    environ = {"SLURM_JOB_ID": "4711", "SLURM_JOB_END_TIME": str(ends_at)}
+    times = {"SLURM_JOB_START_TIME": str(ends_at - 1200), "SLURM_JOB_END_TIME": str(ends_at)}
+    environ = {"SLURM_JOB_ID": "4711", **times}
     commands = Commands()
     if moved_by_s is not None:
         text = datetime.datetime.fromtimestamp(ends_at + moved_by_s).isoformat()  # noqa: DTZ006 - as squeue prints it

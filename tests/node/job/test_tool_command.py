@@ -221,7 +221,7 @@ def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Pa
         os.kill(remaining, 0)
         assert process.returncode == 5
         assert "continue without it" in logs(tmp_path)
-        assert [*Path("/sys/fs/cgroup").glob(f"**/fedmon-*-{process.pid}")] == []
+        assert _cgroups_of(process.pid) == []
     finally:
         os.kill(remaining, signal.SIGKILL)
 

@@ -21,12 +21,12 @@ AGAIN = "it is looked for again"
 def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     now = int(time.time())
     slurm = environment(
-        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 60), SLURM_JOB_END_TIME=str(now + 16), FEDMON_JOB_ID="x"
+        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 1140), SLURM_JOB_END_TIME=str(now + 60), FEDMON_JOB_ID="x"
     )
     with start(tmp_path, *beside(program), environ=slurm) as tool:
         tool.wait(60)
 
-    assert datetime.datetime.fromisoformat(the(tmp_path).job["ended"]).timestamp() < now + 16
+    assert datetime.datetime.fromisoformat(the(tmp_path).job["ended"]).timestamp() < now + 60
     assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
     assert program.poll() is None
 
@@ -36,7 +36,7 @@ def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
 ) -> None:
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()
-    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 16))
+    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 30))
     squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
     squeue.chmod(0o755)
     environ = environment(SLURM_JOB_ID="4711")

@@ -34,11 +34,11 @@ from tests.support.waiting import wait_until
 
 
 def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    with start(tmp_path, "-i", "30", "--pid", str(program.pid), environ=environment()) as tool:
+    with start(tmp_path, "-i", "300", "--pid", str(program.pid), environ=environment()) as tool:
         wait_measured(tmp_path)
         program.kill()
         program.wait()
-        said = tool.communicate(timeout=30)  # long before the next sample is due
+        said = tool.communicate(timeout=60)  # long before the next sample is due
 
     found = the(tmp_path)
     assert (tool.returncode, said) == (0, (b"", b""))

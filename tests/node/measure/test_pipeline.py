@@ -58,6 +58,7 @@ def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memo
     )
     pipeline.start()
     try:
+        wait_until(lambda: pipeline.publisher.last_seq() == 0, what="the first tick")
         with Program() as program:
             pipeline.jobs.add("fit", pids=[program.pid])
             pipeline.sampler.sample_now()

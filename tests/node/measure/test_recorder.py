@@ -156,7 +156,7 @@ FULL_DISK = """
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     wait_until(lambda: not recorder.counts()[BUFFERED])
     recorder.keep(batch(produced)); produced += 10
-    print(recorder.stop(5), adds_up(), recorder.counts()[BUFFERED], recorder.problem == "")
+    print(recorder.stop(30), adds_up(), recorder.counts()[BUFFERED], recorder.problem == "")
 """
 
 
@@ -215,10 +215,9 @@ def test_bounds_hold_and_what_they_drop_is_counted(path: Path) -> None:
         for first in range(0, 500, 10):
             recorder.keep(batch(first))
         wait_until(lambda: recorder.counts()[RECORDED] == 500)
-        counts, (extent,) = recorder.counts(), recorder.extents()
+        wait_until(lambda: (recorder.counts()[DROPPED_BOUND] or 0) == recorder.extents()[0].oldest_seq > 300)
 
-        assert counts[DROPPED_BOUND] == extent.oldest_seq > 300
-        assert (counts[FILE_BYTES] or 0) > 0
+        assert (recorder.counts()[FILE_BYTES] or 0) > 0
         recorder.set_bounds(max_bytes=None, max_age_s=20)
         wait_until(lambda: recorder.extents()[0].oldest_seq >= 420)
 
@@ -266,7 +265,7 @@ def test_a_file_damaged_while_it_is_open_is_set_aside_when_that_shows(
         wait_until(lambda: recorder.counts()[RECORDED] == 10)
 
         assert seqs(everything(recorder)) == list(range(3000, 3010))
-        assert recorder.problem == ""
+        wait_until(lambda: not recorder.problem)
 
     # Of an empty file there is nothing to set aside; its log may say that there was more, or be gone, too.
     assert damage == "truncated" or set_aside(path)

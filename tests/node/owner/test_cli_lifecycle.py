@@ -69,7 +69,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
         status = told(folder, "status")
         screen = node(folder, "status").stdout
         second = refused(folder, "start", code=4)
-        stopped = told(folder, "stop")
+        stopped = told(folder, "stop", "--timeout", "60")
         exit_code = process.wait(60.0)
 
     # Nothing of the command line stays in the memory of the daemon.
@@ -104,7 +104,7 @@ def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) ->
         # A daemon in a container knows its number there, which is that of another process here.
         NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
 
-        stopped = told(folder, "stop")
+        stopped = told(folder, "stop", "--timeout", "60")
         exit_code, is_spared = process.wait(60.0), bystander.poll() is None
         bystander.kill()
 
@@ -119,7 +119,7 @@ def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path)
 
         stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(folder)]
         ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
-        told(folder, "stop")
+        told(folder, "stop", "--timeout", "60")
         exit_code = process.wait(60.0)
 
     assert (ran.returncode, exit_code) == (4, 0)
@@ -207,7 +207,7 @@ def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_sto
     plan = told(folder, "plan", "register", str(tmp_path / "p.py"))["plan"]
     checked = wait_until(lambda: (shown := told(folder, "plan", "show", "p")["plan"])["checked"] and shown)
     errors = [told(folder, "dataset", "show", "B", code=3), told(folder, "plan", "show", "B", code=3)]
-    told(folder, "stop")
+    told(folder, "stop", "--timeout", "60")
     assert running.wait(60) == 0
 
     assert told(folder, "dataset", "list")["datasets"] == [added["dataset"]]
@@ -234,7 +234,7 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
         ambiguous = refused(folder, "requests", "allow", "researcher", code=4)
         told(folder, "requests", "allow", "researcher-1")
         assert one.ask("ping")["command"] == "pong"
-        told(folder, "stop")
+        told(folder, "stop", "--timeout", "60")
         assert running.wait(60) == 0
 
     assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
@@ -261,7 +261,8 @@ def test_shells_at_the_same_time_on_a_stopped_node_all_succeed(folder: Path, tmp
     assert [dataset["name"] for dataset in told(folder, "dataset", "list")["datasets"]] == ["0", "1", "2", "3"]
 
 
-def test_a_folder_that_is_in_use_names_its_holder(folder: Path) -> None:
+def test_a_folder_that_is_in_use_names_its_holder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmon.node.owner.cli.shell.REACH_WITHIN_S", 1.0)
     with NodeFolder.open(folder).hold("a long backup"):
         message = refused(folder, "plan", "list", code=4)
 

@@ -168,7 +168,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     assert "line 3 has more than 16777216 characters" in child.stdout
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300) | st.text(alphabet='ab12.,;\t|"\n\r \ufeff\0', max_size=80).map(str.encode))
 def test_any_bytes_are_a_table_or_one_clear_refusal(tmp_path: Path, content: bytes) -> None:
     try:

@@ -132,4 +132,4 @@ class PlanLifecycle(RuleBasedStateMachine):
 
 
 TestPlanLifecycle = PlanLifecycle.TestCase
-TestPlanLifecycle.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestPlanLifecycle.settings = settings(max_examples=20, stateful_step_count=20)

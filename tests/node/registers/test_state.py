@@ -274,6 +274,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
         gone = next(plan for plan in told(folder, "plan", "list")["plans"] if plan["name"] == "gone")
         told(folder, "plan", "delete", gone["plan_id"])
     (folder / "state.sqlite").write_bytes(b"")
+    (folder / "control.sock").unlink()
 
     with NodeProcess(folder):
         wait_until((folder / "control.sock").exists, what="the node to start")

@@ -127,6 +127,7 @@ CANARIES = {
         return {}
         """,
         "succeeded",
+        "a scalar",  # one value a second
     ),
     "how many scalars": Canary(
         """

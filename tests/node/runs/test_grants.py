@@ -35,7 +35,7 @@ class Bins(TrainingPlan):
         return {{}}
 """
 SILENT = DECLARING.replace("    arguments", "    rules")
-ONCE, SOON = {"runs": 1}, 1.5
+ONCE = {"runs": 1}
 GRANTS: dict[str, tuple[dict[str, list[str] | None], tuple[dict[str, Any], ...]]] = {
     "as asked": ({"alice": ["cells"]}, ({},)),
     "all datasets": ({"alice": None}, ({},)),
@@ -133,7 +133,7 @@ def ward(opened: Ward) -> Ward:
         sha256 = opened.plans[name] = digest(source.encode())
         for terms in approvals:
             if "until" in terms:
-                soon = utc_now() + datetime.timedelta(seconds=SOON)
+                soon = utc_now() + datetime.timedelta(seconds=1.5)
                 grant = opened.owner("plan-show", plan=sha256)["proposed"] | {"until": soon.isoformat()}
                 opened.owner("plan-decide", plan=sha256, status="approved", grant=grant)
             else:
@@ -301,7 +301,7 @@ def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_pat
         source = PLAN.decode()
         sha256 = digest(PLAN)
         ward.ask(source, by=ALICE, datasets=["cells"])
-        until = utc_now() + datetime.timedelta(seconds=SOON if change == "time" else 60)
+        until = utc_now() + datetime.timedelta(seconds=8 if change == "time" else 60)
         grant = ward.owner("plan-show", plan=sha256)["proposed"] | {"until": until.isoformat()}
         ward.owner("plan-decide", plan=sha256, status="approved", grant=grant)
         request = run(sha256, dataset_id="cells")

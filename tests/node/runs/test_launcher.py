@@ -143,13 +143,13 @@ def test_a_plan_may_clean_up_when_it_is_stopped(jobs: KeptJobs) -> None:
         signal.pause()
     """
     for level in ("landlock", "bubblewrap"):
-        folder = jobs.launch(body, jobs.order(level, level=level, grace_s=10.0))
+        folder = jobs.launch(body, jobs.order(level, level=level, grace_s=40.0))
         wait_reported(folder)
         begun = time.monotonic()
         stop(jobs, folder)
 
         assert folder.stdout(0, 100).text == "cleaned\n", level
-        assert time.monotonic() - begun < 9.0
+        assert time.monotonic() - begun < 35.0
 
 
 def test_a_job_is_kept_once(jobs: KeptJobs) -> None:

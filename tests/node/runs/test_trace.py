@@ -58,7 +58,7 @@ def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(t
     assert sum(each.stat().st_size for each in tmp_path.iterdir()) == len(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     pieces=st.lists(st.binary(max_size=40), max_size=20),
     size=st.integers(2, 64),

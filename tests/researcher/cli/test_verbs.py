@@ -65,7 +65,7 @@ def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> No
 
 
 def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str]) -> None:
-    done = fedmon_here("ping", "--node", "nobody", "--timeout", "1", "--json", environ=environ)
+    done = fedmon_here("ping", "--node", "nobody", "--timeout", "30", "--json", environ=environ)
 
     assert done.returncode == 6
     assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
@@ -193,7 +193,7 @@ def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
 
 def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
-    options = ("--broker", mosquitto.url, "--timeout", "1", "ghost")
+    options = ("--broker", mosquitto.url, "--timeout", "5", "ghost")
     with EchoNode(mosquitto.port, "a") as a:
         a.publish("general/status/ghost", presence("ghost", 3), retain=True)
 
@@ -231,7 +231,7 @@ def test_wrong_words_are_named_before_anything_is_asked(
 
 
 def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:
-    done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
+    done = fedmon_here("doctor", "--timeout", "30", "--json", environ=environ)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
     assert done.returncode == 0, done.stdout
@@ -319,9 +319,12 @@ def test_the_doctor_says_what_clusters_need(
     assert advice in checks[name]["advice"]
 
 
-def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(environ: dict[str, str]) -> None:
+def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.doctor.cli.PRODUCT_WITHIN_S", 60.0)
     with greeter("127.0.0.1", 5672, RABBITMQ):
-        done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
+        done = fedmon_here("doctor", "--timeout", "30", "--json", environ=environ)
 
     assert [check for check in json.loads(done.stdout)["checks"] if "RabbitMQ" in check["found"]] == []
 

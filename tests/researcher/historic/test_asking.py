@@ -253,7 +253,7 @@ def test_calls_from_many_threads_never_take_each_others_replies(
         more = {"sequence": number} if command == "ping" else {}
         requests.send_message({"command": command, "researcher_id": "alice", **more})
         collect = requests.get_responses if number % 2 else requests.get_messages
-        answers = collect([reply], 5)
+        answers = collect([reply], 60)
         assert all(answer.get("sequence", number) == number for answer in answers)
         return sorted((answer["command"], answer["node_id"]) for answer in answers)
 
@@ -261,14 +261,14 @@ def test_calls_from_many_threads_never_take_each_others_replies(
         "ping": lambda requests, _: requests.ping_nodes(),
         "list": lambda requests, _: {node: len(found) for node, found in requests.list().items()},
         "search": lambda requests, _: {node: len(found) for node, found in requests.search(("part-0",)).items()},
-        "approve": lambda requests, _: requests.training_plan_approve(plan, nodes=names),
+        "approve": lambda requests, _: requests.training_plan_approve(plan, nodes=names, timeout=60),
         "posted pings": lambda requests, number: posted(requests, "ping", "pong", number),
         "posted lists": lambda requests, number: posted(requests, "list", "list", number),
     }
     with ExitStack() as nodes:
         for name in names:
             nodes.enter_context(EchoNode(mosquitto.port, name))
-        requests = open_requests(*names)
+        requests = open_requests(*names, timeout_s=60)
         results: list[tuple[str, Any]] = []
 
         def run(name: str, first: int) -> None:
@@ -292,7 +292,8 @@ def test_calls_from_many_threads_never_take_each_others_replies(
 def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
     mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    requests = open_requests(timeout_s=0.5)
+    requests = open_requests()
+    requests.messaging.federation.session.asker.timeout_s = 0.5
     mosquitto.stop()
     wait_until(lambda: not requests.messaging.is_connected())
 

@@ -282,6 +282,7 @@ def test_what_is_no_request_is_refused_before_it_is_sent(
 ) -> None:
     with EchoNode(mosquitto.port, "a") as a:
         requests = open_requests("a")
+        a.wait(lambda: a.sent("ping"))  # that of the connection
         before = {one["id"] for one in a.received}
 
         with pytest.raises(InvalidMessageError):

@@ -51,6 +51,7 @@ def test_a_decision_is_told_once_and_acknowledged_each_time_it_comes(mosquitto: 
             decide(node)
         node.wait(lambda: len(acked(node)) == 3)
         federation.ping()
+        wait_until(lambda: told)
 
     assert [(one.id, one.status, one.note) for one in told] == [("d-1", PlanStatus.APPROVED, "looks good")]
     assert acked(node) == ["d-1"] * 3

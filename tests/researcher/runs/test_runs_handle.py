@@ -267,7 +267,7 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
 
     assert caught.value.results == {"late": {"n": 8}, "mute": {"n": 7}}
     # A node that answers late is asked again.
-    assert set(federation.status().counters) <= {"repeated replies"}
+    assert set(federation.status().counters) <= {"repeated replies", "late answers about metrics and jobs"}
 
 
 def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
@@ -291,6 +291,7 @@ def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
 ) -> None:
     federation = federate()
     dying = RunningNode(mosquitto.port, "dying").start()
+    wait_until(lambda: "dying" in federation.nodes())
     handle = started(federation)
     for node in two:
         node.end(handle.job_id, result=json_parcel({"n": 1}))

@@ -13,7 +13,6 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.consumers import RENEW_EVERY_S
 from fedmon.researcher.samples.record import Record, RecordPosition
 from fedmon.researcher.samples.resend import TOO_OLD
 from tests.researcher.conftest import Open
@@ -257,8 +256,9 @@ def test_samples_of_a_node_that_ends_before_its_recording_is_open_are_stored(
 
 
 def test_a_node_that_opens_its_recording_is_asked_again_long_before_the_lease_is_renewed(
-    mosquitto: Broker, federate: Open, tmp_path: Path
+    mosquitto: Broker, federate: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedmon.researcher.samples.consumers.RENEW_EVERY_S", 600.0)
     with RecordingNode(mosquitto.port, "a") as node:
         opened = node.answer
         opens_its_recording(node)
@@ -266,4 +266,4 @@ def test_a_node_that_opens_its_recording_is_asked_again_long_before_the_lease_is
         with federate().record(tmp_path / "store.fedmon") as record:
             node.wait(lambda: node.leased)
             node.answer = opened
-            wait_until(lambda: record.counts.stored == 3, RENEW_EVERY_S / 2)
+            wait_until(lambda: record.counts.stored == 3)

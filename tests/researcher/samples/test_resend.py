@@ -7,6 +7,8 @@ import threading
 from contextlib import ExitStack
 from itertools import islice
 
+import pytest
+
 from bench.echo_nodes import Message
 from fedmon.common.actor import BULK_BOUND
 from fedmon.common.ids import NodeId
@@ -194,7 +196,10 @@ def test_a_page_that_makes_no_sense_loses_nothing(mosquitto: Broker, federate: O
     assert accounts(watch) == (5, 0, 0, 3, 0)
 
 
-def test_one_request_a_node_and_16_nodes_at_once(mosquitto: Broker, federate: Open) -> None:
+def test_one_request_a_node_and_16_nodes_at_once(
+    mosquitto: Broker, federate: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.researcher.samples.resend.REPLY_WITHIN_S", 600.0)
     names = [f"n{number}" for number in range(NODES_AT_ONCE + 3)]
     with ExitStack() as stack:
         nodes = [stack.enter_context(RecordingNode(mosquitto.port, name, page=2)) for name in names]

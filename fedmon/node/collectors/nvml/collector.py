@@ -14,7 +14,7 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.queries import Query
-from fedmon.node.collectors.nvml.reader import LaneReader, NvmlSession, Round
+from fedmon.node.collectors.nvml.reader import AbandonedError, LaneReader, NvmlSession, Round
 
 PATIENCE_S = 0.2
 """A tick waits no longer for NVML, which answers for one GPU within about 10 ms."""
@@ -103,7 +103,7 @@ class GpuCollector:
         if found is None or not found.done():
             return None
         self._pending = None
-        return found
+        return None if isinstance(found.exception(), AbandonedError) else found
 
 
 def nvml_collectors(session: NvmlSession) -> list[Collector]:

@@ -32,7 +32,7 @@ Dir = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
-REACH_WITHIN_S = 10.0
+REACH_WITHIN_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 DEFAULT_WIDTH = 80
 _GAP = 2
