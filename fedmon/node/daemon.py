@@ -330,7 +330,7 @@ class Daemon:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _start(self, stack: contextlib.ExitStack) -> None:
-        """Start each part, and note on the stack how it is stopped: last started, first stopped."""
+        """Start each part, and note on the stack how it is stopped, in the reverse order."""
         node, every = self._node, self._actor.every
         every(REFRESH_S, self._presence.refresh)
         for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
@@ -348,7 +348,7 @@ class Daemon:
         node.runs.start_up()
         stack.callback(node.runs.close)
         self._actor.post(node.take_up)
-        stack.callback(self._disconnect)
+        stack.callback(self._disconnect)  # after the measuring, which sends its last batches
         node.pipeline.start()  # what is measured is known before anybody can ask for it
         stack.callback(node.pipeline.stop)
         self._transport.start()
@@ -366,9 +366,9 @@ class Daemon:
 
     def _close_files(self) -> None:
         with contextlib.suppress(BusyError):  # also a machine that stood still during the stop loses nothing
-            self._actor.call(self._node.close, timeout_s=STOP_WITHIN_S)
-        if not self._actor.close(timeout_s=2.0, drop=True):
-            logger.error("the node did not end in order within %.1f s", STOP_WITHIN_S)
+            self._actor.call(self._node.close, timeout_s=max(2.0, self._stop_by.left_s()))
+        if not self._actor.close(timeout_s=max(1.0, self._stop_by.left_s()), drop=True):
+            logger.error("the node did not end in order")
             os._exit(1)
 
     # --- called on other threads: they put and return ----------------------------------------------------------------

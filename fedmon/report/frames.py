@@ -196,7 +196,7 @@ def plot(
         subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
         wanted = None if metrics is None else tuple(metrics)
         choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
-        found = charts_of(read_bins(subject, wanted=choice.reads), subject, choice=choice)
+        found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
         return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)
 
 

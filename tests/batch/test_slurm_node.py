@@ -59,7 +59,7 @@ def _states(slurm: Slurm, folder: Path) -> list[str]:
 
 
 def _of_job(watch: Watch, job: str) -> float:
-    """Return how many processes of a job the researcher heard of first."""
+    """Return how many processes of a job the researcher heard of, as soon as these are three."""
     heard: list[float] = []
 
     def came() -> bool:

@@ -40,7 +40,7 @@ def measuring(slurm: Slurm, job: str, hosts: int = 1) -> None:
 def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slurm) -> None:
     # given
     loads = Loads(slurm.work)
-    program = work(slurm, loads.hold(80, slurm.work / "there", 2), loads.burn(3))
+    program = work(slurm, loads.hold(80, slurm.work / "there", 8), loads.burn(3))
 
     # when
     job = slurm.submit(EXAMPLE.read_text(), environ={"WORK": program})

@@ -182,9 +182,8 @@ def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> Non
 def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     again = ("broker", "repository", "start", "--data-dir", str(folder), "--port")
-    import_module(
-        "fedmon.broker.repository"
-    )  # the second start must come within the 10 s of an upload that stands still
+    # The second start must come within the 10 s in which an upload may stand still.
+    import_module("fedmon.broker.repository")
     with foreground("repository", "start", "--port", "0", "--data-dir", folder) as running:
         repository = Repository(running, folder)
         connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=30)

@@ -115,7 +115,7 @@ class Watch:
                 reading = collector.collect(now)
                 values.update(reading.values)
                 reasons.update(reading.reasons)
-        self.watches.handed_on(f"job-{self.job_id}")
+        self.watches.handed_on(self.job_id)
         return Reading(values, reasons)
 
     def end(self) -> None:

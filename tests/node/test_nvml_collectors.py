@@ -162,8 +162,7 @@ def test_each_tick_has_a_reading_of_its_own_at_any_pace(opened: Open) -> None:
 def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
-    getattr(fast, "wait_probed")(5.0)  # noqa: B009 - optional
-    fast.probe()
+    collected(fast)
     fake.hang("nvmlDeviceGetPowerUsage")
     late = fast.collect(NOW)
     fake.release.set()

@@ -75,6 +75,7 @@ def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
     [
         (["--group", "nope"], 3, "unknown group 'nope' of plots; the groups are: job, user, cpu"),
         (["--metric", "gpu_*"], 3, "the selection has no recorded value"),
+        (["--metric", f'{CPU}{{device="sda"}}'], 3, "the selection has no recorded value"),
         (["--node", "south"], 3, "no node 'south'"),
         (["--job", "4711"], 3, "no job '4711'"),
         (["--since", "2030-01-01"], 3, "the selection has no recorded value"),

@@ -79,14 +79,14 @@ def run(
     with (
         connected(broker, settings, researcher) as federation,
         ExperimentController.from_description(description, federation=federation) as ec,
-        _heard_signals() as heard,
     ):
         # It tells `reconnect` that everything was registered.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
             _ = ec.federation  # nothing begins without a connection
-        ec.deploy(wait_all_ready=not each)
-        _finish(ec, heard, timeout, keep=keep, json=json)
+        with _heard_signals() as heard:
+            ec.deploy(wait_all_ready=not each)
+            _finish(ec, heard, timeout, keep=keep, json=json)
 
 
 def reconnect(
@@ -165,8 +165,7 @@ def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | N
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    deadline, follower = Deadline(timeout), Follower(ec.run_dir)
-    changes = None if json else _Changes()
+    deadline, follower, changes = Deadline(timeout), Follower(ec.run_dir), None if json else _Changes()
 
     def tell() -> None:
         if changes is not None:
@@ -182,7 +181,7 @@ def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | N
         tell()
         if (is_over := _is_over(ec.snapshot)) and keep:
             sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
-            heard.wait()
+            ec.wait(None, ResourceState.RELEASED, heard.is_set)  # a signal during `heard.wait` could find its lock held
     finally:
         ec.shutdown()
         tell()

@@ -186,7 +186,7 @@ class Pipeline:
             self._job_energy[stream] = joules, sample.t
         self.publisher.publish(stream, sample)
         if stream.startswith(_JOB):
-            self.jobs.handed_on(stream)
+            self.jobs.handed_on(stream.removeprefix(_JOB))
 
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(_JOB)

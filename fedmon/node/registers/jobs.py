@@ -154,10 +154,11 @@ class JobWatches:
         if job is not None:
             job.watched.switches, job.watched.awaits_end = switches, False
 
-    def handed_on(self, stream: str) -> None:
-        """Tell that a sample of a stream has gone to its readers: a job is over after its last one."""
-        for job in self._jobs.values():
-            job.watched.is_over |= job.watched.is_last and job.stream == stream
+    def handed_on(self, job_id: str) -> None:
+        """Tell that a sample of a job has gone to its readers: the job is over after its last one."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            job.watched.is_over |= job.watched.is_last
 
     def remove(self, job_id: str) -> WatchedJob:
         """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""

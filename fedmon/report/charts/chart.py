@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
+from fedmon.common.store.recording_reader import chooser
 from fedmon.common.text import joined as told
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
@@ -21,6 +22,7 @@ from fedmon.report.charts.catalogue import (
     DEVICES,
     FIRST_OF_JOB,
     FIRST_OF_NODES,
+    NOT_SHOWN,
     ONE_LINE_A_NODE,
     SCENARIO_FINISHED,
     Figure,
@@ -114,11 +116,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     combined: bool = True
     zeros: bool = False
 
-    def reads(self, series: str) -> bool:
-        """Tell whether charts show a series: of a metric that is chosen with labels, only those that have them."""
-        of_it = [glob for glob in self.metrics or () if fnmatch.fnmatchcase(metric_name(series), metric_name(glob))]
-        is_named = any("{" not in glob or series == glob or fnmatch.fnmatchcase(series, glob) for glob in of_it)
-        return is_shown(series) and (is_named or not of_it)
+    @property
+    def wanted(self) -> Callable[[str], bool]:
+        """The filter of series that charts need: where labels are chosen, of those that are drawn only the chosen."""
+        named = chooser(self.metrics) if any("{" in glob for glob in self.metrics or ()) else None
+        return lambda series: is_shown(series) and (named is None or named(series) or metric_name(series) in NOT_SHOWN)
 
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):

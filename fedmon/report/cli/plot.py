@@ -77,7 +77,7 @@ def plot(
         )
         with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
             subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
-            bins = read_bins(subject, progress=lambda share: progress(share * _READING), wanted=choice.reads)
+            bins = read_bins(subject, progress=lambda share: progress(share * _READING), wanted=choice.wanted)
             found = charts_of(bins, subject, choice=choice)
             is_chosen = everything or zeros or groups or metric or per_node or combined
             chosen = (*found.first, *found.rest) if is_chosen else found.first

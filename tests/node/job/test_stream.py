@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -32,6 +33,7 @@ from fedmon.common.settings import (
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Monitor
+from fedmon.node.job import monitor
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
@@ -43,7 +45,7 @@ from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.proxy import Proxy
 from tests.support.stubborn import silent_peer
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 NODE = "job-4711-n1"
 PERIOD_S = 0.2
@@ -218,6 +220,7 @@ class SlowResearcher:
 def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples(
     mosquitto: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert monitor._QUIET_S > 1.0  # that pause, with the time that a message takes
     monkeypatch.setattr("fedmon.node.job.monitor._QUIET_S", 60.0)
     monkeypatch.setattr("fedmon.node.job.monitor._PULL_WITHIN_S", 60.0)
     with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
@@ -256,9 +259,12 @@ def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_mergi
         folder.merged.mkdir()
         tool.stdin.close()
         assert b"cannot merge into" in tool.stderr.readline()
+        pause(tool.pid)
         with Membership(folder, host="late") as late:
             late.begin()
             assert late.end() is True
+        assert tool.poll() is None
+        tool.send_signal(signal.SIGCONT)
         tool.wait(60)
 
 

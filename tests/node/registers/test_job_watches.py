@@ -34,7 +34,7 @@ class Sampled:
 
     def _take(self, stream: str, sample: Sample) -> None:
         self.samples.append((stream, sample))
-        self.jobs.handed_on(stream)
+        self.jobs.handed_on(stream.removeprefix("job-"))
 
     def of(self, stream: str) -> list[Sample]:
         return [sample for name, sample in self.samples if name == stream]
@@ -76,9 +76,9 @@ def test_a_job_is_over_only_once_its_last_sample_was_handed_on() -> None:
         assert watch.watches.close_ended() == []
         for each in others:
             last.update(each.collect(now).values)
-        watch.watches.handed_on("job-b")
+        watch.watches.handed_on("b")
         assert watch.watches.close_ended() == []
-        watch.watches.handed_on("job-a")
+        watch.watches.handed_on("a")
 
         assert last["job_processes"] == last["job_file_descriptors"] == 0
         assert [record.job_id for record in watch.watches.close_ended()] == ["a"]

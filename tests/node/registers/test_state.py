@@ -93,7 +93,7 @@ def _everything(folder: Path) -> list[list[Any]]:
     """Return every row of the register.
 
     SQLite's own numbers are left out: without them it goes on after the greatest position, and only the order counts.
-    So are the bytes that count towards quotas: a node that starts sends again what was not acknowledged.
+    So is what counts towards quotas: a node that starts sends again what was not acknowledged, which counts.
     """
     tables = _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'")[0]
     without = {"marks": " WHERE name != 'quota'"}

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Sta
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 FOREVER = "while True: signal.pause()"
 HIDES = """
@@ -273,6 +274,43 @@ def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: Ke
     assert jobs.launcher._process is not first
     assert folder.is_alive()
     stop(jobs, folder)
+
+
+def test_a_job_that_a_dying_launcher_took_is_kept_by_the_next_one(jobs: KeptJobs) -> None:
+    folder = jobs.launch("return {}", jobs.order("first"))
+    wait_until(lambda: not folder.is_alive())
+    first = jobs.launcher._process
+    assert first is not None
+    pause(first.pid)
+    after = threading.Thread(target=lambda: jobs.launch("return {}", jobs.order("second")))
+
+    after.start()
+    waiting = JobFolder(folder.path.with_name("second"))
+    wait_until(waiting.is_alive, what="the order, which the launcher does not take")
+    first.kill()
+    after.join(60)
+
+    wait_until(lambda: not waiting.is_alive())
+    assert jobs.ending(waiting).state is JobState.SUCCEEDED
+
+
+def test_a_plan_that_ended_in_time_keeps_its_result_though_its_keeper_sees_that_late(jobs: KeptJobs) -> None:
+    body = """
+    context.report(ready=1)
+    time.sleep(2)
+    return {"n": 1}
+    """
+    folder = jobs.launch(body, jobs.order("late", wall_s=6.0))
+    wait_reported(folder)
+    keeper, first = keeper_of(folder), started(folder)
+
+    pause(keeper.pid)
+    wait_until(lambda: (now := find_birth(first.pid)) is None or now.is_zombie, what="the end of the plan")
+    wait_until(lambda: time.time() > first.t + 7.0, what="the end of its wall limit")
+    os.kill(keeper.pid, signal.SIGCONT)
+
+    wait_until(lambda: not folder.is_alive())
+    assert jobs.ending(folder).state is JobState.SUCCEEDED
 
 
 def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def made(path: Path, *batches: Batch, **choice: Any) -> Charts:
     with Source([recording(path, *batches)]) as source:
         subject = choose(source)
         chosen = Choice(**choice)
-        return charts_of(read_bins(subject, wanted=chosen.reads), subject, choice=chosen)
+        return charts_of(read_bins(subject, wanted=chosen.wanted), subject, choice=chosen)
 
 
 def named(charts: Charts) -> dict[str, Chart]:

@@ -69,13 +69,17 @@ def test_a_metric_chosen_with_labels_shows_only_the_series_that_have_them(tmp_pa
         for metric in ("user_value", "user_step")
         for name in ("loss", "acc")
     }
-    disks = {f'host_disk_read_bytes_total{{device="{disk}"}}': [0.0, MIB, 4 * MIB] for disk in ("sda", "sdb")}
+    disks = {
+        f'host_disk_{way}_bytes_total{{device="{disk}"}}': [0.0, MIB, 4 * MIB]
+        for way in ("read", "written") for disk in ("sda", "sdb")
+    }  # fmt: skip
     batches = samples({**disks, CPU: [0.1, 0.2, 0.3]}), samples(reported, stream="user")
 
-    of_disk = named(made(tmp_path / "a", *batches, metrics=['host_disk_*{device="sda"}']))
+    of_disk = named(made(tmp_path / "a", *batches, metrics=['host_disk_read_bytes_total{device="sda"}']))
     of_loss = named(made(tmp_path / "b", *batches, metrics=['user_value{name="loss"}', CPU]))
 
     assert list(of_disk) == ["disk_traffic_per_node"]
+    assert [line.label for line in of_disk["disk_traffic_per_node"].lines] == ["read"]
     assert points(of_disk["disk_traffic_per_node"], "read") == {1: MIB, 2: 3 * MIB}
     assert [one.title for one in of_loss.values()] == ["Reported: loss, by step", "CPU load", "Reported: loss"]
     assert named(made(tmp_path / "c", *batches, metrics=['host_disk_*{device="sdz"}'])) == {}
