@@ -50,14 +50,14 @@ def shown(run_dir: Path, verb: str = "show") -> Any:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run the experiment in another process; yield it, with the folder of the run, once resource 1 runs.
 
     Resource 1 runs until something is written to the named pipe ``gate`` in ``folder``.
     """
     os.mkfifo(folder / "gate")
     (folder / "trial.toml").write_text(FILE.format(gate=folder / "gate"))
-    process = shell("run", folder / "trial.toml", "--dir", folder)
+    process = shell("run", folder / "trial.toml", "--dir", folder, *options)
 
     def run_dir() -> Path | None:
         assert process.poll() is None
@@ -100,6 +100,23 @@ def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
     assert "interrupted before its end; everything was released" in err
     assert "STARTED, released" in out or "STOPPED, released" in out
     assert (shown(run_dir)["status"], shown(run_dir)["counts"]) == ("ended", {"RELEASED": 2})
+
+
+def test_a_run_that_is_kept_is_released_at_ctrl_c(tmp_path: Path) -> None:
+    with running(tmp_path, "--keep") as (process, run_dir):
+        assert process.stderr is not None
+        (tmp_path / "gate").write_text("go\n")
+        told = process.stderr.readline()
+        kept = shown(run_dir)["counts"]
+
+        process.send_signal(signal.SIGINT)
+
+        out, err = process.communicate(timeout=60)
+    assert told == "fedmon: the run is over; nothing is released until Ctrl-C\n"
+    assert kept == {"STOPPED": 2}
+    assert (process.returncode, err) == (0, "")
+    assert "ended, and everything was released" in out
+    assert shown(run_dir)["counts"] == {"RELEASED": 2}
 
 
 def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tmp_path: Path) -> None:
