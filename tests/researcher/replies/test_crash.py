@@ -15,7 +15,8 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.waiting import wait_until
 
-SENT = 300
+SENT = 1500
+"""More than are taken while this process looks again: 300 are taken in 50 ms."""
 ROUNDS = 5
 
 
