@@ -33,7 +33,7 @@ GRACE_S = 5.0
 IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
 _IN_PROGRESS_LINE = f"{IN_PROGRESS}\n".encode()
 NEAR = "the time limit of the scheduler is near"
-_ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0
+_ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGQUIT")
 )
