@@ -169,14 +169,3 @@ def test_an_id_used_again_for_something_else_is_refused(raw: RawResearcher) -> N
 
     assert [reply["command"] for reply in replies] == ["approval", "error"]
     assert replies[1]["code"] == "refused"
-
-
-def test_a_researcher_that_nobody_allowed_is_refused_with_what_the_owner_would_type(
-    mosquitto: Broker, tmp_path: Path
-) -> None:
-    folder = write_node_folder(tmp_path / "shy", node_id="shy", url=mosquitto.url, runs=NO_RUNS, researchers=["alice"])
-    with NodeProcess(folder), RawResearcher(mosquitto, "mallory") as raw:
-        wait_until(raw.answered, what="an answer")
-
-    assert {reply["code"] for reply in raw.replies} == {"refused"}
-    assert "fedmon node policy allow mallory" in raw.replies[0]["reason"]

@@ -78,6 +78,13 @@ def answering(fed: Federation) -> set[str]:
         return set()
 
 
+def undelivered(node: NodeProcess) -> dict[str, int]:
+    """Return how many messages a node keeps for each researcher, as its owner is told."""
+    status = fedmon_here("node", "status", "--dir", str(node.folder), "--json")
+    found: dict[str, int] = json.loads(status.stdout)["undelivered"]
+    return found
+
+
 def test_every_node_answers_ping_list_and_search(federation: Federation) -> None:
     pings, listed, found = federation.ping(), federation.datasets(), federation.search(["cells", "south"])
 
@@ -107,6 +114,7 @@ def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     assert [(d.node_id, d.status.value, d.note, d.sha256) for d in decisions] == [("north", "approved", "fine", sha256)]
     assert federation.plan_status(plan, nodes=["north"]).ok["north"].status is PlanStatus.APPROVED
     assert federation.plan_status(plan, nodes=["south"]).ok["south"].status is None
+    wait_until(lambda: undelivered(nodes["north"]) == {}, what="the decision to be acknowledged")
 
 
 def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
@@ -121,9 +129,11 @@ def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
 
     assert node.stop() == 0
     rejected = fedmon_here("node", "plan", "reject", sha256, "--note", "no", "--dir", str(node.folder), "--json")
+    waiting = undelivered(node)
     node.start()
     wait_until(lambda: decisions, what="the decision")
 
+    assert waiting == {"alice": 1}
     assert rejected.returncode == 0, rejected.stderr
     assert [(d.status.value, d.note) for d in decisions] == [("rejected", "no")]
 

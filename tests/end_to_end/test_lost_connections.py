@@ -6,7 +6,6 @@ import contextlib
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
@@ -22,15 +20,6 @@ from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
-
-
-def live(node: NodeProcess) -> dict[str, Any]:
-    """Return what `fedmon node status` tells of a running node; empty while it starts."""
-    try:
-        with ControlClient(node.folder) as client:
-            return dict(client.call("status")["live"])
-    except DaemonNotRunningError:
-        return {}
 
 
 def screen(node: NodeProcess) -> str:
@@ -83,14 +72,14 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
 
             def reported_after_a_cut() -> str:
                 link.heal()
-                wait_until(lambda: live(node).get("connected"), what="the node online")
+                node.wait_online()
                 link.cut()
-                wait_until(lambda: not live(node)["connected"], what="the loss")
-                return str(live(node)["flapping"] or "")
+                wait_until(lambda: not node.live()["connected"], what="the loss")
+                return str(node.live()["flapping"] or "")
 
             reported, shown = wait_until(reported_after_a_cut, what="the report"), screen(node)
             link.heal()
-            wait_until(lambda: not live(node)["flapping"], what="a connection that lasts")
+            wait_until(lambda: not node.live()["flapping"], what="a connection that lasts")
             raw.replies.clear()
             wait_until(raw.answered, what="the node to answer")
 
@@ -107,7 +96,7 @@ def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tm
             )
             for name in ("one", "two")
         ]
-        wait_until(lambda: all(live(twin).get("duplicate") for twin in twins), what="both to report the other")
+        wait_until(lambda: all(twin.live().get("duplicate") for twin in twins), what="both to report the other")
         ping = raw.message("ping")
         raw.send(ping)
         wait_until(lambda: [reply["id"] for reply in list(raw.replies)].count(ping["id"]) == 2, what="both to answer")
@@ -115,7 +104,7 @@ def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tm
         for twin in twins:
             assert "another process uses the id 'twin'" in screen(twin)
             assert twin.log().count("another process uses the id 'twin'") == 1
-            assert live(twin)["connected"]
+            assert twin.live()["connected"]
 
 
 def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_ends(
@@ -123,12 +112,12 @@ def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_end
 ) -> None:
     folder = write_node_folder(tmp_path / "one", node_id="twin", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as first:
-        wait_until(lambda: live(first).get("connected"), what="the node online")
+        first.wait_online()
         first.stop()
     shutil.copytree(folder, tmp_path / "two")
     with RawResearcher(mosquitto) as raw, NodeProcess(folder) as first, NodeProcess(tmp_path / "two") as second:
         wait_until(
-            lambda: all(live(twin).get("duplicate") for twin in (first, second)), what="both to report the other"
+            lambda: all(twin.live().get("duplicate") for twin in (first, second)), what="both to report the other"
         )
         assert first.alive()
         second.stop()
@@ -147,13 +136,13 @@ def test_one_presence_of_a_foreign_boot_is_reported_and_ones_own_older_ones_are_
         for _ in range(2):
             node.kill()
             node.start()
-            wait_until(lambda: live(node).get("connected"), what="the node online")
+            node.wait_online()
         mosquitto.restart()
-        wait_until(lambda: live(node).get("connected"), what="the node online again")
-        before = live(node)["duplicate"]
+        node.wait_online()
+        before = node.live()["duplicate"]
 
         raw.send(presence("ward", 1_000), topic="general/status/ward", retain=True)
-        duplicate = wait_until(lambda: live(node)["duplicate"], what="the report")
+        duplicate = wait_until(lambda: node.live()["duplicate"], what="the report")
 
     assert (before, duplicate["boot"]) == (None, 1_000)
     assert node.log().count("another process uses the id 'ward': boot 1000") == 1

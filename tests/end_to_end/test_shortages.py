@@ -10,7 +10,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -70,15 +69,10 @@ def sandbox(site: Site) -> str | None:
     return found
 
 
-def is_online(folder: Path) -> bool:
-    live = json.loads(fedmon_here("node", "status", "--json", "--dir", str(folder)).stdout)["live"]
-    return live is not None and bool(live["connected"])
-
-
 def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "north", mosquitto, "\n[runs]\nenabled = false\n")
     with NodeProcess(folder) as node:
-        wait_until(lambda: is_online(folder), what="the node to be online")
+        node.wait_online()
         with short_of_descriptors(node, free=0):
             status = fedmon_here("node", "status", "--dir", str(folder))
             during = fedmon_here("node", "plan", "reject", SHA256, "--dir", str(folder))
@@ -167,13 +161,6 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
     assert len(lines) == len(set(lines)) <= 4
 
 
-def live(node: NodeProcess) -> dict[str, Any]:
-    done = fedmon_here("node", "status", "--dir", str(node.folder), "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)["live"]
-    return found
-
-
 def adds_up(counters: dict[str, int]) -> bool:
     parts = ("samples_open", "samples_recorded", "samples_waiting", "samples_never_recorded")
     return counters["samples_taken"] == sum(counters[name] for name in parts)
@@ -224,16 +211,16 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
         wait_until(lambda: record.counts.stored >= 5, what="first samples")
         mosquitto.stop()
         limit_files(node, 1)
-        wait_until(lambda: live(node)["recording"] not in ("on", "off"), what="the full disk to be noticed")
-        wait_until(lambda: live(node)["counters"]["samples_waiting"] >= 10, what="samples in memory")
-        full = live(node)
+        wait_until(lambda: node.live()["recording"] not in ("on", "off"), what="the full disk to be noticed")
+        wait_until(lambda: node.live()["counters"]["samples_waiting"] >= 10, what="samples in memory")
+        full = node.live()
         limit_files(node, resource.RLIM_INFINITY)
         mosquitto.start()
 
         last = full["counters"]["samples_taken"] + 5
         wait_until(lambda: record.counts.stored > last, what="what waited in memory")
-        wait_until(lambda: live(node)["recording"] == "on", what="recording to go on")
-        after = live(node)
+        wait_until(lambda: node.live()["recording"] == "on", what="recording to go on")
+        after = node.live()
         lost = record.counts.lost
 
     assert adds_up(full["counters"])

@@ -11,8 +11,10 @@ from typing import Any, Self
 
 import tomlkit
 
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
 
 __all__ = [
     "CELLS",
@@ -127,6 +129,18 @@ class NodeProcess:
     def alive(self) -> bool:
         """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None
+
+    def live(self) -> dict[str, Any]:
+        """Return what the node tells its owner about itself; empty while it does not answer."""
+        try:
+            with ControlClient(self.folder) as client:
+                return dict(client.call("status")["live"])
+        except DaemonNotRunningError:
+            return {}
+
+    def wait_online(self) -> None:
+        """Wait until the node is connected to its broker."""
+        wait_until(lambda: self.live().get("connected"), what="the node online")
 
     def stop(self, timeout_s: float = 60.0) -> int:
         """Ask the node to stop and return its exit code."""

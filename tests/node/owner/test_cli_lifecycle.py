@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import subprocess
 import sys
@@ -14,30 +13,13 @@ from typing import Any
 import pytest
 
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
-from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.waiting import pause, wait_until
-
-DIGEST = hashlib.sha256(PLAN).hexdigest()
-
-
-def live(folder: Path) -> dict[str, Any]:
-    """Return how the node of a folder is; empty while none runs."""
-    try:
-        with ControlClient(folder) as client:
-            return dict(client.call("status")["live"])
-    except DaemonNotRunningError:
-        return {}
-
-
-def wait_online(folder: Path) -> None:
-    """Wait until the node of a folder is connected."""
-    wait_until(lambda: live(folder).get("connected"), what="the connection")
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +31,10 @@ def kept(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def running(kept: NodeProcess) -> NodeProcess:
-    """A node that obeys only those that the tests of verbs at a running node allowed."""
+    """A node that runs, whatever the test before did to it, and obeys only whom a test allowed."""
     if not kept.alive():
         kept.start()
-    wait_online(kept.folder)
+    kept.wait_online()
     return kept
 
 
@@ -62,15 +44,18 @@ def folder(tmp_path: Path, lasting_broker: Broker) -> Path:
 
 
 def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Broker) -> None:
-    with NodeProcess(folder, by_verb=True) as process:
-        wait_online(folder)
+    with NodeProcess(folder, by_verb=True) as process, subprocess.Popen(["sleep", "60"]) as bystander:
+        process.wait_online()
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         libraries = Path(f"/proc/{process.pid}/maps").read_text()
         status = told(folder, "status")
         screen = node(folder, "status").stdout
         second = refused(folder, "start", code=4)
+        # A daemon in a container knows its number there, which is that of another process here.
+        NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
         stopped = told(folder, "stop", "--timeout", "60")
-        exit_code = process.wait(60.0)
+        exit_code, is_spared = process.wait(60.0), bystander.poll() is None
+        bystander.kill()
 
     # Nothing of the command line stays in the memory of the daemon.
     assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
@@ -82,6 +67,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
     assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []
     assert f"already running, pid {process.pid}" in second
     assert (stopped["pid"], stopped["was_running"], exit_code) == (process.pid, True, 0)
+    assert is_spared
     assert told(folder, "stop")["was_running"] is False
     assert "not running" in node(folder, "status").stdout
     assert not (folder / "control.sock").exists()
@@ -98,103 +84,26 @@ def test_a_node_of_a_wire_without_runs_says_that_no_plan_runs(tmp_path: Path) ->
     assert "no plan runs here" in node(folder, "status").stdout
 
 
-def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) -> None:
-    with NodeProcess(folder) as process, subprocess.Popen(["sleep", "60"]) as bystander:
-        wait_online(folder)
-        # A daemon in a container knows its number there, which is that of another process here.
-        NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
-
-        stopped = told(folder, "stop", "--timeout", "60")
-        exit_code, is_spared = process.wait(60.0), bystander.poll() is None
-        bystander.kill()
-
-    assert (stopped["pid"], exit_code, is_spared) == (process.pid, 0, True)
-
-
-def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path) -> None:
+def test_a_stop_from_another_process_namespace_says_where_it_works(running: NodeProcess) -> None:
     elsewhere = ["unshare", "--user", "--map-current-user", "--pid", "--fork"]
     require(subprocess.run([*elsewhere, "true"], check=False).returncode == 0, "unshare makes no process namespace")
-    with NodeProcess(folder) as process:
-        wait_online(folder)
 
-        stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(folder)]
-        ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
-        told(folder, "stop", "--timeout", "60")
-        exit_code = process.wait(60.0)
+    stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(running.folder)]
+    ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
 
-    assert (ran.returncode, exit_code) == (4, 0)
+    assert (ran.returncode, running.alive()) == (4, True)
     assert "runs in another process namespace: stop it there" in ran.stderr
 
 
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
-    with NodeProcess(folder):
-        wait_until(lambda: live(folder).get("last_error"))
+    with NodeProcess(folder) as process:
+        wait_until(lambda: process.live().get("last_error"))
         status = told(folder, "status")
         screen = node(folder, "status").stdout
 
     assert "127.0.0.1:1" in status["live"]["last_error"]
     assert "NOT CONNECTED" in screen
-
-
-def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(folder: Path) -> None:
-    with NodeProcess(folder) as process:
-        wait_online(folder)
-        pause(process.pid)
-        message = refused(folder, "stop", "--timeout", "0.3", code=6)
-        forced = refused(folder, "stop", "--timeout", "0.3", "--force", code=6)
-        process.signal(signal.SIGCONT)
-        process.wait(60)
-
-    assert f"(pid {process.pid}) still runs after 0.3 s" in message
-    assert "--force" in message
-    assert f"kill -9 {process.pid}" in forced
-
-
-def test_a_rule_holds_at_once_in_a_running_node(running: NodeProcess, lasting_broker: Broker) -> None:
-    with RawResearcher(lasting_broker, "carol") as carol:
-        before = carol.ask("ping")
-        told(running.folder, "policy", "allow", "carol")
-        answered = carol.ask("ping")
-        told(running.folder, "policy", "deny", "carol")
-        after = carol.ask("ping")
-
-    assert (before["code"], answered["command"], after["code"]) == ("refused", "pong", "refused")
-    assert "fedmon node policy allow carol" in before["reason"]
-
-
-def test_a_decision_reaches_the_researcher_without_being_asked_for(
-    running: NodeProcess, lasting_broker: Broker
-) -> None:
-    folder = running.folder
-    decisions = events(folder).count("plan-decision")
-    told(folder, "policy", "allow", "alice")
-    with RawResearcher(lasting_broker, "alice") as alice:
-        source = {"sha256": DIGEST, "size_bytes": len(PLAN), "source": PLAN.decode()}
-        asked = alice.ask("approval", name="logistic", description="", **source)
-        shown = told(folder, "plan", "show", asked["plan_id"])
-        result = told(folder, "plan", "approve", asked["plan_id"], "--note", "go on")
-        decision = wait_until(lambda: [each for each in list(alice.replies) if each["command"] == "plan-decision"])[0]
-        alice.send(alice.message("ack", ids=[decision["id"]]))
-        wait_until(lambda: told(folder, "status")["undelivered"] == {})
-
-    assert (shown["source"], shown["plan"]["requested_by"]) == (PLAN.decode(), ["alice"])
-    assert (result["tells"], result["plan"]["sha256"]) == (["alice"], DIGEST)
-    assert (decision["status"], decision["note"], decision["sha256"]) == ("approved", "go on", DIGEST)
-    assert events(folder).count("plan-decision") == decisions + 1
-
-
-def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, lasting_broker: Broker) -> None:
-    told(folder, "policy", "allow", "dora")
-    with desk_of(folder) as desk:
-        plan_id = ask_approval(desk, by="dora")
-    told(folder, "plan", "reject", plan_id, "--note", "no")
-    assert told(folder, "status")["undelivered"] == {"dora": 1}
-
-    with RawResearcher(lasting_broker, "dora") as dora, NodeProcess(folder):
-        decision = wait_until(lambda: list(dora.replies))[0]
-
-    assert (decision["plan_id"], decision["status"], decision["note"]) == (plan_id, "rejected", "no")
 
 
 def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_stopped_one(
@@ -227,8 +136,7 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
         return [each for each in found if each["researcher_id"].startswith("researcher-")]
 
     with RawResearcher(lasting_broker, "researcher-1") as one, RawResearcher(lasting_broker, "researcher-2") as two:
-        for asker in (one, one, two):
-            asker.ask("ping")
+        replies = [asker.ask("ping") for asker in (one, one, two)]
         before, screen = waiting(), node(folder, "requests").stdout
         status = node(folder, "status").stdout
         ambiguous = refused(folder, "requests", "allow", "researcher", code=4)
@@ -237,6 +145,8 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
         told(folder, "stop", "--timeout", "60")
         assert running.wait(60) == 0
 
+    assert {reply["code"] for reply in replies} == {"refused"}
+    assert "fedmon node policy allow researcher-1" in replies[0]["reason"]
     assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
     assert all(each["first"] <= each["last"] for each in before)
     assert ["researcher-1", "2", "x"] in [line.split()[:3] for line in screen.splitlines()]
@@ -244,6 +154,18 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
     assert "* researcher researcher-2 was refused 1 time, last " in status
     assert "researcher-1, researcher-2" in ambiguous
     assert [(each["researcher_id"], each["times"]) for each in waiting()] == [("researcher-2", 1)]
+
+
+def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(running: NodeProcess) -> None:
+    pause(running.pid)
+    message = refused(running.folder, "stop", "--timeout", "0.3", code=6)
+    forced = refused(running.folder, "stop", "--timeout", "0.3", "--force", code=6)
+    running.signal(signal.SIGCONT)
+    running.wait(60)
+
+    assert f"(pid {running.pid}) still runs after 0.3 s" in message
+    assert "--force" in message
+    assert f"kill -9 {running.pid}" in forced
 
 
 def test_shells_at_the_same_time_on_a_stopped_node_all_succeed(folder: Path, tmp_path: Path) -> None:
