@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -88,6 +89,14 @@ class Commands:
         if tuple(argv) not in self._outputs:
             raise CommandError(f"{argv[0]} is not installed, or not on the PATH")
         return self._outputs[tuple(argv)]
+
+
+def program(folder: Path, name: str, text: str) -> dict[str, str]:
+    """Write a program of a shell; return an environment whose PATH finds it."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_CONF": "/site/slurm.conf"}
 
 
 def recorded(name: str) -> Output:

@@ -11,15 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError, run, runner
+from tests.node.job.machine import program
 from tests.support.waiting import wait_until
-
-
-def program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """Write a program of a shell; return an environment whose PATH finds it."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_CONF": "/site/slurm.conf"}
 
 
 def is_alive(pid: int) -> bool:

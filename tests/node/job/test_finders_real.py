@@ -16,13 +16,11 @@ from fedmon.node.job.commands import Runner, runner
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import identify, named
 from fedmon.node.job.processes import is_launcher
-from tests.node.job.machine import Commands, Machine, said
-from tests.node.job.test_commands import program
+from tests.node.job.machine import Commands, Machine, program, said
 from tests.node.jobs_real import Program, Watch
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
-HEADER = "PID JOBID STEPID LOCALID GLOBALID\n"
 JOB_ID = f"77{os.getpid()}"
 MARKER = {"SLURM_JOB_ID": JOB_ID}
 NOBODY = {"PATH": "/nowhere"}
@@ -74,15 +72,6 @@ def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(
 
     assert (got.pids, got.method) == ((job.pid,), "environment")
     assert dict(got.tried)["scheduler"] == "scontrol did not end within 0.3 s"
-
-
-def test_a_real_list_of_scontrol_is_taken_with_who_bears_a_sign(tmp_path: Path) -> None:
-    with Program(environ=MARKER) as job, Program() as stranger:
-        lines = "".join(f"{pid} {JOB_ID} 0 - -\n" for pid in (job.pid, stranger.pid, 1, os.getpid(), 2**22 - 1))
-        got = look(Commands(said(f"scontrol listpids {JOB_ID}", HEADER + lines)))
-
-    assert (got.pids, got.method) == ((job.pid,), "scheduler")
-    assert "without any sign of the job" in got.detail
 
 
 def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None:

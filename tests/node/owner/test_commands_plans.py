@@ -89,6 +89,7 @@ def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
         ("plan-list", {"status": "unknown"}),
         ("policy-change", {"verb": "allow", "wish": {"log_level": "debug"}}),
         ("plan-list", {"sort": "weight"}),
+        ("job-watch", {"job_id": "a", "pids": ["x"]}),
     ],
 )
 def test_an_unknown_command_or_value_is_wrong_use(tmp_path: Path, command: str, args: dict[str, object]) -> None:

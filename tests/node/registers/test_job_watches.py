@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, Inv
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors.base import Roots
 from fedmon.node.measure.sampler import Sampler
-from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
-from tests.node.owner.owner_desks import desk_of, done, events, made_folder, running_node
 from tests.support.waiting import wait_until
 
 
@@ -221,22 +218,3 @@ def test_no_more_than_64_jobs_are_watched(tmp_path: Path) -> None:
 
     with pytest.raises(ConflictError, match="64 jobs are watched already"):
         watches.add("more", pids=[1000 + MAX_JOBS])
-
-
-def test_the_owners_commands_watch_list_and_forget(tmp_path: Path, machine: Roots) -> None:
-    folder = made_folder(tmp_path / "node")
-    watch = Watch(machine)
-    with desk_of(folder) as desk, pytest.raises(DaemonNotRunningError, match="only a running node watches jobs"):
-        done(desk, "job-list")
-    running = running_node(measuring=SimpleNamespace(enabled=True, jobs=watch.watches))
-    with desk_of(folder, running=running) as desk:
-        watched = done(desk, "job-watch", job_id="a", pids=[10], name="n")["job"]
-        listed = done(desk, "job-list")["jobs"]
-        forgotten = done(desk, "job-forget", job_id="a")["job"]
-        with pytest.raises(InvalidInputError, match="job-watch"):
-            done(desk, "job-watch", job_id="a", pids=["x"])
-
-    assert (watched["state"], watched["processes"], watched["pids"]) == ("watched", 2, [10])
-    assert [(each["job_id"], each["state"], each["name"]) for each in listed] == [("a", "watched", "n")]
-    assert (forgotten["state"], forgotten["reason"]) == ("ended", "its owner had it forgotten")
-    assert events(folder) == ["job-watch", "job-forget"]

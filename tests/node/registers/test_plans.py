@@ -149,27 +149,6 @@ def test_other_bytes_are_another_plan_even_with_the_same_code(plans: PlanRegiste
     assert plans.get(first.plan_id).same_code_as == second.plan_id
 
 
-def test_an_effect_its_id_and_its_reply_are_one_transaction(database: Database, plans: PlanRegister) -> None:
-    effects = Effects(database)
-    request = _approval()
-
-    def fail() -> None:
-        with database.transaction():
-            plans.request(request, SOURCE)
-            effects.remember("r", request.id, b"reply", request.expires)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    undone = (plans.all(), effects.stored_reply("r", request.id))
-    with database.transaction():
-        plan = plans.request(request, SOURCE)
-        effects.remember("r", request.id, b"reply", request.expires)
-
-    assert undone == ([], None)
-    assert (plans.all(), effects.stored_reply("r", request.id)) == ([plan], b"reply")
-
-
 def test_a_decision_names_its_plan_its_time_and_who_must_hear(plans: PlanRegister, tmp_path: Path) -> None:
     plan = plans.request(_approval(), SOURCE)
 
