@@ -152,17 +152,19 @@ def test_what_a_processor_cannot_count_has_its_reason() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1 + 2 * 3", 7.0), ("(1 + 2) * 3", 9.0), ("8 / 4 / 2", 1.0), ("2 - 3 - 4", -5.0), ("1e-6 * a", 1e-05),
-     ("a / b.c_1 ", 2.5), ("a / (a - a)", None)],
+     ("a / b.c_1 ", 2.5), ("a_b - a", -7.0), ("a / (a - a)", None)],
 )  # fmt: skip
 def test_a_formula_follows_arithmetic_and_gives_no_number_for_what_is_missing(
     text: str, expected: float | None
 ) -> None:
-    value = Formula(text).value({"a": 10.0, "b_c_1": 4.0})
+    value = Formula(text).value({"a": 10.0, "a_b": 3.0, "b_c_1": 4.0})
 
     assert value == (None if expected is None else pytest.approx(expected))
 
 
-@pytest.mark.parametrize("text", ["f(1)", "a ** b", "a.__class__()", "a if b else c", "[1]"])
+@pytest.mark.parametrize(
+    "text", ["f(1)", "a ** b", "a.__class__()", "a if b else c", "[1]", "__import__('os').getcwd()"]
+)
 def test_a_text_that_is_no_arithmetic_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="formula"):
         Formula(text)

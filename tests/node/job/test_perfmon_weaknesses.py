@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 
-from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.options import JobOptions, checked, parsers
-from fedmon.node.perf.events import Formula
+from fedmon.node.job.options import parsers
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch
@@ -48,9 +45,9 @@ INDEX: dict[int, str] = {
     11: f"{VIEW}::test_events_are_counts_of_an_interval_by_group_and_derived_values_begin_with_derv",
     12: f"{TREE}::test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss",
     13: f"{HERE}::test_weakness_13_samples_of_one_second_stay_apart_and_no_value_is_repeated",
-    14: f"{HERE}::test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing",
+    14: "tests/contract/test_verbs.py::test_perfmons_name_of_the_interval_is_hidden_and_taken",
     15: f"{REPLAY}::test_a_perf_that_dies_is_named_and_started_again",
-    16: f"{HERE}::test_weakness_16_a_name_that_begins_another_changes_nothing_and_nothing_is_executed",
+    16: f"{EVENTS}::test_a_formula_follows_arithmetic_and_gives_no_number_for_what_is_missing",
     17: f"{PERF}::test_what_was_not_counted_or_is_not_supported_is_a_gap_and_no_zero",
     18: f"{REPLAY}::test_each_group_is_tried_before_perf_is_started_for_good",
     19: f"{TARGET}::test_a_process_that_perf_cannot_know_is_uncounted",
@@ -65,7 +62,7 @@ INDEX: dict[int, str] = {
     28: f"{GPUS}::test_each_mig_instance_has_series_of_its_own",
     29: f"{GPU_JOBS}::test_memory_and_multiprocessors_are_summed_over_the_processes_of_a_job",
     30: f"{MERGE}::test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples",
-    31: f"{HERE}::test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing",
+    31: "tests/node/job/test_options.py::test_samples_wait_no_longer_than_the_check_point_and_ten_seconds",
     32: "tests/common/store/test_recording_killed.py::test_kill_loses_at_most_the_batch_in_hand_and_never_the_file",
     33: f"{MERGE}::test_everything_of_all_hosts_is_in_the_merged_recording",
     34: "tests/node/job/test_stop_file.py::test_finished_nothing_or_no_file_stops_and_any_other_text_does_not",
@@ -127,30 +124,10 @@ def test_weakness_13_samples_of_one_second_stay_apart_and_no_value_is_repeated(t
     assert frame["Number of threads"].isna().tolist() == [False, False, True]
 
 
-def test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="--interval is a period in seconds"):
-        checked(JobOptions(save_dir=tmp_path, interval=0.0))
-    for check_point in (0.0, 1.0, 30.0, 900.0):
-        options = checked(JobOptions(save_dir=tmp_path, interval=30.0, check_point=check_point))
-        assert options.hold_s == 0.0
-    assert 0 < checked(JobOptions(save_dir=tmp_path, interval=1.0)).hold_s < 10
-
-
-def test_weakness_16_a_name_that_begins_another_changes_nothing_and_nothing_is_executed(tmp_path: Path) -> None:
-    assert Formula("ref_cycles - cycles").value({"cycles": 3.0, "ref_cycles": 10.0}) == 7.0
-    target = tmp_path / "made"
-    for text in (f"open({str(target)!r}, 'w')", f"__import__('os').mkdir({str(target)!r})", "().__class__"):
-        with pytest.raises(ValueError, match="formula"):
-            Formula(text)
-    assert not target.exists()
-
-
-def test_weakness_42_43_options_and_keys_are_what_the_page_says(tmp_path: Path) -> None:
+def test_weakness_42_43_options_and_keys_are_what_the_page_says() -> None:
     page = PAGE.read_text()
     options = re.findall(r"^  (-[^ ,]+(?:, -[^ ,]+)*)", parsers()["job"].format_help(), re.MULTILINE)
     for names in (names for names in options if "--help" not in names):
         assert f"| `{names.replace(', ', '/')}` |" in page, names
-    with pytest.raises(InvalidInputError, match="one or more"):
-        checked(JobOptions(save_dir=tmp_path, export=("nothing-like-it",)))
     assert "`time_stamps`" in page
     assert "`timestamps`" in page

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.end import StopFile, asked_at, run_start
+from fedmon.node.job.end import StopFile, run_start
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
+from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -215,32 +216,12 @@ def test_squeue_is_asked_if_no_variable_tells_the_start_of_the_job(
     job: Job, tmp_path: Path, said: str | None, *, is_heard: bool
 ) -> None:
     changed, host = job.stop() - 1, job.host("n1", expected=1)
-    tools = tmp_path / "tools"
-    tools.mkdir()
+    environ = {"PATH": str(tmp_path / "bin")}
     if said is not None:
-        (tools / "squeue").write_text(f'#!/bin/sh\n[ "$3" = "--format=%S" ] && echo {said}\n')
-        (tools / "squeue").chmod(0o755)
+        environ = program(tmp_path / "bin", "squeue", f'[ "$3" = "--format=%S" ] && echo {said}')
     identity = identify(SLURM, hostname="n1", pid=1)
 
-    assert job.obeys(changed, host, environ={"PATH": f"{tools}:/usr/bin:/bin"}, job=identity) == is_heard
-
-
-def test_a_process_was_asked_for_when_the_launcher_was_that_waits_for_it(tmp_path: Path) -> None:
-    ask = [sys.executable, "-c", f"import os; from {asked_at.__module__} import asked_at; print(asked_at(os.getpid()))"]
-    for name in ("mpirun", "somebody"):
-        (tmp_path / name).write_text('#!/bin/sh\n"$0-slow" -c "import time; time.sleep(1)"; "$@"; exit\n')
-        (tmp_path / name).chmod(0o755)
-        (tmp_path / f"{name}-slow").symlink_to(sys.executable)
-
-    def later_s(name: str) -> float:
-        """Return how much later a process was asked for than its launcher."""
-        with subprocess.Popen([tmp_path / name, *ask], stdout=subprocess.PIPE, text=True) as launcher:
-            begun = asked_at(launcher.pid)
-            return float(launcher.communicate()[0]) - begun
-
-    # Each moment is read from two clocks, and a busy machine may do something else between them.
-    assert abs(later_s("mpirun")) < 0.5
-    assert later_s("somebody") >= 0.5
+    assert job.obeys(changed, host, environ=environ, job=identity) == is_heard
 
 
 def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_goes_on(tmp_path: Path) -> None:

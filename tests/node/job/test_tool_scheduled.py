@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, beside, environment, fitting, is_measured, logs, start, the
 from tests.support.waiting import wait_until
 
@@ -29,21 +30,6 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, progr
     assert datetime.datetime.fromisoformat(the(tmp_path).job["ended"]).timestamp() < now + 60
     assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
     assert program.poll() is None
-
-
-def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 30))
-    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
-    squeue.chmod(0o755)
-    environ = environment(SLURM_JOB_ID="4711")
-    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
-        tool.wait(60)
-
-    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
 
 
 @contextlib.contextmanager
@@ -103,14 +89,11 @@ UNKNOWN = {
 def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
     tmp_path: Path, variable: str, job_id: str, scheduler: str
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    for name, lines in UNKNOWN[scheduler].items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{lines}\nexit 1\n")
-        (tmp_path / "bin" / name).chmod(0o755)
     environ = environment(**{variable: job_id})
-    path = f"{tmp_path / 'bin'}:{environ['PATH']}"
+    for name, lines in UNKNOWN[scheduler].items():
+        environ |= program(tmp_path / "bin", name, f"{lines}\nexit 1")
 
-    with start(tmp_path / "saved", "-i", "1", environ=environ | {"PATH": path}) as tool:
+    with start(tmp_path / "saved", "-i", "1", environ=environ) as tool:
         said, complained = tool.communicate(timeout=60)
 
     assert (tool.returncode, said) == (3, b"")

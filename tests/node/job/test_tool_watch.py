@@ -107,18 +107,6 @@ def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
     assert the(tmp_path).job["reason"] == "received SIGTERM"
 
 
-def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="4711.server")) as tool:
-        wait_measured(tmp_path)
-        file = tmp_path / ".ipc-4711.server"
-        assert file.read_text() == "INPROGRESS\n"
-        file.write_text("FINISHED\n")
-        tool.wait(60)
-
-    assert tool.returncode == 0
-    assert the(tmp_path).job["reason"] == ".ipc-4711.server: it says FINISHED"
-
-
 def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:
     with start(tmp_path, "--pid", "4194304") as tool:
         said, complained = tool.communicate(timeout=60)
@@ -221,17 +209,6 @@ def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: subp
     chance = random.Random(4)
     for number in range(50):
         killed_at(tmp_path / str(number), program.pid, [chance.uniform(0.1, 3.0) for _ in range(3)])
-
-
-def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    with start(tmp_path, "-i", "0.3", "-c", "0.5", "--pid", str(program.pid)) as tool:
-        wait_measured(tmp_path)
-        (path,) = recordings(tmp_path)
-        for _ in range(3):
-            before = left(path).samples.get("host", 0)
-            wait_until(lambda before=before: left(path).samples.get("host", 0) > before)  # type: ignore[misc]
-        tool.terminate()
-        tool.wait(60)
 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
