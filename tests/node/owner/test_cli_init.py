@@ -98,14 +98,3 @@ def test_what_cannot_work_is_refused_and_leaves_nothing_behind(
     assert said in message
     assert "secret" not in message
     assert not (tmp_path / "n").exists()
-
-
-def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    secret = tmp_path / "password"
-    secret.write_text("hush\n")
-    secret.chmod(0o644)
-
-    message = refused(tmp_path / "n", "init", *BROKER, "--username", "a", "--password-file", str(secret), code=2)
-
-    assert f"chmod 600 {secret}" in message
-    assert "hush" not in message

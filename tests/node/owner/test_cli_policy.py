@@ -79,7 +79,8 @@ def test_comments_of_the_owner_and_the_mode_of_the_file_survive(folder: Path) ->
 def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: Path) -> None:
     notes = told(folder, "policy", "allow", "alice", "--dataset", "Ages")["notes"]
 
-    assert any("listed to alice only" in note for note in notes)
+    hidden = "dataset Ages is from now on listed to alice only; until now every researcher that is obeyed could see it"
+    assert hidden in notes
     assert any("dataset 'Ages' not found yet" in note for note in notes)
 
 

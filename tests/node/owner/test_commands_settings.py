@@ -91,12 +91,6 @@ def test_denying_the_level_of_no_record_is_wrong_use() -> None:
         deny(RULES(), PolicyWish(log_level="NONE"))
 
 
-def test_the_owner_is_told_when_a_first_rule_hides_a_dataset_from_the_others() -> None:
-    _, notes = allow(RULES(researchers=("a",)), PolicyWish(researchers=["b"], datasets=["d"]))
-
-    assert "dataset d is from now on listed to b only; until now every researcher that is obeyed could see it" in notes
-
-
 def test_the_owner_is_told_that_a_dataset_is_listed_to_all_already() -> None:
     before = RULES(researchers=("a",), datasets={"d": ("*",)})
     _, notes = allow(before, PolicyWish(researchers=["b"], datasets=["d"]))

@@ -249,11 +249,9 @@ def test_a_request_from_before_the_restore_is_refused(lasting_broker: Broker, fo
 def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> None:
     copy = folder / "state.sqlite.copy"
     first = copy.stat().st_mtime_ns
-    with NodeProcess(folder) as node:
-        wait_until((folder / "control.sock").exists, what="the node to start")
-        told(folder, "status")
-        same = copy.stat().st_mtime_ns
-        node.stop()
+    with desk_of(folder) as desk:
+        desk.registers.database.copy_if_due(desk.registers.audit.end)
+    same = copy.stat().st_mtime_ns
     os.utime(copy, (1.0, 1.0))
     with NodeProcess(folder):
         wait_until(lambda: copy.stat().st_mtime > 1.0, what="the next copy")
@@ -269,12 +267,11 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
         (defaults / f"{name}.py").write_text(f"name = {name!r}\n")
     node = {"default_plans_dir": str(defaults)}
     folder = write_node_folder(tmp_path / "n", node_id="d", url=lasting_broker.url, node=node, runs=NO_RUNS)
-    with NodeProcess(folder):
-        _copied(folder)
-        gone = next(plan for plan in told(folder, "plan", "list")["plans"] if plan["name"] == "gone")
-        told(folder, "plan", "delete", gone["plan_id"])
+    with desk_of(folder) as desk:
+        desk.registers.plans.load_defaults(defaults)
+        desk.registers.database.copy(desk.registers.audit.end)
+        gone = desk.run("plan-delete", {"plan": "gone"}, by="eve")["plan"]
     (folder / "state.sqlite").write_bytes(b"")
-    (folder / "control.sock").unlink()
 
     with NodeProcess(folder):
         wait_until((folder / "control.sock").exists, what="the node to start")

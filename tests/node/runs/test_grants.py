@@ -241,6 +241,8 @@ def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
     [
         ({"until": "2020-01-01"}, "that is over already"),
         ({"until": "tomorrow"}, "give a day such as 2027-06-30"),
+        ({"until": "9999-12-31"}, "until"),
+        ({"until": "0001-01-01T00:00:00+12:00"}, "until"),
         ({"datasets": ["nowhere"]}, "nowhere"),
         ({"researchers": ["a b"]}, "researcher 'a b' is not usable"),
         ({"arguments": {"bins": "open('x')"}}, "the rule of argument 'bins'"),
