@@ -46,6 +46,20 @@ def parent_of(pid: int) -> int:
         return 0
 
 
+def command(pid: int) -> str:
+    """Return the words of a process with spaces between them; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """Return the environment of a process."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+
+
 def with_environment(assignment: str) -> list[int]:
     """Return the processes, without ourselves, whose environment holds ``NAME=value``."""
     wanted = assignment.encode()

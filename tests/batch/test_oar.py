@@ -11,6 +11,7 @@ import pytest
 from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
+from tests.batch.daemons import environ_of
 from tests.batch.loads import Loads
 from tests.batch.oar import CGROUPS, USER, Oar
 from tests.batch.results import Results, is_whole
@@ -25,8 +26,7 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
     job = oar.submit("sleep 300 & (setsid sh -c 'sleep 301 &'); sleep 302; wait", "-l", "/resource_id=1,walltime=0:5:0")
     procs = CGROUPS / "freezer" / "oar" / f"{USER}_{job}" / "cgroup.procs"
     pids = wait_until(lambda: six if len(six := _pids(procs)) == 6 else [], what="the job's processes")
-    raw = Path(f"/proc/{pids[-1]}/environ").read_bytes().split(b"\0")
-    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+    environ = environ_of(pids[-1])
 
     # when
     identity = identify(environ, hostname=socket.gethostname(), pid=pids[-1])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
+from fedmon.node.job.finders import Confidence, Found, JobSearch, look_up
 from fedmon.node.job.identity import identify
-from tests.batch.daemons import processes
+from tests.batch.daemons import command, environ_of, processes
 from tests.batch.slurm import Slurm
-from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.batch
@@ -27,22 +24,14 @@ def names(found: Found) -> list[str]:
     return sorted(command(pid) for pid in found.pids)
 
 
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        return ""
-
-
 def running(text: str, *, count: int = 1) -> None:
     """Wait until so many processes with exactly this command line run."""
     wait_until(lambda: sum(command(pid) == text for pid in processes()) == count, what=f"{count} {text}")
 
 
-def asked(slurm: Slurm, job_id: str, *, path: str | None = None) -> Found:
+def asked(slurm: Slurm, job_id: str) -> Found:
     """Find a job from outside, as a node does."""
-    environ = slurm.environ | ({"PATH": path} if path is not None else {})
-    host = socket.gethostname()
+    environ, host = slurm.environ, socket.gethostname()
     _, found = look_up(
         job_id, scheduler="slurm", environ=environ, hostname=host, run=runner(environ), exclude=[os.getpid()]
     )
@@ -51,8 +40,7 @@ def asked(slurm: Slurm, job_id: str, *, path: str | None = None) -> Found:
 
 def inside(slurm: Slurm, pid: int) -> Found:
     """Find the job which a process belongs to with that process's own environment."""
-    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+    environ = environ_of(pid)
     identity = identify(environ, hostname=socket.gethostname(), pid=pid)
     return JobSearch(identity, environ=environ, run=runner(environ), exclude=[os.getpid()]).find()
 
@@ -134,69 +122,3 @@ def test_a_job_of_another_user_is_found(slurm: Slurm) -> None:
     # then
     assert names(found) == ["sleep 304"]
     assert Path(f"/proc/{found.pids[0]}").owner() == "nobody"
-
-
-def test_another_user_finds_the_job_too_if_only_by_what_everybody_may_read(slurm: Slurm) -> None:
-    # given
-    job = slurm.submit("#!/bin/sh\nexec sleep 305\n")
-    running("sleep 305")
-    require(shutil.which("setpriv"), "setpriv is missing here")
-
-    # when
-    listed = subprocess.run(
-        ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "scontrol", "listpids", job],
-        env=slurm.environ, capture_output=True, text=True, timeout=10,
-    )  # fmt: skip
-
-    # then
-    assert [pid for pid in processes() if command(pid) == "sleep 305"] == [
-        int(line.split()[0]) for line in listed.stdout.splitlines()[1:]
-    ]
-
-
-def test_a_job_that_ended_is_said_to_be_gone_with_all_that_was_tried(slurm: Slurm) -> None:
-    # given
-    job = slurm.submit("#!/bin/sh\ntrue\n")
-    assert slurm.wait_ended(job) == "COMPLETED"
-
-    # when
-    with pytest.raises(JobNotFoundError) as raised:
-        asked(slurm, job)
-
-    # then
-    assert [method for method, _ in raised.value.tried] == ["cgroup", "scheduler", "environment"]
-    assert "does not exist" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("#!/bin/sh\nexec sleep 306\n", "did not end"),
-        ("#!/bin/sh\necho 'PID JOBID STEPID LOCALID GLOBALID'; echo '1 {job} 0 0 0'\n", ""),
-        ("#!/bin/sh\necho moon; exit 0\n", "PID"),
-        ("#!/bin/sh\nexit 9\n", "9"),
-        (None, "not installed"),
-    ],
-    ids=["hanging", "lying", "babbling", "failing", "absent"],
-)
-@pytest.mark.parametrize("running_slurm", ["linuxproc"], indirect=True)
-def test_a_bad_scontrol_costs_the_confidence_and_not_the_job(
-    slurm: Slurm, tmp_path: Path, script: str | None, says: str
-) -> None:
-    # given
-    job = slurm.submit("#!/bin/sh\nexec sleep 307\n")
-    running("sleep 307")
-    for program in ("sh", "sleep"):
-        (tmp_path / program).symlink_to(f"/bin/{program}")
-    if script is not None:
-        (tmp_path / "scontrol").write_text(script.format(job=job))
-        (tmp_path / "scontrol").chmod(0o755)
-
-    # when
-    found = asked(slurm, job, path=str(tmp_path))
-
-    # then
-    assert (found.method, found.confidence) == ("environment", Confidence.MEDIUM)
-    assert names(found) == ["sleep 307"]
-    assert says in dict(found.tried)["scheduler"]
-    assert not [pid for pid in processes() if command(pid) == "sleep 306"]

@@ -40,12 +40,14 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
             wait_until(lambda: _states(slurm, folder) == ["ended"], what="the end of the watch")
 
         # then
-        gone = fedmon("node", "job", "watch", job, "--dir", str(folder), environ=slurm.environ)
+        words = ("node", "job", "watch", job, "--scheduler", "slurm", "--dir", str(folder))
+        gone = fedmon(*words, environ=slurm.environ)
 
     assert watched["job"]["job_id"] == job
     assert seen >= 3
     assert gone.returncode == 3
     assert "has ended" in gone.stderr
+    assert "does not exist" in gone.stderr
 
 
 def _verb(slurm: Slurm, folder: Path, *words: str) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.daemons import processes
+from tests.batch.daemons import with_environment
 from tests.batch.loads import Loads
 from tests.batch.results import Results, is_whole
 from tests.batch.slurm import Slurm
@@ -65,7 +65,7 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
     for name in (f"job-report-{job}.html",):
         assert (run.folder / name).stat().st_size > 10_000, run.log()
     assert list(run.folder.rglob("*.csv")), run.log()
-    assert not processes_of(job)
+    assert not with_environment(f"SLURM_JOB_ID={job}")
 
 
 def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_output(slurm: Slurm) -> None:
@@ -177,16 +177,3 @@ def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm)
     assert (ended.returncode, ended.stdout) == (3, "")
     assert "slurm job 999999 not found (squeue: Invalid job id specified)" in ended.stderr
     assert "'fedmon job -- COMMAND'" in ended.stderr
-
-
-def processes_of(job: str) -> list[int]:
-    """Return what still runs with the variables of a job."""
-    mark = f"SLURM_JOB_ID={job}".encode()
-    return [pid for pid in processes() if mark in _environ(pid)]
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []

@@ -10,7 +10,7 @@ import pytest
 from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
-from tests.batch.daemons import processes
+from tests.batch.daemons import command, environ_of, processes
 from tests.batch.loads import Loads
 from tests.batch.results import Results, is_whole
 from tests.batch.slurm import Slurm
@@ -51,9 +51,8 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
 def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slurm) -> None:
     # given
     job = qsub(torque, "#!/bin/sh\n#PBS -N fit\nsleep 321\n")
-    pid = wait_until(lambda: next(filter(_sleeps, processes()), 0), what="the job")
-    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+    pid = wait_until(lambda: next((pid for pid in processes() if command(pid) == "sleep 321"), 0), what="the job")
+    environ = environ_of(pid)
     alone = {name: value for name, value in environ.items() if not name.startswith("SLURM")} | torque.environ
 
     # when
@@ -65,10 +64,3 @@ def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slu
     assert pid in found.pids
     assert (found.method, found.confidence.value) == ("environment", "medium")
     assert found.marker == f"PBS_JOBID={job}"
-
-
-def _sleeps(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00321\x00"
-    except OSError:
-        return False
