@@ -134,10 +134,6 @@ class Slurm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def stop_controller(self) -> None:
-        """End the controller; the nodes and their jobs go on."""
-        end(self._daemons[0])
-
     def run(
         self, *argv: str, timeout_s: float = 60.0, environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
