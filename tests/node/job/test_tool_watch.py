@@ -67,29 +67,19 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     exports = ("-e", "csv") if number is signal.SIGTERM else ()
     with start(tmp_path, *beside(program), *exports) as tool:
         wait_measured(tmp_path)
+        # The first reading is one of all memory, too, and the next one comes after 10 s.
+        wait_until(lambda: the(tmp_path).samples.get("host", 0) >= 3)
         tool.send_signal(number)
         tool.wait(60)
 
     assert tool.returncode == 0
     assert f"received {number.name}" == the(tmp_path).job["reason"]
     assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
+    # The job goes on, and its last sample has its memory.
     assert program.poll() is None
-
-
-def test_a_job_that_goes_on_after_the_run_has_its_memory_in_the_last_sample(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
-    with start(tmp_path, *beside(program)) as tool:
-        wait_measured(tmp_path)
-        # The first reading is one of all memory, too, and the next one comes after 10 s.
-        wait_until(lambda: the(tmp_path).samples.get("host", 0) >= 3)
-        tool.terminate()
-        tool.wait(60)
-
     (path,) = recordings(tmp_path)
     with Recording(path, read_only=True) as recording:
         *_, last = (batch for batch in recording.read() if batch.stream.startswith("job-"))
-    assert program.poll() is None
     assert last.columns["job_memory_pss_bytes"][-1]
     assert last.columns["job_memory_uss_bytes"][-1]
 
