@@ -106,7 +106,9 @@ def test_a_host_that_ends_long_after_the_others_merges_and_they_do_not_wait_for_
 
 
 def test_a_host_that_was_taken_for_dead_and_ends_after_all_has_everything_merged_again(job: Job) -> None:
-    with _beating_never(job, "slow") as slow:
+    # On another machine, it beats too seldom for the others.
+    with Membership(job.folder, host="slow", beat_s=100.0, machine="elsewhere") as slow:
+        slow.begin()
         said = job.run({"host": "a"})
         assert merges(said) == 1
         with Recording(slow.recording) as recording:
@@ -188,10 +190,3 @@ def test_when_the_host_that_merges_is_killed_a_later_one_or_the_command_does_it(
     assert merges(job.run({"host": "c", "killed_merging": True})) == 0
     merge(job.folder)
     assert sorted(job.samples().values()) == [10, 10, 10]
-
-
-def _beating_never(job: Job, host: str) -> Membership:
-    """Return the membership of a host on another machine that beats too seldom for the others."""
-    membership = Membership(job.folder, host=host, beat_s=100.0, machine="elsewhere")
-    membership.begin()
-    return membership

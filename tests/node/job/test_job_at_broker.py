@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fedmon.broker.users import Role
 from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
-from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
 from tests.broker.production import PASSWORD, Production
+from tests.node.job.tool_runs import numbers
 from tests.support.waiting import wait_until
 
 NODE = "job-4711-n1"
@@ -61,16 +61,10 @@ def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -
             pong = federation.ping(nodes=[NODE])[NODE]
             tool.communicate(timeout=60)
         wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the farewell")
-        recorded = numbers(tmp_path / "shared" / "run" / "recordings" / "4711" / "n1.fmr")
-        wait_until(lambda: numbers(tmp_path / "store.fmr") == recorded, what="every sample in the store")
+        recorded = numbers(tmp_path / "shared" / "run" / "recordings" / "4711" / "n1.fmr", NODE)
+        wait_until(lambda: numbers(tmp_path / "store.fmr", NODE) == recorded, what="every sample in the store")
         store.stop()
 
     assert pong.ok
     assert tool.returncode == 0
     assert {sample.node_id for sample in seen} == {NODE}
-
-
-def numbers(path: Path) -> list[int]:
-    """Return the numbers of the samples of the job's host that a recording holds."""
-    with Recording(path, read_only=True) as recording:
-        return [seq for one in recording.read(NODE, stream="host") for seq in range(one.seq, one.last_seq + 1)]

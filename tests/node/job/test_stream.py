@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -13,15 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
-from fedmon.common.clock import utc_now
 from fedmon.common.settings import (
     BrokerHost,
     BrokerSettings,
@@ -31,8 +26,6 @@ from fedmon.common.settings import (
     ResearcherSettings,
 )
 from fedmon.common.store.recording import Recording
-from fedmon.common.wire import codec
-from fedmon.common.wire.messages import Monitor
 from fedmon.node.job import monitor
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder, file_name
@@ -40,10 +33,11 @@ from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
-from tests.node.job.tool_runs import environment, start
+from tests.node.job.tool_runs import environment, numbers, start
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.proxy import Proxy
+from tests.support.raw_researcher import RawResearcher
 from tests.support.stubborn import silent_peer
 from tests.support.waiting import pause, wait_until
 
@@ -96,13 +90,7 @@ class Run:
             self.stop_s = time.monotonic() - begin
 
     def recorded(self) -> list[int]:
-        return numbers(self.recording)
-
-
-def numbers(path: Path) -> list[int]:
-    """Return the numbers of the samples of the host that a recording holds."""
-    with Recording(path, read_only=True) as recording:
-        return [seq for one in recording.read(NODE, stream="host") for seq in range(one.seq, one.last_seq + 1)]
+        return numbers(self.recording, NODE)
 
 
 @contextlib.contextmanager
@@ -138,7 +126,7 @@ def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_
     assert run.recorded() == list(range(last + 1))
     found = [sample.seq for sample in seen]
     assert found == list(range(found[0], last + 1))
-    assert numbers(tmp_path / "store.fmr") == run.recorded()
+    assert numbers(tmp_path / "store.fmr", NODE) == run.recorded()
     assert run.stop_s is not None
     assert run.stop_s < 30
 
@@ -150,7 +138,7 @@ def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_pat
             record = federation.record(tmp_path / "store.fmr")
             wait_until(lambda: record.counts.stored >= 5, what="the samples of before")
             record.stop()
-    found = numbers(tmp_path / "store.fmr")
+    found = numbers(tmp_path / "store.fmr", NODE)
     assert found == list(range(len(found)))
 
 
@@ -182,39 +170,22 @@ def test_a_job_that_is_killed_while_researchers_pull_its_last_samples_is_offline
         assert federation.nodes()[NODE].reason == "connection lost"
 
 
-class SlowResearcher:
-    """A researcher with a lease, who asks when the test says so; a context manager."""
+class SlowResearcher(RawResearcher):
+    """A researcher with a lease, who asks when the test says so."""
 
     def __init__(self, broker: Broker, node: str = NODE) -> None:
+        super().__init__(broker, "slow")
         self.node = node
-        self.replies: list[dict[str, Any]] = []
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "slow")
-        self._client.on_message = lambda _client, _userdata, message: self.replies.append(json.loads(message.payload))
-        self._client.connect("127.0.0.1", broker.port)
-        self._client.subscribe(f"general/researcher/slow/main/{node}", 1)
-        self._client.loop_start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-    def ask(self, action: Literal["start", "resend", "stop"], **fields: Any) -> dict[str, Any]:
+    def monitor(self, action: str, **fields: Any) -> dict[str, Any]:
         """Ask the job, and return its answer."""
-        number = len(self.replies)
-        request = Monitor(
-            action=action, researcher_id="slow", node_id=self.node, id=f"{number}", session="s", sequence=number,
-            expires=utc_now() + timedelta(seconds=60), **fields,
-        )  # fmt: skip
-        self._client.publish(f"general/nodes/slow/{self.node}", codec.encode(request), qos=1)
-        wait_until(lambda: len(self.replies) > number, what=f"the answer to {action}")
-        return self.replies[number]
+        request = self.message("monitor", action=action, node_id=self.node, **fields)
+        self.send(request, topic=f"general/nodes/slow/{self.node}")
+        return self.reply_to(request)
 
     def last_seq(self) -> int:
         """Renew the lease, and return the number of the last sample of the host that the job tells of."""
-        return max((one["last_seq"] for one in self.ask("start")["extents"] if one["stream"] == "host"), default=-1)
+        return max((one["last_seq"] for one in self.monitor("start")["extents"] if one["stream"] == "host"), default=-1)
 
 
 def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples(
@@ -233,8 +204,8 @@ def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples
         wait_until(lambda: len(listener.presences(NODE)) > before, what="a presence that has researchers ask again")
         last = slow.last_seq()
         threading.Event().wait(1.0)  # the pause of a researcher before it asks for samples that did not come
-        pages = [slow.ask("resend", stream="host", first_seq=last, last_seq=last) for _ in range(2)]
-        slow.ask("stop")
+        pages = [slow.monitor("resend", stream="host", first_seq=last, last_seq=last) for _ in range(2)]
+        slow.monitor("stop")
         ending.join()
     assert last == run.recorded()[-1]
     assert [page["batches"][0]["seq"] for page in pages] == [last, last]

@@ -89,6 +89,12 @@ def the(folder: Path) -> Left:
     return left(path)
 
 
+def numbers(path: Path, node_id: str) -> list[int]:
+    """Return the numbers of a host's samples that a recording holds."""
+    with Recording(path, read_only=True) as recording:
+        return [seq for one in recording.read(node_id, stream="host") for seq in range(one.seq, one.last_seq + 1)]
+
+
 def logs(folder: Path) -> str:
     """Return everything that was logged."""
     return "".join(path.read_text() for path in sorted(folder.glob("*/logs/**/*.log")))
