@@ -57,11 +57,6 @@ def ward(folder: Path, broker: Broker, **quota: float) -> Path:
     return write_node_folder(folder, node_id="ward", url=broker.url, runs=NO_RUNS, quota=quota)
 
 
-def wait_for_node(broker: Broker, node: NodeProcess) -> None:
-    with RawResearcher(broker, "waiting") as waiting:
-        wait_until(waiting.answered, what=node.log)
-
-
 def asked_approval(source: str, by: str = ALICE, **fields: Any) -> Approval:
     sha256 = hashlib.sha256(source.encode()).hexdigest()
     given = envelope(by) | fields
@@ -221,7 +216,7 @@ def test_refused_and_malformed_messages_write_few_lines_and_are_counted(tmp_path
 def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_broker: Broker, tmp_path: Path) -> None:
     folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=20)
     with NodeProcess(folder) as node, RawResearcher(lasting_broker, "alice") as alice:
-        wait_for_node(lasting_broker, node)
+        node.wait_online()
         # They are sent as fast as possible: a node answers slow requests that they are too many.
         requests = [json.dumps(alice.message("ping")).encode() for _ in range(60_000)]
         flooded = threading.Event()
@@ -265,7 +260,7 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_b
 def test_the_owner_sees_use_against_quota_and_follows_new_settings(lasting_broker: Broker, tmp_path: Path) -> None:
     folder = ward(tmp_path / "ward", lasting_broker, undecided_plans=1)
     with NodeProcess(folder) as node, RawResearcher(lasting_broker, "alice") as alice:
-        wait_for_node(lasting_broker, node)
+        node.wait_online()
         alice.ask("approval", **SOURCES[0])
         screen = fedmon("node", "quota", "--dir", str(folder)).stdout.splitlines()
         document = told(folder, "quota")
@@ -319,7 +314,7 @@ def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(lasting_b
         NodeProcess(folder) as node,
         Federation(lasting_broker.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as alice,
     ):
-        wait_for_node(lasting_broker, node)
+        node.wait_online()
         words = ("ping", "--node", "ward", "--researcher", "alice", "--broker", lasting_broker.url, "--json")
 
         pings: list[Outcome[Any]] = []
