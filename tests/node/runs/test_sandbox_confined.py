@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.folder import GivenDataset
 from fedmon.node.runs.sandbox import bubblewrap, landlock, process
-from tests.node.runs.sandboxes import LAUNCHER, LIMITS, PROBES, Machine, launcher_environment, machine, python_for
+from tests.node.runs.sandboxes import LIMITS, PROBES, Machine, machine, python_for
 from tests.support.requirements import require
 
 PROGRAM = Path(__file__).with_name("programs") / "telling.py"
@@ -35,7 +33,7 @@ def target() -> Iterator[Machine]:
 
 def _told(target: Machine, level: Level, question: dict[str, Any], **changes: Any) -> dict[str, Any]:
     ended = target.run(target.order(level, **changes), question)
-    assert ended.told["codes"] == [0], ended.stderr
+    assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
     return told
 
@@ -157,39 +155,3 @@ def test_a_program_that_does_not_come_to_be_is_not_waited_for_without_end(target
     with pytest.raises(StorageError, match=r"not ready after 0\.1 s"):
         process.start(target.order("limits"), {0: 0}, first=signal.pause, timeout_s=0.1)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("level", ["bubblewrap", pytest.param("landlock", marks=pytest.mark.soak)])
-def test_cpu_time_of_a_process_ends_by_itself(target: Machine, level: Level) -> None:
-    require(HAS_BUBBLEWRAP if level == "bubblewrap" else landlock.abi(), f"{level} does not work here")
-    limits = msgspec.structs.replace(LIMITS, cpu_s=0.1)
-    ended = target.run(target.order(level, limits=limits), {"burn": True})
-    assert ended.told["codes"] in ([128 + signal.SIGKILL], [-signal.SIGKILL])
-
-
-def test_memory_beyond_the_limit_is_refused(target: Machine) -> None:
-    require(landlock.abi(), "this kernel has no Landlock")
-    ended = target.run(target.order("landlock"), {"take": True})
-    assert ended.told["codes"] != [0]
-    assert "MemoryError" in ended.stderr or ended.told["oom"]
-
-
-def test_all_processes_of_a_sandbox_end_with_the_one_that_started_it(target: Machine) -> None:
-    require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
-    asked = {"order": msgspec.to_builtins(target.order("bubblewrap")), "question": {"wait": True}, "bare": True}
-    with subprocess.Popen(
-        [sys.executable, "-B", str(LAUNCHER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=launcher_environment(),
-    ) as launcher:
-        assert launcher.stdin is not None
-        assert launcher.stdout is not None
-        launcher.stdin.write(json.dumps(asked).encode())
-        launcher.stdin.close()
-        assert b"ready" in launcher.stdout.readline()
-        launcher.kill()
-        # Every process holds this pipe: it ends when the last of them is gone.
-        while launcher.stdout.readline():
-            pass

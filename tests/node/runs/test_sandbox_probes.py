@@ -46,14 +46,14 @@ def target(request: pytest.FixtureRequest) -> Iterator[Machine]:
 def test_every_probe_succeeds_where_nothing_confines_it() -> None:
     require(os.geteuid() == 0, "only root can do all that the probes try")
     with machine(0) as target:
-        done, complaints = target.probed(None, [])
+        done, complaints = target.probed(None)
     assert set() == {name for name, found in done.items() if not found} - _MAY_BE_MISSING, complaints
     assert len(done) - len(_MAY_BE_MISSING) >= 100
 
 
 def test_no_probe_succeeds_in_bubblewrap(target: Machine) -> None:
     require(bubblewrap.program(), "bubblewrap is not installed")
-    done, complaints = target.probed("bubblewrap", [])
+    done, complaints = target.probed("bubblewrap")
     lacking = _LACKS["bubblewrap"] | (_NEEDS_A_CGROUP if target.user else set())
     assert {name: found for name, found in done.items() if found and name not in lacking} == {}, complaints
     assert len(done) >= 100
@@ -61,7 +61,7 @@ def test_no_probe_succeeds_in_bubblewrap(target: Machine) -> None:
 
 def test_no_probe_succeeds_under_landlock_but_what_it_is_said_to_lack(target: Machine) -> None:
     require(landlock.abi() >= 6, "this kernel has no Landlock that covers signals")
-    done, complaints = target.probed("landlock", [])
+    done, complaints = target.probed("landlock")
     lacking = _LACKS["landlock"] | (_NEEDS_A_CGROUP if target.user else set())
     assert {name: found for name, found in done.items() if found and name not in lacking} == {}, complaints
     assert len(done) >= 100
