@@ -19,6 +19,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs.folder import JobFolder, Started
 from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.node.runs.kept_jobs import left_of
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NodeProcess
@@ -59,13 +60,6 @@ def kill(node: NodeProcess, victims: str) -> None:
         for pid in chosen.get(victim, ()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def is_marked(pid: int, jobs: set[str]) -> bool:
-    with contextlib.suppress(OSError):
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return any(f"FEDMON_JOB_ID={job_id}".encode() in environment for job_id in jobs)
-    return False
 
 
 @pytest.mark.soak
@@ -112,7 +106,7 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
     folders = [JobFolder(folder / "runs" / job_id) for job_id in jobs]
     for each in folders:
         assert len([event for event in each.events().events if isinstance(event, Started)]) <= 1, f"seed {seed}"
-    assert [pid for pid in psutil.pids() if is_marked(pid, jobs)] == []
+    assert [each for job_id in jobs for each in left_of(job_id)] == []
     assert not any(each.is_alive() for each in folders)
 
 

@@ -9,17 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import DEVNULL
 
-import psutil
 import pytest
 
 from fedmon.common.ids import new_id
+from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import JobFolder
-from tests.end_to_end.run_sites import PLAN, SHA256, Site, made
+from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.node.runs.kept_jobs import left_of
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NodeProcess, plain_environment
@@ -51,11 +51,15 @@ def test_a_job_outlives_its_daemon_and_its_broker_and_what_is_lost_is_said(site:
     folders = {job_id: reported(site, job_id) for job_id in (ends, goes_on, lost)}
     keeper = folders[lost].keeper()
     assert keeper is not None
+    born = find_birth(keeper.pid)
+    assert born is not None
+    launcher = born.parent
 
     # when daemon and broker are killed, and a keeper while nobody looks
     site.node.kill()
     site.broker.kill()
     os.kill(keeper.pid, signal.SIGKILL)
+    wait_until(lambda: (now := find_birth(launcher)) is None or now.is_zombie, what="the launcher's end")
     wait_until(lambda: folders[ends].ending() is not None, what="the end of the first job")
     site.broker.start()
     site.node.start()
@@ -74,30 +78,10 @@ def test_a_job_outlives_its_daemon_and_its_broker_and_what_is_lost_is_said(site:
         stopped = again.owner("runs", "stop", goes_on[:13])
         assert stopped["run"]["job_id"] == goes_on
         assert again.outcome(goes_on)["job"]["state"] == "stopped-by-owner"
-        marks = [f"FEDMON_JOB_ID={job_id}".encode() for job_id in folders]
-        assert not [pid for pid in psutil.pids() if any(mark in _environment(pid) for mark in marks)]
+        assert [left_of(job_id) for job_id in folders] == [[], [], []]
         told = [line["job"] for line in again.audit("run-outcome")]
         assert [told.count(job_id) for job_id in folders] == [1, 1, 1]
         assert again.outcome(again.run())["job"]["state"] == "succeeded"
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def test_a_plan_that_is_rejected_ends_what_runs_of_it(site: Site) -> None:
-    job_id = site.run(seconds=60)
-    reported(site, job_id)
-
-    site.owner("plan", "reject", SHA256, "--note", "no more")
-
-    assert site.outcome(job_id)["job"]["state"] == "plan-rejected"
-    refused = site.researcher.ask("run", job_id=new_id(), sha256=SHA256)
-    assert (refused["code"], "no more" in refused["reason"]) == ("refused", True)
-    site.owner("plan", "approve", SHA256)
 
 
 def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site) -> None:
@@ -122,41 +106,6 @@ def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site
         assert "job_output" in told["withheld"]
         assert not [each for each in listener.heard if "CANARY" in json.dumps(each.message)]
     assert "CANARY-ERROR" in json.dumps(site.owner("runs", "show", fails))
-
-
-def test_a_plan_file_swapped_while_runs_begin_never_runs_other_bytes(site: Site) -> None:
-    # given a thread that swaps the plan's file
-    path = site.folder / "plans" / SHA256
-    evil = PLAN.replace('{"rows": len', '{"EVIL": len').encode()
-    done = threading.Event()
-
-    def swap() -> None:
-        while not done.is_set():
-            for content in (evil, PLAN.encode()):
-                staged = path.with_name("staged")
-                staged.write_bytes(content)
-                staged.replace(path)
-
-    racer = threading.Thread(target=swap)
-    racer.start()
-    try:
-        # when runs begin
-        jobs, refusals = [], []
-        for _ in range(8):
-            job_id = new_id()
-            reply = site.researcher.ask("run", job_id=job_id, sha256=SHA256, tags=["cells"])
-            if reply["command"] == "run":
-                jobs.append(site.outcome(job_id)["result"]["json"])
-            else:
-                refusals.append(reply["reason"])
-    finally:
-        done.set()
-        racer.join()
-
-    # then only approved bytes ran
-    assert len(jobs) + len(refusals) == 8
-    assert set(jobs) <= {'{"rows":3}'}
-    assert all("differ from those that its owner approved" in reason for reason in refusals)
 
 
 def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from fedmon.common.wire.runs import JobState
-from fedmon.node.collectors.job.family import descendants, with_limit
-from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs import supervision
-from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, end_all, remove_tree
-from fedmon.node.runs.sandbox.kernel import RLIMIT_LOCKS
+from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, remove_tree
 from fedmon.node.runs.supervision import BURST, EventLog, Seen, Verdict, decide, exit_code, size_of
 from fedmon.plan.frame_reader import Failure
-from tests.support.waiting import wait_until
 
 State = Literal["failed", "invalid-result", "output-limit"]
 LIMITS = Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=8, output_bytes=2**20, tmp_bytes=2**20)
-FORKS = """
-import os, signal
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid()
-        os.fork()
-        break
-print("ready", flush=True)
-while True:
-    signal.pause()
-"""
 
 
 def said(type_: str = "ValueError", message: str = "", trace: str = "", state: State = "failed") -> Failure:
@@ -133,25 +115,6 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
     for content in (b"", b"\0" * 300, b'{"state":"succ'):
         (tmp_path / ENDING).write_bytes(content)
         assert JobFolder(tmp_path).ending() is None
-
-
-def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
-    def family_members() -> list[Birth]:
-        return with_limit(b"Max file locks", mark)
-
-    mark = 2**61 + os.getpid()
-    program = f"import resource; resource.setrlimit({RLIMIT_LOCKS}, ({mark}, {mark}))\n{FORKS}"
-    with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        wait_until(lambda: len(descendants(first.pid)) == 6, what="a family of seven")
-        family = {each.pid for each in descendants(first.pid)}
-
-        assert {each.pid for each in family_members()} == family | {first.pid}
-        left = end_all(family_members, timeout_s=10)
-
-        assert left == []
-        assert first.wait(60) == -signal.SIGKILL
-    assert all((now := find_birth(pid)) is None or now.is_zombie for pid in family)
 
 
 def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:

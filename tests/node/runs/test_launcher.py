@@ -35,16 +35,6 @@ while True:
     signal.pause()
 """
 REPORTS = f"\ncontext.report(ready=1)\n{FOREVER}"
-DAEMON = """
-import sys, threading
-from pathlib import Path
-from tests.node.runs.kept_jobs import KeptJobs
-
-with KeptJobs(Path(sys.argv[1])) as jobs:
-    jobs.launch("while True: signal.pause()", jobs.order("orphan"))
-    print("launched", flush=True)
-    threading.Event().wait(60)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +168,10 @@ def test_a_keeper_that_is_told_to_end_ends_the_job_as_lost(jobs: KeptJobs) -> No
 
 
 @pytest.mark.parametrize("level", ["landlock", "bubblewrap"])
-def test_a_plan_ends_with_a_keeper_that_is_killed(jobs: KeptJobs, level: Level) -> None:
+def test_a_plan_ends_with_a_keeper_that_is_killed_and_is_not_begun_again(jobs: KeptJobs, level: Level) -> None:
     body = "child = os.fork()\nif child == 0: os.setsid()\nelse: context.report(ready=1)\n" + FOREVER
-    folder = jobs.launch(body, jobs.order(f"job-7-{level}", level=level))
+    order = jobs.order(f"job-7-{level}", level=level)
+    folder = jobs.launch(body, order)
     first = started(folder)
     wait_reported(folder)
 
@@ -188,8 +179,12 @@ def test_a_plan_ends_with_a_keeper_that_is_killed(jobs: KeptJobs, level: Level) 
 
     wait_until(lambda: not folder.is_alive())
     wait_until(lambda: (now := find_birth(first.pid)) is None or now.is_zombie, what="the end of the first process")
+    with pytest.raises(ConflictError, match="begun before"):
+        jobs.launch(body, order)
+    if level == "bubblewrap":
+        wait_until(lambda: not left_of(order.job_id), what="the end of the sandbox")
     folder.kill_leftovers()
-    assert left_of(f"job-7-{level}") == []
+    assert left_of(order.job_id) == []
     assert folder.ending() is None
 
 
@@ -237,20 +232,6 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     assert left_folders(folder.order().cgroup) == []
 
 
-def test_a_job_that_lost_its_keeper_is_not_begun_again(jobs: KeptJobs) -> None:
-    order = jobs.order("once")
-    folder = jobs.launch(FOREVER, order)
-    started(folder)
-    os.kill(keeper_of(folder).pid, signal.SIGKILL)
-    wait_until(lambda: not folder.is_alive())
-
-    with pytest.raises(ConflictError, match="begun before"):
-        jobs.launch(FOREVER, order)
-
-    folder.kill_leftovers()
-    assert left_of("once") == []
-
-
 def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         now = find_birth(stranger.pid)
@@ -259,21 +240,6 @@ def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> Non
         assert not send(Known(now.pid, now.start - 1), signal.SIGKILL)
         assert stranger.poll() is None
         assert send(Known(now.pid, now.start), signal.SIGKILL)
-
-
-def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: KeptJobs) -> None:
-    folder = jobs.launch(FOREVER, jobs.order("before"))
-    started(folder)
-    first = jobs.launcher._process
-    assert first is not None
-
-    first.kill()
-    ending, _ = jobs.run("return {}", "after")
-
-    assert ending.state is JobState.SUCCEEDED
-    assert jobs.launcher._process is not first
-    assert folder.is_alive()
-    stop(jobs, folder)
 
 
 def test_a_job_that_a_dying_launcher_took_is_kept_by_the_next_one(jobs: KeptJobs) -> None:
@@ -311,25 +277,6 @@ def test_a_plan_that_ended_in_time_keeps_its_result_though_its_keeper_sees_that_
 
     wait_until(lambda: not folder.is_alive())
     assert jobs.ending(folder).state is JobState.SUCCEEDED
-
-
-def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path / "jobs")], stdout=subprocess.PIPE) as daemon:
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline() == b"launched\n"
-        folder = JobFolder(tmp_path / "jobs" / "orphan")
-        keeper, first = keeper_of(folder), started(folder)
-        launcher = find_birth(keeper.pid)
-        assert launcher is not None
-        daemon.kill()
-        daemon.wait()
-
-        wait_until(lambda: (now := find_birth(launcher.parent)) is None or now.is_zombie, what="the launcher's end")
-        assert folder.is_alive()
-        assert find_birth(first.pid) is not None
-        folder.stop(JobState.STOPPED, "by the next daemon")
-        wait_until(lambda: folder.ending() is not None)
-        assert left_of("orphan") == []
 
 
 def test_launcher_and_keeper_are_small_named_and_know_no_environment(jobs: KeptJobs) -> None:
