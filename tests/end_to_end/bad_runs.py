@@ -127,12 +127,11 @@ class Ward:
         ]
 
     def check(self, ended: Ended, state: str, part: str = "") -> None:
-        """Fail unless a job ended so, the audit says the same once, and the node serves the next one."""
+        """Fail unless a job ended so, and the audit says the same once."""
         assert (ended.state, part in ended.reason) == (state, True), ended
         assert bool(ended.reason) == (state != "succeeded")
         lines = [("run-refused", "")] if state == "refused" else [("run", ""), ("run-outcome", state)]
         assert self.told(ended.job_id) == lines
-        assert self.serves()
 
 
 def _function(number: int, body: str) -> str:
@@ -151,7 +150,7 @@ def ward(
     runs: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Iterator[Ward]:
-    """Have a ward with small limits; ``hosts`` are lines that only its node's machine knows."""
+    """Have a ward with small limits that serves to the end; ``hosts`` are lines that only its node's machine knows."""
     write_node_folder(
         folder,
         node_id=folder.name,
@@ -179,6 +178,7 @@ def ward(
         (folder / "table.csv").write_text(CELLS)
         made.offer(folder / "table.csv", "cells")
         yield made
+        assert made.serves()
 
 
 class _Elsewhere(NodeProcess):

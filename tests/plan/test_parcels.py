@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an instance": ({"m": [object()]}, "m[0]: a value of type object"),
     "a class": ({"m": dict}, "m: the class dict"),
     "a function": ({"m": len}, "m: a value of type builtin_function_or_method"),
-    "objects": ({"model": {"w": np.array([None])}}, "model.w: an array of objects"),
+    "objects": ({"model": {"w": np.array([None])}}, "model.w: an array of objects (give it a type,"),
     "records": ({"w": np.zeros(2, dtype="i4,f8")}, "w: an array of type"),
     "times": ({"w": np.array(["2026-01-01"], dtype="M8[D]")}, "w: an array of type datetime64"),
     "long doubles": ({"w": np.zeros(2, dtype=np.longdouble)}, "w: an array of type"),

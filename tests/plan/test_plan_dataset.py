@@ -29,6 +29,7 @@ def table(folder: Path, content: str | bytes) -> PlanDataset:
     [
         ("a,b\n1,x\n", [{"a": "1", "b": "x"}]),
         ("\ufeffa;b\r\n1,5;2\r\n", [{"a": "1,5", "b": "2"}]),
+        ("a; b \n1;2\n", [{"a": "1", "b": "2"}]),
         ("a\tb\n1\t\n", [{"a": "1", "b": ""}]),
         ("a|b\n\n1|2\n\n", [{"a": "1", "b": "2"}]),
         ('a,b\n"1,2","x\ny"\n', [{"a": "1,2", "b": "x\ny"}]),

@@ -17,6 +17,8 @@ from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
 LIMITS = Limits(cpu_s=20, wall_s=20, memory_bytes=2**31, processes=64, output_bytes=2**24, tmp_bytes=2**24)
+HEAD = "from fedmon import TrainingPlan\n"
+NO_OP = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n        return {}\n"
 
 
 class Ran:
@@ -47,7 +49,7 @@ def jobs() -> KeptJobs:
 
 def run_body(body: str, **given: Any) -> Ran:
     """Run a plan whose ``run(self, context)`` has this body."""
-    text = "from fedmon import TrainingPlan\nclass Plan(TrainingPlan):\n    def run(self, context):\n"
+    text = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n"
     return run_source(text + textwrap.indent(textwrap.dedent(body).strip(), " " * 8), **given)
 
 
