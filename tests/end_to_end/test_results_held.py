@@ -35,12 +35,16 @@ def folder(mosquitto: Broker, tmp_path: Path) -> Path:
     return made(tmp_path / "north", mosquitto, ASK)
 
 
-@pytest.fixture
-def fed(mosquitto: Broker, folder: Path, tmp_path: Path) -> Iterator[Federation]:
-    with (
-        NodeProcess(folder),
-        Federation(mosquitto.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as federation,
-    ):
+@pytest.fixture(scope="module")
+def shared(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of such a node that tests share; each decides about what it had held."""
+    return made(tmp_path_factory.mktemp("shared") / "north", lasting_broker, ASK)
+
+
+@pytest.fixture(scope="module")
+def fed(lasting_broker: Broker, shared: Path) -> Iterator[Federation]:
+    alice: dict[str, Any] = {"researcher_id": "alice", "folder": shared.parent / "alice", "timeout_s": 30.0}
+    with NodeProcess(shared), Federation(lasting_broker.url, **alice) as federation:
         wait_until(lambda: federation.nodes().online, what="the node")
         yield federation
 
@@ -49,11 +53,11 @@ def plan(folder: Path) -> Path:
     return folder / "plan.py"
 
 
-def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Federation, folder: Path) -> None:
+def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Federation, shared: Path) -> None:
     # given a run whose result is held
     news: list[JobOutcome] = []
     with fed.on("outcome", news.append):
-        run = fed.run(plan(folder), tags=["cells"])
+        run = fed.run(plan(shared), tags=["cells"])
 
         # when its researcher asks for it, then nothing hangs
         with pytest.raises(RunHeldError, match=RULE) as caught:
@@ -64,31 +68,31 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
         assert run.is_over
 
         # when the owner looks and releases it
-        (listed,) = told(folder, "results")["results"]
-        shown = told(folder, "results", "show", run.job_id[:30])
+        (listed,) = told(shared, "results")["results"]
+        shown = told(shared, "results", "show", run.job_id[:30])
         assert listed["job_id"] == run.job_id == shown["result"]["job_id"]
         assert [(each["place"], each["first"]) for each in shown["entries"]] == [("rows", [3])]
-        told(folder, "results", "release", run.job_id, "--note", "a count")
+        told(shared, "results", "release", run.job_id, "--note", "a count")
         wait_until(lambda: run.states()["north"].succeeded, what="the result")
 
         # then it is there, once, and counted
         assert run.result(timeout_s=60) == {"north": {"rows": 3}}
         wait_until(lambda: len(news) == 2, what="both messages")
     assert [each.job.state for each in news] == [JobState.HELD, JobState.SUCCEEDED]
-    (row,) = told(folder, "released")["released"]
+    (row,) = told(shared, "released")["released"]
     assert (row["researcher_id"], row["dataset"], row["results"], row["size_bytes"], row["numbers"]) == (
         "alice", "cells", 1, len('{"rows":3}'), 1,
     )  # fmt: skip
-    assert told(folder, "results")["results"] == []
-    assert "No result waits for you." in fedmon_here("node", "results", "--dir", str(folder)).stdout
+    assert told(shared, "results")["results"] == []
+    assert "No result waits for you." in fedmon_here("node", "results", "--dir", str(shared)).stdout
 
 
-def test_a_withheld_result_comes_as_a_note(fed: Federation, folder: Path) -> None:
-    run = fed.run(plan(folder), tags=["cells"])
+def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> None:
+    run = fed.run(plan(shared), tags=["cells"])
     with pytest.raises(RunHeldError):
         run.result(timeout_s=60)
 
-    told(folder, "results", "withhold", run.job_id, "--note", "too few patients")
+    told(shared, "results", "withhold", run.job_id, "--note", "too few patients")
     wait_until(lambda: run.states()["north"].state == "withheld", what="the note")
 
     with pytest.raises(RunFailedError, match=r"north: withheld \(the owner of the node withholds .*: too few patients"):
@@ -122,17 +126,17 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
     assert (events["run-held"], events["result-release"], events["run-outcome"]) == (1, 1, 1)
 
 
-def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) -> None:
-    run = fed.run(plan(folder), tags=["cells"])
+def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) -> None:
+    run = fed.run(plan(shared), tags=["cells"])
     with pytest.raises(RunHeldError):
         run.result(timeout_s=60)
 
-    status = fedmon_here("node", "status", "--dir", str(folder)).stdout
+    status = fedmon_here("node", "status", "--dir", str(shared)).stdout
     assert "1 result waits for your decision: fedmon node results" in status
     assert "wait for you, each of them (mode ask)" in status
-    assert told(folder, "status")["release"] == {"mode": "ask", "held": 1}
+    assert told(shared, "status")["release"] == {"mode": "ask", "held": 1}
 
-    with Terminal("results", "release", run.job_id, "--dir", str(folder)) as terminal:
+    with Terminal("results", "release", run.job_id, "--dir", str(shared)) as terminal:
         shown = terminal.read_until("Let exactly this leave?")
         terminal.type("n")
         code, _ = terminal.end()
@@ -141,9 +145,9 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) 
     assert "BELOW 10" in shown  # three rows
     assert RULE in shown
     assert run.states()["north"].state == "held"
-    assert "--yes" in refused(folder, "results", "release", run.job_id[:30], code=2)
+    assert "--yes" in refused(shared, "results", "release", run.job_id[:30], code=2)
 
-    with Terminal("results", "release", run.job_id[:30], "--dir", str(folder)) as terminal:
+    with Terminal("results", "release", run.job_id[:30], "--dir", str(shared)) as terminal:
         terminal.read_until("Let exactly this leave?")
         terminal.type("y")
         code, _ = terminal.end()
@@ -152,20 +156,22 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) 
 
 
 def test_the_shell_of_a_researcher_says_that_a_result_is_held(
-    fed: Federation, folder: Path, mosquitto: Broker, tmp_path: Path
+    fed: Federation, shared: Path, lasting_broker: Broker, tmp_path: Path
 ) -> None:
     environ = plain_environment(
-        FEDMON_BROKER_URL=mosquitto.url,
+        FEDMON_BROKER_URL=lasting_broker.url,
         FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
         FEDMON_RESEARCHER_ID="alice",
     )
 
-    ran = fedmon_here("run", str(plan(folder)), "--tags", "cells", "--wait", "60", environ=environ)
+    ran = fedmon_here("run", str(plan(shared)), "--tags", "cells", "--wait", "60", environ=environ)
 
     assert fed.nodes().online
     assert ran.returncode == 6, ran.stderr
     assert "held" in ran.stderr
     assert RULE in ran.stderr
+    (held,) = told(shared, "results")["results"]
+    told(shared, "results", "withhold", held["job_id"])
 
 
 def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: float) -> None:
