@@ -144,6 +144,7 @@ def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after
 
         job = node.over("one")["job"]
         assert (job["state"], "no file repository" in job["reason"]) == ("failed", True)
+        assert "`url` in [repository]" in job["reason"]
 
         # when another run is asked for
         busy = node.ask(run(sha256, job_id="two"))
@@ -153,7 +154,7 @@ def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after
         assert (busy["code"], busy["retry_after_s"] > 86_400) == ("busy", True)
         assert "kept_bytes in [quota]" in busy["reason"]
         assert node.local.registers.quotas.used(ALICE)["kept_bytes"] > 1_500_000
-        assert result.exists()
+        assert result.read_bytes() == b'{"text":"' + b"x" * 1_500_000 + b'"}'
         long_ago = timestamp(utc_now() - datetime.timedelta(days=1, minutes=1))
         node.local.registers.database.execute("UPDATE runs SET ended = ?", (long_ago,))
         node.local.take_up()  # as at every start

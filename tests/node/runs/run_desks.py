@@ -1,4 +1,4 @@
-"""A node's parts without daemon and broker, whose jobs are begun by nobody: for what is decided before a start."""
+"""A node's parts without daemon and broker, with its owner: what it is asked, and what becomes of its jobs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.runs import Run
 from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.requests.dialect import Outgoing
+from fedmon.node.runs.register import JobRecord
+from tests.node.owner.owner_desks import running_node
 from tests.support.node_process import CELLS, write_node_folder
 from tests.support.waiting import wait_until
 
@@ -31,6 +35,8 @@ class Rows(TrainingPlan):
         return {"rows": len(list(context.dataset.rows()))}
 """
 ALICE = "alice"
+MANY_JOBS: dict[str, Any] = {"max_jobs": 64, "sandbox": "limits"}
+QUIET: dict[str, Any] = {"enabled": False}
 
 
 def digest(content: bytes) -> str:
@@ -70,21 +76,36 @@ class Bench:
         replies = [msgspec.json.decode(each.payload) for each in self.sent[before:]]
         return next(reply for reply in replies if reply.get("id") == request.id)
 
-    def approve(self, source: bytes = PLAN, name: str = "rows") -> str:
-        """Take a plan in as the owner's own, unless it is there, and return its digest."""
-        known = self.local.registers.plans.find(digest(source))
-        if known is not None:
-            return known.sha256
-        return self.local.registers.plans.register(source, name=name).sha256
+    def owner(self, command: str, **args: Any) -> dict[str, Any]:
+        """Have the owner of the running node say something."""
+        running = running_node(runs=self.runs, live=lambda: None)
+        folder = NodeFolder.open(self.path)
+        owner = OwnerCommands(folder, self.settings, self.local.registers, environ={}, boot=lambda: 1, running=running)
+        return owner.run(command, args, by="eve")
 
-    def offer(self, name: str = "cells", *tags: str) -> str:
+    def approve(self, source: bytes = PLAN, name: str = "rows", **terms: Any) -> str:
+        """Take a plan in as the owner's own, by default without limits, unless it is there; return its digest."""
+        plans, sha256 = self.local.registers.plans, digest(source)
+        if plans.find(sha256) is None:
+            grant = Grant(grant_id=new_id(), sha256=sha256, **terms) if terms else None
+            plans.register(source, name=name, grant=grant)
+        return sha256
+
+    def offer(self, name: str = "cells", *tags: str, table: str = CELLS) -> str:
         """Offer a table, unless it is there, and return the id of the dataset."""
         known = [each for each in self.local.registers.datasets.all() if each.name == name]
         if known:
             return known[0].dataset_id
-        table = self.path / f"{name}.csv"
-        table.write_text(CELLS)
-        return self.local.registers.datasets.add(table, name=name, data_type="csv", tags=tags or (name,)).dataset_id
+        path = self.path / f"{name}.csv"
+        path.write_text(table)
+        return self.local.registers.datasets.add(path, name=name, data_type="csv", tags=tags or (name,)).dataset_id
+
+    def begin(self, source: bytes = PLAN, dataset_id: str | None = None, **fields: Any) -> str:
+        """Begin a job of a plan, which is approved unless it is there, and return its id."""
+        request = run(self.approve(source), dataset_id=dataset_id, **fields)
+        reply = self.ask(request)
+        assert reply["command"] == "run", reply
+        return request.job_id
 
     def work(self) -> None:
         """Do what was handed over, and look after all jobs."""
@@ -94,14 +115,36 @@ class Bench:
 
     def over(self, job_id: str) -> dict[str, Any]:
         """Return what is said first when a job has ended: its outcome, or that it is held."""
+        return self._told(f"job-{job_id}", f"job-{job_id}-held")
 
+    def held(self, job_id: str) -> dict[str, Any]:
+        """Return what is said when the result of a job is held."""
+        return self._told(f"job-{job_id}-held")
+
+    def outcome(self, job_id: str) -> dict[str, Any]:
+        """Return the outcome of a job, which may have been held before."""
+        return self._told(f"job-{job_id}")
+
+    def _told(self, *ids: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
             self.work()
-            return next((each for each in self.outcomes() if each["job"]["job_id"] == job_id), None)
+            return next((each for each in self.outcomes() if each["id"] in ids), None)
 
-        told = wait_until(found, what=f"the end of job {job_id}")
+        told = wait_until(found, what=f"the message {' or '.join(ids)}")
         assert told is not None
         return told
+
+    def concluded(self, job_id: str) -> JobRecord:
+        """Return the record of a job that is over, whether anybody is told or not."""
+
+        def found() -> JobRecord | None:
+            self.work()
+            record = self.runs.record(job_id)
+            return record if record is not None and record.job.state.is_over else None
+
+        record = wait_until(found, what=f"the end of job {job_id}")
+        assert record is not None
+        return record
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Return the outcomes that were sent so far."""

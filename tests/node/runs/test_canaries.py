@@ -18,8 +18,7 @@ import pytest
 
 from fedmon.common.wire.runs import JobStatus
 from fedmon.node.runs.release import rounded
-from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, granted, offered
-from tests.node.runs.run_desks import Bench, bench, envelope
+from tests.node.runs.run_desks import MANY_JOBS, QUIET, Bench, bench, envelope
 from tests.support.waiting import wait_until
 
 TEXT = "Zoe Quill born 1931-07-19 lives at 47 Xylophone Mews; HIV positive; sister of Quentin Quill of Oxton"
@@ -51,15 +50,8 @@ CANARIES = {
     "row": Canary("return {'row': row}"),
     "numbers": Canary("return {'numbers': numbers}"),
     "numbers as names": Canary("return {str(number): 0 for number in numbers}"),
-    "doubles": Canary("return {'numbers': np.array(numbers)}"),
-    "singles": Canary("return {'numbers': np.array(numbers, dtype='f4')}"),
-    "integers": Canary("return {'numbers': (np.array(numbers) * 100).astype('i8')}"),
     "complex": Canary("return {'numbers': np.array(numbers[:6]) + 1j * np.array(numbers[6:])}"),
     "bytes": Canary("return {'numbers': np.frombuffer(data, dtype='u1')}"),
-    "bytes in a square": Canary("return {'numbers': np.frombuffer(data, dtype='u1').reshape(10, -1)}"),
-    "code points": Canary("return {'numbers': list(data)}"),
-    "truths": Canary("return {'numbers': [bool(bit) for bit in bits]}"),
-    "array of truths": Canary("return {'numbers': np.array(bits, dtype=bool)}"),
     "nulls": Canary("return {'numbers': [None if bit else 0 for bit in bits]}"),
     "empty containers": Canary("return {'numbers': [[] if bit else {} for bit in bits]}"),
     "lengths of lists": Canary("return {'numbers': [[0] * byte for byte in data]}"),
@@ -100,12 +92,9 @@ CANARIES = {
     "a result that cannot travel": Canary("return {'rows': {text: object()}}", "invalid-result"),
     # through texts
     "text": Canary("return {'rows': text}"),
-    "pieces of text": Canary("return {'rows': [text[at:at + 8] for at in range(0, len(text), 8)]}"),
-    "letters": Canary("return {'rows': list(text)}"),
     "text in base64": Canary("return {'rows': base64.b64encode(data).decode()}"),
     "array of texts": Canary("return {'rows': np.array([text])}"),
     "array of bytes": Canary("return {'rows': np.array([data[at:at + 10] for at in range(0, len(data), 10)])}"),
-    "array of letters": Canary("return {'rows': np.array(list(text))}"),
     "names in each other": Canary("return {text[:60]: {text[60:]: 1}}"),
     "names in hexadecimal": Canary("return {'x' + data[at:at + 15].hex(): 0 for at in range(0, len(data), 15)}"),
     "what it prints": Canary("print(text, numbers)\nprint(text, file=sys.stderr)\nreturn {}", "succeeded"),
@@ -142,11 +131,6 @@ CANARIES = {
         "context.report(step=int.from_bytes(data[:6]), loss=0)\nreturn {}", "succeeded", "a scalar"
     ),
     # through types of errors
-    "the type of an error": Canary("raise type(text, (Exception,), {})()", "failed"),
-    "a type that claims to be numpy's": Canary(
-        "raise type(text, (Exception,), {'__module__': 'numpy.linalg'})()", "failed"
-    ),
-    "the message of an error": Canary("raise ValueError(text)", "failed"),
     "the text of an exit": Canary("sys.exit(text)", "failed"),
     "a type that is built in": Canary(
         "raise [KeyError, ValueError][bits[0]]()", "failed", "the type of an error"
@@ -178,8 +162,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     cells = [",".join([f"patient {at}", *(["1.5"] * 12)]) for at in range(ROWS)]
     cells[17] = ",".join([TEXT, *map(str, NUMBERS)])
     with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
-        dataset_id = offered(node, "\n".join([names, *cells]) + "\n")
-        granted(node, scalars=("loss",))
+        dataset_id = node.offer("patients", table="\n".join([names, *cells]) + "\n")
         site = Site(node, {})
 
         def has_room() -> bool:
@@ -188,7 +171,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
         for name, canary in CANARIES.items():
             body = textwrap.indent(textwrap.dedent(canary.body).strip(), " " * 8)
-            site.jobs[name] = begun(node, f"{HEAD}{body}\n".encode(), dataset_id)
+            source = f"{HEAD}{body}\n".encode()
+            node.approve(source, scalars=("loss",))
+            site.jobs[name] = node.begin(source, dataset_id)
             wait_until(has_room, what=f"the end of {name}")
         yield site
 
@@ -213,10 +198,6 @@ def needles() -> set[str]:
     spelled = [TEXT, TEXT[::-1], data.hex(), base64.b64encode(data).decode(), codecs.encode(TEXT, "rot13")]
     pieces = {text[at : at + 12] for text in spelled for at in range(len(text) - 11)}
     return pieces | {str(number) for number in (*NUMBERS, *map(rounded, NUMBERS))}
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(CANARIES) >= 40
 
 
 @pytest.mark.parametrize("name", CANARIES)

@@ -19,8 +19,7 @@ from fedmon.common.wire.runs import JobStatus, Stop
 from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.service import UNSENT
 from tests.node.owner.owner_desks import desk_of, done
-from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, granted, offered, outcome, owner
-from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope
+from tests.node.runs.run_desks import ALICE, MANY_JOBS, QUIET, Bench, bench, digest, envelope
 from tests.support.historic_repository import HistoricRepository
 from tests.support.waiting import wait_until
 
@@ -45,20 +44,19 @@ ARRAY = b"import numpy\n" + RETURNS.replace(b'context.arguments["result"]', b'{"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("gate") / "n"
     with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as opened:
-        offered(opened, TABLE)
         yield opened
 
 
 def patients(node: Bench) -> str:
-    return node.local.registers.datasets.get("patients").dataset_id
+    return node.offer("patients", table=TABLE)
 
 
 def returned(node: Bench, result: dict[str, Any]) -> str:
-    return begun(node, RETURNS, patients(node), arguments={"result": result})
+    return node.begin(RETURNS, patients(node), arguments={"result": result})
 
 
 def ledger(node: Bench) -> dict[str, int]:
-    (row,) = done(owner(node), "released")["released"]
+    (row,) = node.owner("released")["released"]
     return {name: row[name] for name in ("results", "size_bytes", "numbers", "scalars")}
 
 
@@ -87,21 +85,21 @@ def test_a_held_result_is_told_without_a_byte_of_it(node: Bench) -> None:
 
 def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
     job_id = returned(node, LARGE)
-    outcome(node, job_id, held=True)
-    desk = owner(node)
-    shown = done(desk, "result-show", job_id=job_id[:30])
+    node.held(job_id)
+    shown = node.owner("result-show", job_id=job_id[:30])
     sha256 = shown["result"]["result"]["sha256"]
     assert digest(Path(shown["file"]).read_bytes()) == sha256
 
     for wrong in ("", "0" * 64):
         with pytest.raises(ConflictError, match="look at it again"):
-            done(desk, "result-decide", job_id=job_id, release=True, sha256=wrong)
-    before = ledger(node)
-    done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256, note="sums only")
-    told = outcome(node, job_id)
+            node.owner("result-decide", job_id=job_id, release=True, sha256=wrong)
+    before, moment = ledger(node), utc_now()
+    node.owner("result-decide", job_id=job_id, release=True, sha256=sha256, note="sums only")
+    told = node.outcome(job_id)
 
     assert (told["job"]["state"], told["result"]["json"]) == ("succeeded", '{"numbers":[1,2,3,4]}')
     assert told["job"]["reason"] == "released by the owner of the node: sums only"
+    assert job_id not in node.runs.register.ended_before(moment)  # it is kept from its release on
     assert ledger(node) == {
         "results": before["results"] + 1,
         "size_bytes": before["size_bytes"] + len('{"numbers":[1,2,3,4]}'),
@@ -111,56 +109,49 @@ def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
     (line,) = [line for line in node.audit("result-release") if line["job"] == job_id]
     assert (line["by"], line["note"], line["result_sha256"], line["numbers"]) == ("eve", "sums only", sha256, 4)
     with pytest.raises(NotFoundError):
-        done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
+        node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
 
 
 def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(node: Bench) -> None:
-    job_id = begun(node, ARRAY, patients(node))
-    outcome(node, job_id, held=True)
-    desk = owner(node)
-    before = done(desk, "released")
-    held = done(desk, "result-show", job_id=job_id)["result"]
+    job_id = node.begin(ARRAY, patients(node))
+    node.held(job_id)
+    before = node.owner("released")
+    held = node.owner("result-show", job_id=job_id)["result"]
 
     with pytest.raises(ConflictError, match="no file repository"):
-        done(desk, "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+        node.owner("result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
     node.work()
 
     # Its bytes alone would fit.
     assert held["result"]["bytes"] < INLINE_BYTES
-    assert done(desk, "released") == before
+    assert node.owner("released") == before
     assert job_id not in {line["job"] for line in node.audit("result-release")}
-    assert job_id in {each["job_id"] for each in done(desk, "result-list")["results"]}
+    assert job_id in {each["job_id"] for each in node.owner("result-list")["results"]}
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
-
-
-def test_a_note_is_as_long_as_travels(node: Bench) -> None:
-    job_id = returned(node, LARGE)
-    outcome(node, job_id, held=True)
-
-    with pytest.raises(InvalidInputError, match="20000 characters; at most 16384"):
-        done(owner(node), "result-decide", job_id=job_id, release=False, note="x" * 20_000)
 
 
 def test_a_withheld_result_never_leaves(node: Bench) -> None:
     job_id = returned(node, LARGE)
-    outcome(node, job_id, held=True)
+    node.held(job_id)
 
-    done(owner(node), "result-decide", job_id=job_id, release=False, note="too few patients")
-    told = outcome(node, job_id)
+    with pytest.raises(InvalidInputError, match="20000 characters; at most 16384"):
+        node.owner("result-decide", job_id=job_id, release=False, note="x" * 20_000)
+    node.owner("result-decide", job_id=job_id, release=False, note="too few patients")
+    told = node.outcome(job_id)
 
     assert (told["job"]["state"], told["result"]) == ("withheld", None)
     assert told["job"]["reason"] == "the owner of the node withholds the result: too few patients"
     assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
-    assert job_id not in {each["job_id"] for each in done(owner(node), "result-list")["results"]}
+    assert job_id not in {each["job_id"] for each in node.owner("result-list")["results"]}
 
 
 def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
         quotas = node.local.registers.quotas
         assert quotas.kept_bytes(ALICE) == 0
-        jobs = [begun(node, RETURNS, arguments={"result": {"numbers": [9] * 2_000}}) for _ in range(2)]
+        jobs = [node.begin(RETURNS, arguments={"result": {"numbers": [9] * 2_000}}) for _ in range(2)]
         for job_id in jobs:
-            outcome(node, job_id, held=True)
+            node.held(job_id)
         node.runs.purge()
         assert quotas.kept_bytes(ALICE) > 8_000
 
@@ -169,8 +160,8 @@ def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_p
         quotas = node.local.registers.quotas
         before = quotas.kept_bytes(ALICE)
         assert before > 8_000
-        done(owner(node), "result-decide", job_id=jobs[0], release=False)
-        outcome(node, jobs[0])
+        node.owner("result-decide", job_id=jobs[0], release=False)
+        node.outcome(jobs[0])
         node.local.registers.database.execute(
             "UPDATE runs SET ended = '2020-01-01T00:00:00' WHERE job_id = ?", (jobs[0],)
         )
@@ -180,8 +171,8 @@ def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_p
 
 def test_files_of_jobs_that_are_kept_for_ever_are_not_removed(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": math.inf}) as node:
-        job_id = begun(node, RETURNS, arguments={"result": LARGE})
-        outcome(node, job_id)
+        job_id = node.begin(RETURNS, arguments={"result": LARGE})
+        node.outcome(job_id)
         node.local.registers.database.execute("UPDATE runs SET ended = '2000-01-01T00:00:00'")
 
         node.runs.purge()
@@ -191,11 +182,11 @@ def test_files_of_jobs_that_are_kept_for_ever_are_not_removed(tmp_path: Path) ->
 
 def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
     job_id = returned(node, LARGE)
-    outcome(node, job_id, held=True)
+    node.held(job_id)
 
     assert node.ask(Stop(job_id=job_id, **envelope()))["job"]["state"] == "held"
     with pytest.raises(ConflictError, match="results withhold"):
-        done(owner(node), "run-stop", job_id=job_id)
+        node.owner("run-stop", job_id=job_id)
     node.runs.plan_withdrawn(digest(RETURNS))
     node.runs.purge()
     node.work()
@@ -205,19 +196,18 @@ def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
 
 def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> None:
     job_id = returned(node, LARGE)
-    outcome(node, job_id, held=True)
-    desk = owner(node)
-    sha256 = done(desk, "result-show", job_id=job_id)["result"]["result"]["sha256"]
+    node.held(job_id)
+    sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
     (node.path / "runs" / job_id / "result").write_bytes(b'{"numbers":[1,2,3,5]}')
 
-    done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
-    told = outcome(node, job_id)
+    node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
+    told = node.outcome(job_id)
 
     assert (told["job"]["state"], told["result"]) == ("invalid-result", None)
 
 
 def test_failures_leave_in_every_mode_with_their_kind_alone(node: Bench) -> None:
-    told = node.over(begun(node, RETURNS, patients(node)))
+    told = node.over(node.begin(RETURNS, patients(node)))
 
     assert (told["job"]["state"], told["job"]["problem"]) == (
         "failed", {"type": "KeyError", "message": None, "traceback": None},
@@ -226,49 +216,38 @@ def test_failures_leave_in_every_mode_with_their_kind_alone(node: Bench) -> None
 
 def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
-        dataset_id, small = offered(node, TABLE), offered(node, "age\n30\n", "few")
-        undeclared = begun(node, RETURNS, dataset_id, arguments={"result": {}})
-        outcome(node, undeclared)
-        granted(node, scalars=("loss",), values=4)
-        declared, few = (begun(node, RETURNS, each, arguments={"result": LARGE}) for each in (dataset_id, small))
+        dataset_id, small = patients(node), node.offer("few", table="age\n30\n")
+        undeclared = node.begin(RETURNS, dataset_id, arguments={"result": {}})
+        declaring = RETURNS + b"# declared\n"
+        node.approve(declaring, scalars=("loss",), values=4)
+        declared, few = (node.begin(declaring, each, arguments={"result": LARGE}) for each in (dataset_id, small))
 
-        assert outcome(node, declared)["job"]["scalars"] == 1
-        assert outcome(node, few, held=True)["job"]["reason"].startswith("the dataset has fewer than 20 rows: ")
+        assert node.outcome(undeclared)["job"]["scalars"] == 0
+        (logged,) = node.owner("run-show", job_id=undeclared)["logged"]
+        assert "declared names" in logged
+        assert node.outcome(declared)["job"]["scalars"] == 1
+        assert node.held(few)["job"]["reason"].startswith("the dataset has fewer than 20 rows: ")
         assert {one["job_id"]: one["values"] for one in node.scalars()} == {declared: {"loss": 0.123457}}
-        assert [row["scalars"] for row in done(owner(node), "released")["released"]] == [1]
+        assert [row["scalars"] for row in node.owner("released")["released"]] == [1]
 
 
-def test_without_a_grant_no_scalar_leaves_a_closed_gate(node: Bench) -> None:
-    told = node.over(returned(node, {}))
+def test_in_mode_auto_everything_leaves_as_it_is(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "auto"}) as node:
+        told = node.over(node.begin(RETURNS, arguments={"result": {"mean": 1 / 3}}))
 
-    assert told["job"]["scalars"] == 0
-    assert node.scalars() == []
-    (logged,) = done(owner(node), "run-show", job_id=told["job"]["job_id"])["logged"]
-    assert "declared names" in logged
-
-
-def test_in_mode_ask_every_result_waits_and_in_auto_none_does(tmp_path: Path) -> None:
-    states, reasons = {}, {}
-    for mode in ("ask", "auto"):
-        with bench(tmp_path / mode, metrics=QUIET, runs=MANY_JOBS, release={"mode": mode}) as node:
-            told = node.over(begun(node, RETURNS, arguments={"result": {"mean": 1 / 3}}))
-            states[mode], reasons[mode] = told["job"]["state"], told["job"]["reason"]
-            if mode == "auto":
-                assert json.loads(told["result"]["json"]) == {"mean": 1 / 3}
-                assert ledger(node) == {"results": 1, "size_bytes": 27, "numbers": 1, "scalars": 1}
-            assert done(owner(node), "status")["release"] == {"mode": mode, "held": int(mode == "ask")}
-
-    assert states == {"ask": "held", "auto": "succeeded"}
-    assert reasons["ask"].startswith("the owner decides about each result: ")
+        assert json.loads(told["result"]["json"]) == {"mean": 1 / 3}
+        assert [one["values"] for one in node.scalars()] == [{"loss": 0.123456789}]
+        assert ledger(node) == {"results": 1, "size_bytes": 27, "numbers": 1, "scalars": 1}
+        assert node.owner("status")["release"] == {"mode": "auto", "held": 0}
 
 
 def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path) -> None:
     # given two held results of a node that stops
     settings: dict[str, Any] = {"metrics": QUIET, "runs": MANY_JOBS, "release": {"mode": "ask"}}
     with bench(tmp_path / "n", **settings) as node:
-        jobs = [begun(node, RETURNS, arguments={"result": LARGE}) for _ in range(3)]
+        jobs = [node.begin(RETURNS, arguments={"result": LARGE}) for _ in range(3)]
         for job_id in jobs:
-            outcome(node, job_id, held=True)
+            node.held(job_id)
 
     # when its owner decides about them without it
     with desk_of(tmp_path / "n") as desk:
@@ -282,9 +261,9 @@ def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path)
 
     # then the next daemon sends the one, tells of the other, and still holds the third
     with bench(tmp_path / "n") as node:
-        assert outcome(node, jobs[0])["result"]["sha256"] == sha256
-        assert outcome(node, jobs[1])["job"]["reason"].endswith(": no")
-        assert [each["job_id"] for each in done(owner(node), "result-list")["results"]] == [jobs[2]]
+        assert node.outcome(jobs[0])["result"]["sha256"] == sha256
+        assert node.outcome(jobs[1])["job"]["reason"].endswith(": no")
+        assert [each["job_id"] for each in node.owner("result-list")["results"]] == [jobs[2]]
         assert ledger(node)["results"] == 1
     with bench(tmp_path / "n") as node:
         node.work()
@@ -296,33 +275,33 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
     # given a copy of the register from before the owner decided about two of three results
     folder = tmp_path / "n"
     with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
-        jobs = [begun(node, RETURNS, arguments={"result": LARGE}) for _ in range(3)]
+        jobs = [node.begin(RETURNS, arguments={"result": LARGE}) for _ in range(3)]
         for job_id in jobs:
-            outcome(node, job_id, held=True)
+            node.held(job_id)
         node.local.registers.database.copy(node.local.registers.audit.end)
-        late = begun(node, RETURNS, arguments={"result": LARGE})
-        outcome(node, late, held=True)
+        late = node.begin(RETURNS, arguments={"result": LARGE})
+        node.held(late)
         for job_id in (*jobs[:2], late):
-            sha256 = done(owner(node), "result-show", job_id=job_id)["result"]["result"]["sha256"]
-            done(owner(node), "result-decide", job_id=job_id, release=job_id != jobs[1], sha256=sha256, note="seen")
-            outcome(node, job_id)
+            sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
+            node.owner("result-decide", job_id=job_id, release=job_id != jobs[1], sha256=sha256, note="seen")
+            node.outcome(job_id)
 
     # when the register is lost
     (folder / "state.sqlite").write_bytes(b"")
 
     # then they do not wait again, and the owner is told of the one that the copy does not know
     with bench(folder) as node:
-        assert [each["job_id"] for each in done(owner(node), "result-list")["results"]] == [jobs[2]]
-        assert outcome(node, jobs[0])["job"]["reason"].endswith(": seen")
-        assert outcome(node, jobs[1])["job"]["state"] == "withheld"
+        assert [each["job_id"] for each in node.owner("result-list")["results"]] == [jobs[2]]
+        assert node.outcome(jobs[0])["job"]["reason"].endswith(": seen")
+        assert node.outcome(jobs[1])["job"]["state"] == "withheld"
         assert ledger(node)["results"] == 1
-        assert f"before you release one: {late}" in done(owner(node), "status")["restored"]["report"]
+        assert f"before you release one: {late}" in node.owner("status")["restored"]["report"]
 
 
 def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": 60}, release={"mode": "ask"}) as node:
-        job_id = begun(node, RETURNS, arguments={"result": LARGE})
-        outcome(node, job_id, held=True)
+        job_id = node.begin(RETURNS, arguments={"result": LARGE})
+        node.held(job_id)
         node.runs.purge()
         node.work()
         assert (node.path / "runs" / job_id / "result").exists()
@@ -339,45 +318,12 @@ def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: 
 
         node.runs._begun -= datetime.timedelta(minutes=2)
         node.runs.purge()
-        told = outcome(node, job_id)
+        told = node.outcome(job_id)
 
         assert (told["job"]["state"], told["result"]) == ("withheld", None)
         assert told["job"]["reason"].endswith(": not decided within 60.0 s")
         assert (node.path / "runs" / job_id / "result").exists()  # from now on it is kept as that of any other job
         assert node.audit("result-withhold")[0]["by"] == "fedmon"
-
-
-def test_a_released_result_is_kept_from_its_release_on(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
-        job_id = begun(node, RETURNS, arguments={"result": LARGE})
-        outcome(node, job_id, held=True)
-        before = utc_now()
-        desk = owner(node)
-        sha256 = done(desk, "result-show", job_id=job_id)["result"]["result"]["sha256"]
-        done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
-        outcome(node, job_id)
-
-        assert node.runs.register.ended_before(before) == []
-
-
-def test_a_large_result_goes_through_the_repository_once_it_is_released(tmp_path: Path) -> None:
-    with HistoricRepository() as repository:
-        settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
-        ask = {"mode": "ask"}
-        with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=settings) as node:
-            job_id = begun(node, GRID)
-            reason = outcome(node, job_id, held=True)["job"]["reason"]
-            shown = done(owner(node), "result-show", job_id=job_id)
-            assert repository.files == {}
-
-            sha256 = shown["result"]["result"]["sha256"]
-            done(owner(node), "result-decide", job_id=job_id, release=True, sha256=sha256)
-            result = outcome(node, job_id)["result"]
-
-            assert reason.startswith("the owner decides about each result; more than 1048576 bytes: ")
-            stored = repository.files["/" + result["url"].removeprefix(repository.url)]
-            assert digest(stored) == sha256 == result["sha256"]
-            assert ledger(node)["numbers"] == 150_000
 
 
 def test_a_released_result_that_cannot_be_stored_is_held_again(
@@ -389,34 +335,34 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
         gone = {"url": "http://127.0.0.1:1/upload", "allowed_urls": ["http://127.0.0.1:1/"]}
         ask = {"mode": "ask"}
         with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=gone) as node:
-            job_id = begun(node, GRID)
-            outcome(node, job_id, held=True)
-            desk = owner(node)
-            shown = done(desk, "result-show", job_id=job_id)["result"]
+            job_id = node.begin(GRID)
+            node.held(job_id)
+            shown = node.owner("result-show", job_id=job_id)["result"]
+            assert shown["reason"].startswith("the owner decides about each result; more than 1048576 bytes: ")
 
             # when the repository does not answer, it waits for its owner again, who is told why
             def is_held_again() -> bool:
                 node.work()
-                return bool(done(desk, "result-list")["results"])
+                return bool(node.owner("result-list")["results"])
 
             for _ in range(2):
-                done(desk, "result-decide", job_id=job_id, release=True, sha256=shown["result"]["sha256"])
+                node.owner("result-decide", job_id=job_id, release=True, sha256=shown["result"]["sha256"])
                 wait_until(is_held_again, what="the result")
-            held = done(desk, "result-show", job_id=job_id)["result"]
+            held = node.owner("result-show", job_id=job_id)["result"]
             assert held["reason"] == shown["reason"].replace(": ", f"; {UNSENT}: ")
             assert f"the released result of job {job_id} is held again: " in caplog.text
-            assert done(desk, "released")["released"] == []
-
-            # without one it is not released at all
-            node.settings = msgspec.structs.replace(node.settings, repository=RepositorySettings())
-            with pytest.raises(ConflictError, match="no file repository"):
-                done(owner(node), "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+            assert node.owner("released")["released"] == []
 
             # and once the repository is there it leaves
+            assert repository.files == {}
             node.settings = msgspec.structs.replace(
                 node.settings, repository=msgspec.convert(settings, RepositorySettings)
             )
             node.runs.follow(node.settings)
-            done(owner(node), "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
-            assert outcome(node, job_id)["job"]["state"] == "succeeded"
-            assert ledger(node)["results"] == 1
+            node.owner("result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+            told = node.outcome(job_id)
+            stored = repository.files["/" + told["result"]["url"].removeprefix(repository.url)]
+            assert told["job"]["state"] == "succeeded"
+            assert digest(stored) == held["result"]["sha256"] == told["result"]["sha256"]
+            released = ledger(node)
+            assert (released["results"], released["numbers"]) == (1, 150_000)

@@ -16,8 +16,7 @@ from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.runs.folder import ORDER, JobFolder
 from fedmon.node.runs.register import JobRegister, stop_jobs_of
-from fedmon.node.runs.service import ActiveJob
-from tests.node.runs.run_desks import PLAN, Bench, bench, envelope, run
+from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, envelope, run
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -41,27 +40,20 @@ REPORTS = WAITS.replace(b"time.sleep(60)", b"[(time.sleep(0.1), context.report(l
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
-    with bench(folder, metrics={"enabled": False}, runs={"max_jobs": 4}) as opened:
+    with bench(folder, metrics=QUIET, runs={"max_jobs": 4}) as opened:
         yield opened
 
 
-def begun(node: Bench, job_id: str) -> ActiveJob:
-    """Wait until the plan of a job has reported."""
+def begun(node: Bench) -> str:
+    """Begin a job that waits, and return its id once it has reported."""
+    job_id = node.begin(WAITS)
 
-    def found() -> ActiveJob | None:
+    def has_reported() -> bool:
         node.work()
-        going = node.runs._active[job_id]
-        return going if going.job.scalars else None
+        return bool(node.runs._active[job_id].job.scalars)
 
-    going = wait_until(found, what="a report of the plan")
-    assert going is not None
-    return going
-
-
-def is_gone(node: Bench, job_id: str) -> bool:
-    """Look after all jobs, and tell whether this one is over."""
-    node.work()
-    return job_id not in node.runs._active
+    wait_until(has_reported, what="a report of the plan")
+    return job_id
 
 
 def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(node: Bench) -> None:
@@ -86,11 +78,10 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
 
 
 def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics={"enabled": False}) as node:  # where no other job has ended
+    with bench(tmp_path / "n", metrics=QUIET) as node:  # where no other job has ended
         node.work()
-        job_id = new_id()
 
-        node.ask(run(node.approve(REPORTS, "reports"), job_id=job_id))
+        job_id = node.begin(REPORTS)
         wait_until((node.path / "runs" / job_id / "ending.json").exists, what="the end of the plan")
         waiting = len(node.handed_over)
         outcome = node.over(job_id)
@@ -100,9 +91,7 @@ def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None
 
 def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
     # given a job of alice
-    sha256, job_id = node.approve(WAITS, "waits"), new_id()
-    node.ask(run(sha256, job_id=job_id))
-    begun(node, job_id)
+    job_id = begun(node)
 
     # when bob asks about it, stops it, and stops one that is not there
     seen = node.ask(JobStatus(job_id=job_id, **envelope("bob")))
@@ -121,20 +110,15 @@ def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
 
 
 def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node: Bench) -> None:
-    sha256, first, second = node.approve(WAITS, "waits"), new_id(), new_id()
-    for job_id in (first, second):
-        node.ask(run(sha256, job_id=job_id))
-        begun(node, job_id)
+    jobs = [begun(node) for _ in range(2)]
 
-    stop_jobs_of(sha256, JobRegister(node.local.registers.database), node.path / "runs")
+    stop_jobs_of(digest(WAITS), JobRegister(node.local.registers.database), node.path / "runs")
 
-    assert {node.over(job_id)["job"]["state"] for job_id in (first, second)} == {"plan-rejected"}
+    assert {node.over(job_id)["job"]["state"] for job_id in jobs} == {"plan-rejected"}
 
 
 def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
-    sha256, job_id = node.approve(PLAN + b"# fails without data\n"), new_id()
-    node.ask(run(sha256, job_id=job_id))
-    outcome = node.over(job_id)
+    outcome = node.over(node.begin(PLAN + b"# fails without data\n"))
 
     assert outcome["job"]["state"] == "failed"
     assert outcome["job"]["problem"] == {"type": "AttributeError", "message": None, "traceback": None}
@@ -148,16 +132,14 @@ def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
 
 def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -> None:
     # given a job whose researcher is taken off the list while it runs
-    sha256, job_id = node.approve(WAITS, "waits"), new_id()
-    node.ask(run(sha256, job_id=job_id))
-    begun(node, job_id)
+    job_id = begun(node)
     policy = node.local.policy
     rules = policy.settings
     policy.follow(msgspec.structs.replace(rules, researchers=()))
     try:
         # when it ends
         node.runs.stop_by_owner(job_id, by="owner")
-        wait_until(lambda: is_gone(node, job_id), what="the end of the job")
+        node.concluded(job_id)
         assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]
     finally:
         policy.follow(rules)
@@ -169,10 +151,7 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
 
 def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> None:
     # given outcomes that wait for somebody, as many as there are jobs at a time
-    sha256 = node.approve(PLAN + b"# fails without data as well\n")
-    jobs = [new_id() for _ in range(4)]
-    for job_id in jobs:
-        node.ask(run(sha256, job_id=job_id, by="carol"))
+    jobs = [node.begin(PLAN + b"# fails without data as well\n", by="carol") for _ in range(4)]
     for job_id in jobs:
         node.over(job_id)
 
@@ -189,7 +168,7 @@ def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> 
 
 def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_path: Path) -> None:
     # given a node that has not looked yet
-    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
         sha256, dataset_id, jobs = node.approve(), node.offer(), [new_id(), new_id()]
 
         # when two jobs are asked for, one of which is stopped before the node has looked
@@ -203,9 +182,8 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
 
 
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}, runs={"python": "/bin/false"}) as node:
-        job_id = new_id()
-        node.ask(run(node.approve(), job_id=job_id))
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET, runs={"python": "/bin/false"}) as node:
+        job_id = node.begin()
         node.runs.start_up()
 
         job = node.over(job_id)["job"]
@@ -246,10 +224,9 @@ def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path
 
 
 def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
-        sha256, jobs = node.approve(WAITS, "waits"), [new_id(), new_id()]
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+        jobs = [node.begin(WAITS) for _ in range(2)]
         for job_id in jobs:
-            node.ask(run(sha256, job_id=job_id))
             node.runs._active[job_id].change(scalars=7)
         execute, register = node.local.registers.database.execute, node.runs.register
         execute(
@@ -269,7 +246,7 @@ def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_p
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
     # given a node that dies between the commit and the start: what comes after the commit never happens
     job_id = new_id()
-    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
+    with bench(tmp_path / "n", metrics=QUIET) as node:
         sha256 = node.approve(WAITS, "waits")
         with node.local.registers.database.transaction():
             node.runs.start(run(sha256, job_id=job_id))
@@ -286,12 +263,8 @@ def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_pa
 
 def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: Path) -> None:
     # given a node that stops while two jobs run, one of which ends before the next node begins
-    goes_on, ends = new_id(), new_id()
-    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
-        sha256 = node.approve(WAITS, "waits")
-        for job_id in (goes_on, ends):
-            node.ask(run(sha256, job_id=job_id))
-            begun(node, job_id)
+    with bench(tmp_path / "n", metrics=QUIET) as node:
+        goes_on, ends = begun(node), begun(node)
         reports = len(node.scalars())
     folder = JobFolder(tmp_path / "n" / "runs" / ends)
     assert folder.stop(JobState.STOPPED, "asked to end")
@@ -308,15 +281,12 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
 
 
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
-    sha256, before, after = node.approve(WAITS, "waits"), new_id(), new_id()
-    node.ask(run(sha256, job_id=before))
-    begun(node, before)
+    before = begun(node)
     launcher = node.runs.launcher._process
     assert launcher is not None
 
     launcher.kill()
-    node.ask(run(sha256, job_id=after))
-    begun(node, after)
+    after = begun(node)
 
     for job_id in (before, after):
         node.ask(Stop(job_id=job_id, **envelope()))
@@ -325,10 +295,8 @@ def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
 
 def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> None:
     # given a job whose register was lost
-    job_id = new_id()
-    with bench(tmp_path / "n", metrics={"enabled": False}) as node:
-        node.ask(run(node.approve(WAITS, "waits"), job_id=job_id))
-        begun(node, job_id)
+    with bench(tmp_path / "n", metrics=QUIET) as node:
+        job_id = begun(node)
     for file in (tmp_path / "n").glob("state.sqlite*"):
         file.unlink()
 
