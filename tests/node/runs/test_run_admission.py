@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,13 +17,14 @@ from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
 from fedmon.node.runs import admission
 from fedmon.node.runs.admission import RunRefusedError
-from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
+from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with bench(tmp_path_factory.mktemp("node") / "n", metrics={"enabled": False}, runs={"max_jobs": 4}) as opened:
+    folder = tmp_path_factory.mktemp("node") / "n"
+    with bench(folder, is_ready=False, metrics=QUIET, runs={"max_jobs": 4}) as opened:
         opened.offer("cells", "cells", "blood")
         opened.offer("more", "more", "blood")
         yield opened
@@ -97,62 +97,6 @@ def test_tags_of_several_datasets_name_them(node: Bench, plan: str) -> None:
     assert "2 datasets of this node" in reason
     assert "'cells'" in reason
     assert "'more'" in reason
-
-
-def test_a_dataset_that_vanished_from_the_disk_is_said_to(node: Bench, plan: str) -> None:
-    dataset_id = node.offer(f"gone-{new_id()[-6:]}")
-    Path(node.local.registers.datasets.get(dataset_id).path).unlink()
-
-    reason = refused(node, code="failed", sha256=plan, dataset_id=dataset_id)
-
-    assert "this node cannot read" in reason
-    assert str(node.path) not in reason
-
-
-def _a_link_to_the_nodes_settings(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.parent.parent / "node.toml")
-
-
-def _a_folder_that_is_a_link(path: Path) -> None:
-    folder = path.parent
-    folder.rename(f"{folder}-before")
-    folder.symlink_to(f"{folder}-before")
-
-
-def _a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("put", "says"),
-    [
-        (_a_link_to_the_nodes_settings, "now leads through a link"),
-        (_a_folder_that_is_a_link, "now leads through a link"),
-        (_a_pipe, "as a dataset of type 'csv' now"),
-        (_a_folder, "as a dataset of type 'csv' now"),
-    ],
-)
-def test_what_was_put_in_the_place_of_a_dataset_is_given_to_no_plan(
-    node: Bench, plan: str, put: Callable[[Path], None], says: str
-) -> None:
-    name = f"swapped-{new_id()[-6:]}"
-    table = node.path / f"folder-{name}" / "table.csv"
-    table.parent.mkdir()
-    table.write_text("a,b\n1,2\n")
-    node.local.registers.datasets.add(table, name=name, data_type="csv", tags=[name])
-    put(table)
-
-    reason = refused(node, code="failed", sha256=plan, tags=[name])
-
-    assert says in reason
-    assert str(node.path) not in reason
 
 
 def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Bench, plan: str) -> None:
