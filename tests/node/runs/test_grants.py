@@ -165,11 +165,6 @@ def test_a_run_is_admitted_by_its_grant_or_told_how_it_is_outside(row: int, gran
     assert ward.node.audit("run-refused")[-1]["code"] == "outside-grant"
 
 
-def test_two_hundred_combinations_are_in_the_table() -> None:
-    assert {len(letters) for *_, letters in TABLE} == {len(GRANTS)}
-    assert len(TABLE) * len(GRANTS) == 200
-
-
 def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> None:
     source = DECLARING.format(name="more bins")
     sha256 = digest(source.encode())

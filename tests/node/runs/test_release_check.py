@@ -212,16 +212,6 @@ def test_floats_are_rounded_wherever_they_are_and_nothing_else_changes() -> None
     assert found["whole"].tolist() == [123456789]
 
 
-def test_numpy_reads_a_rounded_result() -> None:
-    kind, content = parcel({"grid": np.full((2, 2), math.pi)})
-
-    leaves = check(memoryview(content), *parcels.contents(kind, memoryview(content)), OPEN).content
-
-    assert leaves is not None
-    with np.load(io.BytesIO(leaves)) as file:
-        assert file["0"].tolist() == [[3.14159] * 2] * 2
-
-
 def test_nothing_hides_in_the_spelling_of_a_result_or_in_a_nan() -> None:
     loud = b'{ "mean":1.50e0 ,\t"\\u0072ows" : 3  }'
     nan = np.frombuffer(b"\x15\xcd\x5b\x07\x00\x00\xf8\x7f")
@@ -298,13 +288,3 @@ def test_scalars_leave_rounded_by_declared_names_and_one_a_second(tmp_path: Path
     assert len(told) == 1
     assert "declared names" in told[0]
     assert "Zoe" not in told[0]
-
-
-def test_without_rules_every_scalar_leaves(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / EVENTS, mono=0.0)
-
-    log.report(100.0, {"anything": math.pi}, 2**53, mono=0.0)
-
-    (event,) = JobFolder(tmp_path).events().events
-    assert isinstance(event, Reported)
-    assert (event.values, event.step) == ({"anything": math.pi}, 2**53)
