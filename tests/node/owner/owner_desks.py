@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.clock import seconds_from_now
-from fedmon.common.ids import new_id
 from fedmon.common.settings.sources import load_node
-from fedmon.common.wire.messages import Approval
 from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.registers.state import Registers
+from tests.support.envelopes import approval
 from tests.support.node_process import write_node_folder
 
 PLAN = b"rate = 0.1\nepochs = 3\n"
@@ -44,19 +41,7 @@ def running_node(**parts: Any) -> RunningNode:
 
 def ask_approval(desk: OwnerCommands, source: bytes = PLAN, *, name: str = "logistic", by: str = "alice") -> str:
     """Have a researcher ask for a plan's approval; returns the plan's id."""
-    digest = hashlib.sha256(source).hexdigest()
-    request = Approval(
-        researcher_id=by,
-        id=new_id(),
-        session="s",
-        sequence=0,
-        expires=seconds_from_now(60),
-        name=name,
-        description="A model.",
-        sha256=digest,
-        size_bytes=len(source),
-        source=source.decode(),
-    )
+    request = approval(source, by=by, name=name, description="A model.")
     return desk.registers.plans.request(request, source).plan_id
 
 

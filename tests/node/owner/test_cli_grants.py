@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.wire.messages import Approval, TrainingPlanStatus
+from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_workers import check_source
 from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
-from tests.node.runs.run_desks import Bench, bench, digest, envelope
+from tests.node.runs.run_desks import Bench, bench, digest
+from tests.support.envelopes import approval, envelope
 
 PLAN = b"""from fedmon import TrainingPlan
 
@@ -101,10 +101,9 @@ def test_the_note_to_one_researcher_is_told_to_no_other(tmp_path: Path) -> None:
     folder, sha256 = tmp_path / "n", digest(PLAN)
 
     def notes(node: Bench, researcher_id: str) -> list[str]:
-        sent: dict[str, Any] = {"sha256": sha256, "size_bytes": len(PLAN), "source": PLAN.decode()}
-        approval = Approval(name="bins", description="", **sent, **envelope(researcher_id))
+        asked = approval(PLAN, by=researcher_id, name="bins")
         status = TrainingPlanStatus(sha256=sha256, **envelope(researcher_id))
-        return [node.ask(approval)["note"], node.ask(status)["note"]]
+        return [node.ask(asked)["note"], node.ask(status)["note"]]
 
     with bench(folder, is_ready=False) as before:
         assert notes(before, "alice") == ["", ""]

@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import ConflictError, NotFoundError
-from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
+from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.outbox import Outbox
+from tests.support.envelopes import approval
 
 SOURCES = st.sampled_from([b"x = 1\n", b"x = 1", b"x = 2\n"])
 RESEARCHERS = st.sampled_from(["r", "s"])
@@ -55,20 +55,7 @@ class PlanLifecycle(RuleBasedStateMachine):
 
     @rule(source=SOURCES, researcher=RESEARCHERS)
     def request(self, source: bytes, researcher: str) -> None:
-        digest = hashlib.sha256(source).hexdigest()
-        plan = self.plans.request(
-            Approval(
-                researcher_id=researcher,
-                id="one",
-                session="s",
-                sequence=1,
-                expires=seconds_from_now(60),
-                name="plan",
-                sha256=digest,
-                size_bytes=len(source),
-            ),
-            source,
-        )
+        plan = self.plans.request(approval(source, by=researcher), source)
         status = self.model.setdefault(source, (PlanStatus.PENDING, ""))
         asked = self.requesters.setdefault(source, [])
         if researcher not in asked:

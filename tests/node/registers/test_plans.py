@@ -11,18 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 
-from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plans import CodeCheck, PlanRegister, PlanType
 from fedmon.node.requests.audit import Audit, verify
 from fedmon.node.requests.effects import Effects
+from tests.support.envelopes import approval
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
 SOURCE = b"class Plan:\n    pass\n"
@@ -31,7 +30,7 @@ OTHER_LAYOUT = b"class Plan: pass  # same code\n"
 REQUEST_AND_DECIDE_FOR_EVER = """
 import hashlib, itertools, sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.requests.audit import Audit
@@ -77,19 +76,8 @@ def plans(database: Database, audit: Audit, tmp_path: Path) -> PlanRegister:
     return PlanRegister(database, tmp_path / "plans", audit=audit)
 
 
-def _approval(source: bytes = SOURCE, **fields: object) -> Approval:
-    request = Approval(
-        researcher_id="r",
-        id="one",
-        session="s",
-        sequence=1,
-        expires=seconds_from_now(60),
-        name="plan",
-        sha256=hashlib.sha256(source).hexdigest(),
-        size_bytes=len(source),
-        source=source.decode(),
-    )
-    return msgspec.structs.replace(request, **fields)
+def _approval(source: bytes = SOURCE, **fields: Any) -> Approval:
+    return approval(source, **{"by": "r", "name": "plan", **fields})
 
 
 def _audited(folder: Path) -> list[dict[str, object]]:

@@ -17,7 +17,8 @@ from fedmon.common.wire.messages import Ack, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Throttle
-from tests.node.runs.run_desks import Bench, bench, envelope
+from tests.node.runs.run_desks import Bench, bench
+from tests.support.envelopes import envelope
 from tests.support.node_process import NO_RUNS
 from tests.support.waiting import wait_until
 

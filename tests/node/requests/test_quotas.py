@@ -19,15 +19,16 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.wire import topics
-from fedmon.common.wire.messages import Approval, Monitor, Ping, PlanStatus
+from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
 from fedmon.node.registers.database import timestamp
 from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Window
 from fedmon.researcher.asking.outcome import Outcome, OutcomeStatus
 from fedmon.researcher.federation import Federation
 from tests.node.owner.owner_shell import told
-from tests.node.runs.run_desks import ALICE, Bench, bench, envelope, run
+from tests.node.runs.run_desks import ALICE, Bench, bench, run
 from tests.support.brokers import Broker
+from tests.support.envelopes import approval, envelope
 from tests.support.fedbiomed4 import V4Researcher
 from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
@@ -55,12 +56,6 @@ SOURCES = [
 def ward(folder: Path, broker: Broker, **quota: float) -> Path:
     """Write the folder of a node with these quotas that runs nothing."""
     return write_node_folder(folder, node_id="ward", url=broker.url, runs=NO_RUNS, quota=quota)
-
-
-def asked_approval(source: str, by: str = ALICE, **fields: Any) -> Approval:
-    sha256 = hashlib.sha256(source.encode()).hexdigest()
-    given = envelope(by) | fields
-    return Approval(name="p", description="", sha256=sha256, size_bytes=len(source), source=source, **given)
 
 
 def use_of(folder: Path, who: str) -> dict[str, Any]:
@@ -94,33 +89,33 @@ def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(tmp_path
 
 def test_changes_are_counted_by_the_hour_and_over_restarts_and_a_repeat_is_none(tmp_path: Path) -> None:
     with small(tmp_path / "n", changes_per_hour=2) as node:
-        request = asked_approval("x = 1\n")
+        request = approval(b"x = 1\n")
         first = node.ask(request)
-        node.ask(asked_approval("x = 2\n"))
+        node.ask(approval(b"x = 2\n"))
 
-        busy = node.ask(asked_approval("x = 3\n"))
+        busy = node.ask(approval(b"x = 3\n"))
 
         assert (busy["code"], 3000 < busy["retry_after_s"] <= 3600) == ("busy", True)
         assert node.ask(request)["plan_id"] == first["plan_id"]
     stopped = use_of(tmp_path / "n", ALICE)
     assert (stopped["changes"], stopped["requests"], stopped["refused"]) == (2, None, None)
     with small(tmp_path / "n") as node:
-        assert node.ask(asked_approval("x = 4\n"))["code"] == "busy"
+        assert node.ask(approval(b"x = 4\n"))["code"] == "busy"
 
 
 def test_undecided_plans_are_limited_until_the_owner_decides(tmp_path: Path) -> None:
     with small(tmp_path / "n", undecided_plans=2) as node:
-        plan = node.ask(asked_approval("x = 1\n"))["plan_id"]
-        node.ask(asked_approval("x = 2\n"))
+        plan = node.ask(approval(b"x = 1\n"))["plan_id"]
+        node.ask(approval(b"x = 2\n"))
 
-        busy = node.ask(asked_approval("x = 3\n"))
+        busy = node.ask(approval(b"x = 3\n"))
 
         assert (busy["code"], busy["retry_after_s"]) == ("busy", None)
         assert "undecided_plans in [quota]" in busy["reason"]
-        assert node.ask(asked_approval("x = 2\n"))["status"] == "pending"
-        assert node.ask(asked_approval("x = 3\n", by="bob"))["status"] == "pending"
+        assert node.ask(approval(b"x = 2\n"))["status"] == "pending"
+        assert node.ask(approval(b"x = 3\n", by="bob"))["status"] == "pending"
         node.local.registers.plans.decide(plan, PlanStatus.REJECTED)
-        assert node.ask(asked_approval("x = 4\n"))["status"] == "pending"
+        assert node.ask(approval(b"x = 4\n"))["status"] == "pending"
 
 
 def test_jobs_are_counted_by_the_day(tmp_path: Path) -> None:

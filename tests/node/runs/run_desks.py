@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire import codec, topics
@@ -23,6 +22,7 @@ from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.requests.dialect import Outgoing
 from fedmon.node.runs.register import JobRecord
 from tests.node.owner.owner_desks import running_node
+from tests.support.envelopes import envelope
 from tests.support.node_process import CELLS, write_node_folder
 from tests.support.waiting import wait_until
 
@@ -186,17 +186,6 @@ def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Ben
         node.runs.close()
         node.local.fetcher.stop(0.5)
         node.local.close()
-
-
-def envelope(researcher_id: str = ALICE) -> dict[str, Any]:
-    """Return what every request carries."""
-    return {
-        "researcher_id": researcher_id,
-        "id": new_id(),
-        "session": "s",
-        "sequence": 1,
-        "expires": seconds_from_now(60.0),
-    }
 
 
 def run(sha256: str, *, job_id: str = "", by: str = ALICE, **fields: Any) -> Run:

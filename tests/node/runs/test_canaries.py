@@ -18,7 +18,8 @@ import pytest
 
 from fedmon.common.wire.runs import JobStatus
 from fedmon.node.runs.release import rounded
-from tests.node.runs.run_desks import MANY_JOBS, QUIET, Bench, bench, envelope
+from tests.node.runs.run_desks import MANY_JOBS, QUIET, Bench, bench
+from tests.support.envelopes import envelope
 from tests.support.waiting import wait_until
 
 TEXT = "Zoe Quill born 1931-07-19 lives at 47 Xylophone Mews; HIV positive; sister of Quentin Quill of Oxton"

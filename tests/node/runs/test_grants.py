@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.wire.messages import Approval, TrainingPlanStatus
+from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
-from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, envelope, run
+from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
+from tests.support.envelopes import approval, envelope
 from tests.support.waiting import wait_until
 
 DECLARING = """from fedmon import TrainingPlan
@@ -101,11 +102,7 @@ class Ward:
 
     def ask(self, source: str, *, by: str, name: str = "bins", **fields: Any) -> dict[str, Any]:
         """Have a researcher ask for the approval of a plan; returns the reply."""
-        sha256 = digest(source.encode())
-        asked = Approval(
-            name=name, sha256=sha256, size_bytes=len(source.encode()), source=source, **fields, **envelope(by)
-        )
-        return self.node.ask(asked)
+        return self.node.ask(approval(source.encode(), by=by, name=name, **fields))
 
     def status(self, sha256: str, *, by: str = ALICE) -> dict[str, Any]:
         """Have a researcher ask where a plan stands."""

@@ -19,7 +19,8 @@ from fedmon.common.wire.runs import JobStatus, Stop
 from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.service import UNSENT
 from tests.node.owner.owner_desks import desk_of, done
-from tests.node.runs.run_desks import ALICE, MANY_JOBS, QUIET, Bench, bench, digest, envelope
+from tests.node.runs.run_desks import ALICE, MANY_JOBS, QUIET, Bench, bench, digest
+from tests.support.envelopes import envelope
 from tests.support.historic_repository import HistoricRepository
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,8 @@ from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.runs.folder import ORDER, JobFolder
 from fedmon.node.runs.register import JobRegister, stop_jobs_of
-from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, envelope, run
+from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
+from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until

@@ -12,7 +12,8 @@ import pytest
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
 from fedmon.node.runs import outcome as results
-from tests.node.runs.run_desks import Bench, bench, digest, envelope
+from tests.node.runs.run_desks import Bench, bench, digest
+from tests.support.envelopes import envelope
 from tests.support.historic_repository import HistoricRepository
 from tests.support.waiting import stays, wait_until
 
