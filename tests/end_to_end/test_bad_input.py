@@ -168,4 +168,4 @@ def test_an_id_used_again_for_something_else_is_refused(raw: RawResearcher) -> N
     replies = wait_until(lambda: (found := [r for r in raw.replies if r["id"] == "same"])[1:] and found)
 
     assert [reply["command"] for reply in replies] == ["approval", "error"]
-    assert replies[1]["code"] == "refused"
+    assert (replies[1]["code"], "use a new id" in replies[1]["reason"]) == ("refused", True)
