@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.clock import utc_now
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import RECORD, Message, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
@@ -183,7 +185,7 @@ def test_what_names_no_sender_is_met_with_silence_and_stops_nothing(researcher: 
     del nobody["researcher_id"]
     junk: list[Message | bytes] = [
         b"", b"{", b"\xff\x00", b"[]", b"null", b"[" * 100_000, b'{"a": NaN}', b'{"a": 1, "a": 2}', b"x" * 200_000,
-        nobody,
+        nobody, nobody | {"researcher_id": 5}, nobody | {"researcher_id": ""},
     ]  # fmt: skip
 
     for message in junk:
@@ -221,6 +223,8 @@ def test_a_plan_is_fetched_decided_about_and_found_again(
         "node", "plan", "approve", plan["plan_id"], "--sha256", plan["sha256"], "--json", "--dir", str(folder)
     )
     approved = status()
+    rejected = fedmon_here("node", "plan", "reject", plan["plan_id"], "--note", "too slow", "--dir", str(folder))
+    refused = status()
 
     assert unknown["status"] == "Not Registered"
     assert taken == payload("approval_reply") | {"node_id": NODE, "researcher_id": "researcher_v4"}
@@ -230,22 +234,28 @@ def test_a_plan_is_fetched_decided_about_and_found_again(
         "msg": pending["msg"],
     }  # fmt: skip
     assert decided.returncode == 0, decided.stderr
+    assert plan["description"] == payload("approval_request")["description"]
     assert approved["status"] == "Approved"
+    assert rejected.returncode == 0, rejected.stderr
+    assert refused["status"] == "Rejected"
+    assert "too slow" in refused["msg"]
     assert researcher.replies("error") == []
 
 
 def test_a_plan_that_cannot_be_fetched_tells_how_its_download_ended(
     researcher: V4Researcher, repository: HistoricRepository
 ) -> None:
-    gone = researcher.ask("approval", answer="approval", training_plan_url=f"{repository.url}media/none.py")
+    url = f"{repository.url}media/none.py"
+    gone = researcher.ask("approval", answer="approval", sequence=9, training_plan_url=url)
     elsewhere = researcher.ask("approval", answer="approval", training_plan_url="http://127.0.0.1:9/plan.py")
     status = researcher.ask(
-        "training_plan_status", answer="training-plan-status", training_plan_url=f"{repository.url}media/none.py"
+        "training_plan_status", answer="training-plan-status", job_id="job_9", training_plan_url=url
     )
 
-    assert (gone["success"], gone["status"]) == (False, 404)
+    assert (gone["success"], gone["status"], gone["sequence"]) == (False, 404, 9)
     assert (elsewhere["success"], elsewhere["status"]) == (False, 0)
     assert (status["success"], status["status"], status["approval_obligation"]) == (False, "Error", True)
+    assert (status["job_id"], status["training_plan_url"]) == ("job_9", url)
 
 
 def test_what_is_no_plan_is_not_taken_in(researcher: V4Researcher, repository: HistoricRepository) -> None:
@@ -264,6 +274,9 @@ def test_the_nodes_log_goes_out_as_their_nodes_write_it(researcher: V4Researcher
     assert (first["researcher_id"], first["node_id"]) == ("<unknown>", NODE)
     assert inner.keys() == {"asctime", "node_id", "name", "level", "message"}
     assert inner["name"].startswith("fedmon.node")
+    assert inner["level"] == first["level"] == "WARNING"
+    written = datetime.datetime.strptime(inner["asctime"], "%Y-%m-%d %H:%M:%S,%f").astimezone()
+    assert abs((utc_now() - written).total_seconds()) < 60.0
 
 
 def test_samples_stay_off_the_topic_on_which_their_researchers_listen(
