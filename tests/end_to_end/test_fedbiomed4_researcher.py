@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,8 +22,7 @@ from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import Message, V4Node, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
-from tests.support.shell_here import fedmon_here
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_with_cells
 from tests.support.waiting import stays, wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
@@ -59,6 +57,17 @@ def fed(mosquitto: Broker, nodes: dict[str, V4Node], tmp_path: Path) -> Iterator
     with Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
         wait_until(lambda: set(fed.nodes()) == set(nodes), what="three nodes")
         yield fed
+
+
+def refuse_plans(node: V4Node, *, status: int) -> None:
+    """Have a node say of each plan that its download ended so."""
+
+    def refused(message: Message) -> list[Message | bytes]:
+        if message["command"] != "approval":
+            return node.honest(message)
+        return [node.reply("approval_reply", message, sequence=message["sequence"], success=False, status=status)]
+
+    node.answer = refused
 
 
 def counts(fed: Federation) -> dict[str, int]:
@@ -192,7 +201,6 @@ def test_a_plan_is_uploaded_handed_in_and_asked_about_by_its_url(
     digest = hashlib.sha256(PLAN.encode()).hexdigest()
     nodes["node_1"].decided[digest] = "Approved"
     nodes["node_2"].decided[digest] = "Pending"
-    node_3 = nodes["node_3"]
     with HistoricRepository() as repository:
         place = RepositorySettings(url=repository.upload_url)
         with Federation(settings=settings(mosquitto, tmp_path / "ours", repository=place)) as fed:
@@ -201,23 +209,27 @@ def test_a_plan_is_uploaded_handed_in_and_asked_about_by_its_url(
             taken = fed.approve(plan, description="Mean of each column")
             targeted = fed.approve(plan, nodes=["node_1", "node_3"])
             status = fed.plan_status(plan)
-            node_3.answer = lambda message: [
-                node_3.reply("approval_reply", message, sequence=message["sequence"], success=False, status=404)
-                for _ in range(message["command"] == "approval")
-            ]
-            failed = fed.approve(plan, nodes=["node_3"])["node_3"]
+            nodes["node_1"].decided[digest] = "Rejected"
+            rejected = fed.plan_status(plan).ok["node_1"]
+            failed = []
+            for ended in (404, 0):
+                refuse_plans(nodes["node_3"], status=ended)
+                failed.append(fed.approve(plan, nodes=["node_3"])["node_3"])
 
-    assert {node: reply.sha256 for node, reply in taken.ok.items()} == dict.fromkeys(nodes, digest)
+    pending = (digest, PlanStatus.PENDING)
+    assert {node: (reply.sha256, reply.status) for node, reply in taken.ok.items()} == dict.fromkeys(nodes, pending)
     assert set(targeted.ok) == {"node_1", "node_3"}
     assert {node: reply.status for node, reply in status.ok.items()} == {
         "node_1": PlanStatus.APPROVED,
         "node_2": PlanStatus.PENDING,
         "node_3": None,
     }
-    assert (failed.status, failed.reason) == (
-        OutcomeStatus.FAILED,
-        "the node did not take the plan in: its download ended with HTTP status 404",
-    )
+    assert (rejected.status, rejected.note) == (PlanStatus.REJECTED, "waits for review")
+    assert rejected.approval_obligation
+    assert [(one.status, one.reason) for one in failed] == [
+        (OutcomeStatus.FAILED, f"the node did not take the plan in: {how}")
+        for how in ("its download ended with HTTP status 404", "it could not download it")
+    ]
     (first, *_) = nodes["node_1"].asked("approval")
     assert first["description"] == "Mean of each column"
     assert set(repository.files.values()) == {PLAN.encode()}
@@ -310,11 +322,11 @@ def test_what_cannot_be_read_is_counted_and_stops_nothing(
 
 
 def test_answers_that_are_not_ours_never_count(fed: Federation, nodes: dict[str, V4Node]) -> None:
-    node = nodes["node_1"]
+    node, fitting = nodes["node_1"], [BLOOD | {"tags": ["nothing"]}]
 
     def noisy(message: Message) -> list[Message | bytes]:
         others: list[Message | bytes] = [
-            payload("search_reply") | {"node_id": "node_1", "researcher_id": "another"},
+            payload("search_reply") | {"node_id": "node_1", "researcher_id": "another", "databases": fitting},
             payload("ping_reply") | {"node_id": "node_3", "researcher_id": "another"},
             payload("ping_reply") | {"node_id": "node_7", "researcher_id": message["researcher_id"], "sequence": 999},
             payload("approval_reply") | {"node_id": "node_7", "researcher_id": message["researcher_id"]},
@@ -350,9 +362,10 @@ def test_the_broker_may_restart(fed: Federation, nodes: dict[str, V4Node], mosqu
     wait_until(answered, what="three answers after the restart")
 
 
-@pytest.fixture
-def our_node(mosquitto: Broker, tmp_path: Path) -> Iterator[NodeProcess]:
-    folder = write_node_folder(
+def test_our_own_node_and_researcher_understand_each_other_on_this_wire_alone(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = write_node_with_cells(
         tmp_path / "node",
         node_id="ours",
         url=mosquitto.url,
@@ -360,57 +373,20 @@ def our_node(mosquitto: Broker, tmp_path: Path) -> Iterator[NodeProcess]:
         node={"wire": "fedbiomed4"},
         metrics={"interval_s": 0.2},
     )
-    (folder / "table.csv").write_text("radius,diagnosis\n17.99,M\n")
-    added = fedmon_here(
-        "node", "dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", "cells", "--dir", str(folder)
-    )
-    assert added.returncode == 0, added.stderr
-    with NodeProcess(folder) as node:
-        yield node
+    with NodeProcess(folder):
+        with Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
+            wait_until(lambda: set(fed.ping().ok) == {"ours"}, what="our node")
+            listed, found, nothing = fed.datasets(), fed.search(["cells"]), fed.search(["x"])
+            with fed.monitor(metrics=["host_*"]) as watch:
+                sample = watch.next(timeout_s=60)
+        with Federation(settings=settings(mosquitto, tmp_path / "ours", wire="fedmon")) as other:
+            wait_until(lambda: "ours" in other.nodes(), what="its presence")
+            pinged = other.ping(timeout_s=30.0)
 
-
-def test_our_own_node_and_researcher_understand_each_other_on_this_wire(
-    mosquitto: Broker, our_node: NodeProcess, tmp_path: Path
-) -> None:
-    with Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
-        wait_until(lambda: set(fed.ping().ok) == {"ours"}, what="our node")
-        listed, found, nothing = fed.datasets(), fed.search(["cells"]), fed.search(["x"])
-        with fed.monitor(metrics=["host_*"]) as watch:
-            sample = watch.next(timeout_s=60)
-
-    assert listed.ok["ours"].datasets[0].shape == [1, 2]
+    assert listed.ok["ours"].datasets[0].shape == [3, 2]
     assert (found.ok["ours"].count, nothing.ok["ours"].count) == (1, 0)
     assert sample is not None
     assert (sample.node_id, sample.stream) == ("ours", "host")
-
-
-def test_a_researcher_of_our_own_wire_is_told_and_does_not_wait(
-    mosquitto: Broker, our_node: NodeProcess, tmp_path: Path
-) -> None:
-    with Federation(settings=settings(mosquitto, tmp_path / "ours", wire="fedmon")) as fed:
-        wait_until(lambda: "ours" in fed.nodes(), what="its presence")
-        started = time.monotonic()
-        pinged = fed.ping(timeout_s=30.0)
-        took_s = time.monotonic() - started
-
     assert pinged["ours"].status is OutcomeStatus.TOO_OLD
     assert "fedbiomed4" in pinged["ours"].reason
-    assert took_s < 10.0
-
-
-def test_a_refusal_of_our_node_ends_the_wait_with_its_reason(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(
-        tmp_path / "strict",
-        node_id="strict",
-        url=mosquitto.url,
-        runs=NO_RUNS,
-        researchers=["bob"],
-        node={"wire": "fedbiomed4"},
-    )
-    with NodeProcess(folder), Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
-        wait_until(lambda: "strict" in fed.ping(), what="our node")
-        listed = fed.datasets()
-
-    assert listed["strict"].status is OutcomeStatus.FAILED
-    assert "does not obey researcher researcher_ours" in listed["strict"].reason
-    assert listed.elapsed_s < QUICK_S
+    assert pinged.elapsed_s < QUICK_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.fedbiomed4 import WireMessage, encode_log_text
+from fedmon.common.wire.fedbiomed4 import WireMessage
 from fedmon.compat.fedbiomed import codec
 from tests.support.fedbiomed4 import REPLIES, REQUESTS, Message, payload
 
@@ -50,25 +50,6 @@ def types_of(message: Message) -> dict[str, type | tuple[type, ...]]:
 
 
 @pytest.mark.parametrize("name", REQUEST_NAMES + REPLY_NAMES)
-def test_a_message_is_read_and_written_with_the_same_fields(name: str) -> None:
-    written_by_hand = payload(name)
-
-    message = decode(name, written_by_hand)
-
-    assert message is not None
-    assert json.loads(codec.encode(message)) == written_by_hand
-
-
-@pytest.mark.parametrize("name", REQUEST_NAMES + REPLY_NAMES)
-def test_a_missing_or_an_unknown_field_is_refused(name: str) -> None:
-    message = payload(name)
-
-    assert refused(name, message | {"request_id": "1"}) == "malformed"
-    for field in message.keys() - {"protocol_version", "researcher_id", "command"}:
-        assert refused(name, {key: value for key, value in message.items() if key != field}) == "malformed", field
-
-
-@pytest.mark.parametrize("name", REQUEST_NAMES + REPLY_NAMES)
 def test_a_field_of_another_type_is_refused(name: str) -> None:
     message = payload(name)
     types = types_of(message)
@@ -100,44 +81,6 @@ def test_another_version_is_refused(version: object) -> None:
         assert refused(name, payload(name) | {"protocol_version": version}) == "version"
 
 
-@pytest.mark.parametrize("command", ["pong", "reboot", "", "PING", 5, ["ping"]])
-def test_an_unknown_command_is_refused(command: object) -> None:
-    assert refused("ping_request", payload("ping_request") | {"command": command}) == "unknown-command"
-
-
-@pytest.mark.parametrize("name", ["train_request", "secagg_request"])
-def test_training_and_secure_aggregation_are_not_run(name: str) -> None:
-    with pytest.raises(InvalidMessageError, match="not run by this node") as caught:
-        codec.decode_request(json.dumps(payload(name)).encode())
-
-    assert caught.value.code == "unsupported"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[]",
-        b'"ping"',
-        b"[" * 100_000,
-        b'{"command": "ping", "command": "ping"}',
-        b'{"sequence": NaN}',
-        b" " * 1_000_000,
-    ],
-)
-def test_what_is_no_message_at_all_is_refused(data: bytes) -> None:
-    for name in ("ping_request", "ping_reply", "add_scalar", "log"):
-        refused(name, data)
-
-
-def test_a_reply_to_another_researcher_is_not_ours() -> None:
-    told = codec.decode_reply(json.dumps(payload("ping_reply")).encode(), researcher_id="somebody_else")
-
-    assert told is None
-
-
 @pytest.mark.parametrize("node_id", ["", "a/b", "a b", "+", "researcher", "nodes", "status", "x" * 65])
 def test_a_node_whose_id_cannot_be_a_topic_is_not_believed(node_id: str) -> None:
     for name in ("ping_reply", "add_scalar", "log"):
@@ -147,24 +90,6 @@ def test_a_node_whose_id_cannot_be_a_topic_is_not_believed(node_id: str) -> None
 @pytest.mark.parametrize("text", ["plain text", "{}", "[]", '{"asctime": "x", "node_id": 1}'])
 def test_a_log_record_without_its_inner_text_is_refused(text: str) -> None:
     assert refused("log", payload("log") | {"msg": text}) == "malformed"
-
-
-def test_the_inner_text_of_a_log_record_is_read() -> None:
-    _, text = codec.decode_log(json.dumps(payload("log")).encode())
-
-    assert (text.name, text.level, text.message) == ("fedbiomed", "WARNING", "disk is nearly full")
-    assert json.loads(encode_log_text(text)) == json.loads(payload("log")["msg"])
-
-
-def test_who_sent_a_message_that_cannot_be_served_is_told_where_it_says_so() -> None:
-    good = payload("ping_request")
-    messages: list[object] = [
-        good | {"sequence": "x"}, {"command": "ping"}, {"researcher_id": 5}, {"researcher_id": ""}, [],
-    ]  # fmt: skip
-
-    senders = [codec.sender(json.dumps(message).encode()) for message in messages]
-
-    assert senders == [RESEARCHER, None, None, None, None]
 
 
 def test_a_message_too_large_for_any_broker_is_not_written() -> None:
