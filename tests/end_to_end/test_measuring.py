@@ -64,6 +64,12 @@ def watch(federation: Federation) -> Iterator[Watch]:
         yield watch
 
 
+@pytest.fixture
+def asked(lasting_broker: Broker) -> Iterator[RawResearcher]:
+    with RawResearcher(lasting_broker, "bert") as researcher:
+        yield researcher
+
+
 def heard(watch: Watch, wanted: Callable[[LiveSample], bool], *, what: str) -> LiveSample:
     found: list[LiveSample] = []
 
@@ -192,14 +198,19 @@ def test_settings_that_cannot_be_used_change_nothing_and_are_named(node: NodePro
     assert "interval_s" in node.log()
 
 
-def test_switching_metrics_off_and_on_again_goes_on_with_the_same_numbers(node: NodeProcess, watch: Watch) -> None:
+def test_switching_metrics_off_and_on_again_goes_on_with_the_same_numbers(
+    node: NodeProcess, watch: Watch, asked: RawResearcher
+) -> None:
     before = heard(watch, lambda sample: sample.stream == "host", what="a sample")
     edit(node, metrics={"enabled": False})
     wait_until(lambda: watch.next(timeout_s=1.0) is None, what="silence")
+    refused = asked.ask("monitor", action="start")
     edit(node, metrics={"enabled": True})
 
     after = heard(watch, lambda sample: sample.stream == "host", what="a sample again")
 
+    assert (refused["command"], refused["code"]) == ("error", "unsupported")
+    assert "switched metrics off" in refused["reason"]
     assert before.boot == after.boot
     assert before.seq < after.seq
     assert os.path.exists(node.folder / "recording.sqlite")
@@ -220,7 +231,7 @@ def raw(mosquitto: Broker) -> Iterator[RawResearcher]:
         yield researcher
 
 
-def test_a_lease_speeds_a_slow_node_up_at_once_and_slows_it_down_when_it_ends(
+def test_a_lease_speeds_a_slow_node_up_until_it_ends_and_brings_nothing_that_the_owner_keeps_back(
     mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
 ) -> None:
     folder = write_node_folder(
@@ -229,6 +240,7 @@ def test_a_lease_speeds_a_slow_node_up_at_once_and_slows_it_down_when_it_ends(
         url=mosquitto.url,
         runs=NO_RUNS,
         metrics={"interval_s": SLOW_S, "min_interval_s": 0.2},
+        policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
     )
     with NodeProcess(folder):
         wait_until(raw.answered, what="the node to answer")
@@ -245,45 +257,11 @@ def test_a_lease_speeds_a_slow_node_up_at_once_and_slows_it_down_when_it_ends(
     assert (granted["interval_s"], granted["lease_s"]) == (0.2, 8.0)
     assert expired["streams"] == ["host"]
     batches = listener.batches("host")
+    allowed = {"host_load1", "host_load5", "host_load15", "host_cpu_seconds_total"}
+    assert {metric_name(key) for batch in batches for key in batch["m"]} == allowed
+    assert set(expired["metrics"]) == set(expired["capabilities"]) == allowed
     of_one_boot = [batch for batch in batches if batch["boot"] == batches[-1]["boot"]]
     numbers = [batch["seq"] + offset for batch in of_one_boot for offset in range(len(batch["t"]))]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     times = [time for batch in of_one_boot for time in batch["mono"]]
     assert times == sorted(times)
-
-
-def test_what_the_owner_keeps_back_is_neither_sent_nor_told(
-    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
-) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward",
-        node_id="ward",
-        url=mosquitto.url,
-        runs=NO_RUNS,
-        metrics={"interval_s": 0.2},
-        policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
-    )
-    with NodeProcess(folder):
-        wait_until(raw.answered, what="the node to answer")
-        wait_until(lambda: listener.batches("host"), what="a batch")
-        told = raw.ask("monitor", action="status")
-
-    allowed = {"host_load1", "host_load5", "host_load15", "host_cpu_seconds_total"}
-    assert {metric_name(key) for batch in listener.batches("host") for key in batch["m"]} == allowed
-    assert set(told["metrics"]) == allowed
-    assert set(told["capabilities"]) == allowed
-
-
-def test_a_node_whose_owner_switched_metrics_off_says_so(
-    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
-) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"enabled": False}
-    )
-    with NodeProcess(folder):
-        wait_until(raw.answered, what="the node to answer")
-        refused = raw.ask("monitor", action="start")
-
-    assert (refused["command"], refused["code"]) == ("error", "unsupported")
-    assert "switched metrics off" in refused["reason"]
-    assert listener.heard == []
