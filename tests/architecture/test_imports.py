@@ -39,6 +39,23 @@ def test_importing_a_side_loads_no_shell_and_nothing_that_is_used_later(modules:
     assert heads(loaded_by(*modules)) & SHELL_AND_LATE == set()
 
 
+@pytest.mark.parametrize(
+    ("module", "late"),
+    [
+        (
+            "fedmon.experiment.controller",
+            {"matplotlib", "networkx", "numpy", "paho", "pandas", "requests", "typer"},
+        ),
+        ("fedmon.compat.nebula", {"fedmon.researcher", "paho", "psutil", "pynvml", "requests"}),
+    ],
+    ids=["experiments", "reporter"],
+)
+def test_importing_a_part_loads_nothing_heavy(module: str, late: set[str]) -> None:
+    loaded = loaded_by(module)
+
+    assert late & (loaded | heads(loaded)) == set()
+
+
 def test_a_node_loads_nothing_of_the_other_sides() -> None:
     loaded = loaded_by("fedmon.node", "fedmon.node.daemon")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,23 +18,43 @@ from fedmon.experiment import (
     SFormats,
     clsinit_copy,
 )
+from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document import even
 from fedmon.experiment.errors import UnknownTypeError
-from tests.experiment.taken_up import use_types
+from tests.experiment.own_types import own
 from tests.support.waiting import wait_until
 
 START, STOPPED = ResourceAction.START, ResourceState.STOPPED
 
 
+@clsinit_copy
+class Sent(ResourceManager):
+    """Ends by itself."""
+
+    _rtype = "test::Sent"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("note", "Set by a condition.", default=""))
+        cls._register_attribute(Attribute("token", "A secret.", flags=Flags.Credential))
+
+    @classmethod
+    def _register_traces(cls) -> None:
+        cls._register_trace(Trace("log", "Nothing."))
+
+    def do_start(self) -> None:
+        super().do_start()
+        self.ec.schedule("20ms", self.stop)
+
+
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    use_types()
+    for each in (Sent, own("test::Open")):
+        ResourceFactory.register_type(each)
     with ExperimentController("trial", tmp_path / "runs") as made:
-        first = made.register_resource(
-            "test::Sent", ledger=str(tmp_path / "ledger"), token="secret", retry={"deploy": Retry(times=2)}
-        )
-        second = made.register_resource("test::Sent", ledger=str(tmp_path / "ledger"), timeouts={"start": 9.0})
+        first = made.register_resource("test::Sent", token="secret", retry={"deploy": Retry(times=2)})
+        second = made.register_resource("test::Sent", timeouts={"start": 9.0})
         third = made.register_resource("test::Open")
         made.register_connection(first, third)
         made.register_condition(second, START, first, STOPPED, time="10ms")
@@ -94,15 +112,3 @@ def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentControlle
     assert [problem.text for problem in found.errors] == ["it will rain"]
     assert ["barometer" in problem.text for problem in found.warnings] == [True]
     assert str(ec.explain(guid)).endswith("it waits for better weather")
-
-
-def test_importing_experiments_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, fedmon.experiment as e; e.ExperimentController; "
-        "heavy = ('matplotlib', 'networkx', 'numpy', 'pandas', 'paho', 'typer', 'requests'); "
-        "print([name for name in heavy if name in sys.modules])"
-    )
-
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-    assert (said.stdout, said.stderr) == ("[]\n", "")

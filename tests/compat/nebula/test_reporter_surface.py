@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import fedmon
 from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
 from fedmon.compat.nebula import Reporter
 from tests.compat.nebula.reporters import (
@@ -341,18 +340,6 @@ def test_the_counters_that_add_ons_read_begin_at_0_and_grow() -> None:
     assert (ours.first_net_metrics, ours.acc_bytes_sent, ours.prev_bytes_sent) == (False, 700, 5_000_000_700)
     assert (ours.acc_bytes_recv, ours.acc_packets_sent, ours.acc_packets_recv) == (0, 0, 0)
     assert (ours.prev_bytes_recv, ours.prev_packets_sent, ours.prev_packets_recv) == (7_000_000_000, 5_000, 7_000)
-
-
-def test_importing_the_reporter_is_lazy_and_loads_no_http_and_no_mqtt() -> None:
-    code = (
-        "import sys, fedmon\nassert not [n for n in sys.modules if n.startswith('fedmon.')]\nfedmon.Reporter\n"
-        "print(*(n for n in ('requests', 'paho', 'psutil', 'pynvml', 'fedmon.researcher') if n in sys.modules))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "Reporter" in fedmon.__all__
-    assert done.stdout == "\n"
 
 
 @pytest.mark.slow_docs
