@@ -221,8 +221,10 @@ def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
         found = ec.wait_started(timeout=0.05)
         assert (found.timed_out, "deploy was not called for it, and 1 more" in found.reason) == ((one, two), True)
         assert found.reason.startswith("timed out after 0.05 s: resource 1 (test::Plain) is NEW")
-        quick = ec.wait(one, "STARTED", lambda: True)
+        answers = iter([False, True])
+        quick = ec.wait(one, "STARTED", lambda: next(answers))
         assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
+        assert (quick.reached, quick.aborted, bool(quick)) == ((), False, False)
 
 
 def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:

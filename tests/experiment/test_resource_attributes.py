@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, ResourceState, clsinit_copy
+from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, clsinit_copy
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -21,7 +21,7 @@ from fedmon.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.experiment.journal import NAME
-from tests.experiment.own_types import added
+from tests.experiment.own_types import added, experiment
 from tests.support.waiting import wait_until
 
 FLAGS = {
@@ -99,18 +99,9 @@ class Hooked(ResourceManager):
             cls._register_attribute(attribute)
 
 
-@pytest.fixture(autouse=True)
-def types() -> Iterator[None]:
-    kept = ResourceFactory._resource_types
-    for rclass in (Flagged, Parent, Hooked):
-        ResourceFactory.register_type(rclass)
-    yield
-    ResourceFactory._resource_types = kept
-
-
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("own", tmp_path / "runs") as made:
+    with experiment(tmp_path / "runs", Flagged, Parent, Hooked) as made:
         yield made
 
 
@@ -260,11 +251,11 @@ def test_traces_are_enabled_one_by_one(ec: ExperimentController) -> None:
 def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
     tmp_path: Path, name: str, given: Any, stored: Any
 ) -> None:
-    with ExperimentController("own", tmp_path / "first") as ec:
+    with experiment(tmp_path / "first", Hooked) as ec:
         guids = [ec.register_resource("own::Hooked", **{name: given}), ec.register_resource("own::Hooked")]
         ec.set(guids[1], name, given)
         paths = [ec.save(tmp_path, format=kind) for kind in ("xml", "toml")]
-        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "own" / ec.run_id)
+        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
 
     for path in paths:
         with ExperimentController.load(path, local_dir=tmp_path / "loaded") as again:
@@ -281,9 +272,9 @@ def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
     ],
 )  # fmt: skip
 def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: str, stored: Any) -> None:
-    with ExperimentController("own", tmp_path / "first") as ec:
+    with experiment(tmp_path / "first", Hooked) as ec:
         guid = ec.register_resource("own::Hooked")
-        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "own" / ec.run_id)
+        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
     with open(left / NAME, "a") as journal:
         journal.write(f'{{"event":"attribute","t":1.0,"guid":{guid},"name":"{name}","value":{note}}}\n')
 

@@ -236,15 +236,6 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
             ec.registry.add_condition(one, START, wrong)
 
 
-def test_a_resource_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:
-    (guid,) = resources(ec, 1)
-    ec.register_condition(guid, STOP, guid, STARTED, "0.1s")
-
-    ec.deploy()
-
-    assert ec.wait_finished(guid, timeout=60)
-
-
 def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: ExperimentController) -> None:
     a, b, c = resources(ec, 3)
     ec.register_condition(a, START, c, STOPPED)

@@ -24,16 +24,6 @@ def ec(tmp_path: Path) -> Iterator[ExperimentController]:
         yield made
 
 
-def test_a_wait_ends_when_the_callers_function_is_true(ec: ExperimentController) -> None:
-    guid, answers = ec.register_resource("nepi::Simple"), iter([False, True])
-
-    found = ec.wait(guid, STARTED, lambda: next(answers))
-    late = ec.wait(guid, STARTED, lambda: False, timeout=0.01)
-
-    assert (found.reached, found.left, found.aborted, bool(found)) == ((), (guid,), False, False)
-    assert late.timed_out == (guid,)
-
-
 def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentController) -> None:
     one, other = (ec.get_resource(ec.register_resource("nepi::Simple")) for _ in "12")
     ec.register_condition(one.guid, ResourceAction.START, other.guid, STARTED)

@@ -13,31 +13,18 @@ from fedmon.experiment import (
     QuorumFailures,
     ResourceAction,
     ResourceFactory,
-    ResourceManager,
     ResourceState,
     SFormats,
-    clsinit_copy,
 )
+from tests.experiment.own_types import experiment, own
 
 START, STARTED = ResourceAction.START, ResourceState.STARTED
-
-
-@clsinit_copy
-class Plain(ResourceManager):
-    _rtype = "saved::Plain"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def types() -> Iterator[None]:
-    kept = ResourceFactory._resource_types
-    ResourceFactory.register_type(Plain)
-    yield
-    ResourceFactory._resource_types = kept
+PLAIN = own("saved::Plain")
 
 
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("saved", tmp_path) as made:
+    with experiment(tmp_path, PLAIN) as made:
         for _ in range(4):
             made.register_resource("saved::Plain")
         yield made
@@ -91,6 +78,7 @@ def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
 
 
 def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twenty_threads(tmp_path: Path) -> None:
+    ResourceFactory.register_type(PLAIN)
     path = tmp_path / "nepi.xml"
     (tmp_path / "file").touch()
     path.write_text(
@@ -110,7 +98,7 @@ def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twe
 def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tmp_path: Path) -> None:
     manager = QuorumFailures(2, [1, 2, 3])
     manager.add(1, rtype="saved::Plain")
-    with ExperimentController("saved", tmp_path / "first", fm=manager) as ec:
+    with experiment(tmp_path / "first", PLAIN, fm=manager) as ec:
         for _ in range(4):
             ec.register_resource("saved::Plain")
         description = ec.describe()

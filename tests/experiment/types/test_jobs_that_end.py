@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.events import Measured
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
@@ -184,12 +183,3 @@ def test_a_run_that_reports_without_end_takes_no_memory_for_what_conditions_know
     assert used_bytes < 10_000
     numbers = (7, 20_001, 20_001, 20_000, 20_001)
     assert [told.add("a", number) for number in numbers] == [False, True, False, True, False]
-
-
-def test_the_rest_of_a_report_that_a_crash_cut_off_is_taken_once() -> None:
-    told = Reports()
-    told.note(Measured(t=1.0, guid=1, name="loss", value=0.5, source="a", nth=3))
-
-    taken = [told.take("a", 3, {"loss": 0.5, "accuracy": 0.9}) for _ in range(2)]
-
-    assert taken == [{"accuracy": 0.9}, {}]
