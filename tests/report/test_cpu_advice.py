@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording import Recording
 from fedmon.report.findings import find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.recorded_job import BEGIN_T
+from tests.report.tables import T0, Column, recording, samples
 
 
 @pytest.mark.parametrize(
@@ -27,18 +25,15 @@ def test_a_job_with_phases_is_not_told_to_ask_for_fewer_cpus_than_they_use(
     busy: list[float], every_s: float, cpus: int, advice: str, tmp_path: Path
 ) -> None:
     mono = [at * every_s for at in range(len(busy))]
-    columns: dict[str, list[float | None]] = {
+    columns: dict[str, Column] = {
         "job_cpu_user_seconds_total": [each * every_s for each in accumulate(busy)],
         "job_cpu_system_seconds_total": [0.0] * len(busy),
         "job_cpus_busy": [None, *busy[1:]],
         "job_threads": [9.0] * len(busy),
     }
-    with Recording(tmp_path / "job.fmr") as recording:
-        recording.append([Batch(node_id="n1", boot=1, stream="job-7", seq=0, t=[BEGIN_T + each for each in mono],
-                                mono=mono, columns=columns)])  # fmt: skip
-        recording.describe("n1", 1, {"jobs": {"7": {"cpus": cpus}}})
+    job = samples(columns, stream="job-7", t=[T0 + each for each in mono])
 
-    with Source([tmp_path / "job.fmr"]) as source:
+    with Source([recording(tmp_path / "job.fmr", job, documents={"n1": {"jobs": {"7": {"cpus": cpus}}}})]) as source:
         found = {one.name: one for one in find(choose(source).read())}
 
     assert advice in found["cpu-efficiency"].advice

@@ -17,12 +17,6 @@ from tests.report.cases import T, case, counter, cpu, node, only
 W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN
 
 
-def modes(**shares: float) -> dict[str, Any]:
-    rest = 1 - sum(shares.values())
-    return {f'host_cpu_seconds_total{{mode="{mode}"}}': share * 8000
-            for mode, share in ({"idle": rest} | shares).items()}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("resource", "kind", "share", "is_told"),
     [("io", "full", 0.1, True), ("io", "full", 0.099, False), ("io", "some", 0.9, False), ("memory", "full", 0.1, True),
@@ -36,14 +30,6 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     told = stalls.pressure(case(node(job=of_job)), resource)
     assert bool(told) is is_told
     assert told is None or "of the job's cgroup" in told.how
-
-
-def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
-    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no separate cgroup"}
-    finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
-
-    assert finding.severity is U
-    assert "no separate cgroup" in finding.text
 
 
 @pytest.mark.parametrize(

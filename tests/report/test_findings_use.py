@@ -38,14 +38,6 @@ def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
     assert held.startswith("The quota of its cgroup kept it from CPUs")
 
 
-def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what_it_was_given() -> None:
-    finding = only(cpu_efficiency(case(node(job=cpu(1), host={"host_cpu_count": 64.0}))))
-
-    assert finding.severity is Severity.NOTE
-    assert "of the 64 CPUs of the machine" in finding.text
-    assert "is unknown" in finding.how
-
-
 def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
     first = node("a", job=cpu(2), host={"host_cpu_count": 8.0})
     other = msgspec.structs.replace(node("b", job=cpu(2), hardware={"threads": 8}), counted_by="a")
@@ -54,6 +46,7 @@ def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
     given = only(cpu_efficiency(case(*(msgspec.structs.replace(one, document=FOUR) for one in (first, other)))))
 
     assert "50 % of the 8 CPUs of the machine" in shared.text
+    assert "is unknown" in shared.how
     assert "50 % of the 8 CPUs that it was given" in given.text
 
 
@@ -73,13 +66,16 @@ def test_what_was_not_measured_is_unknown_with_the_reason_of_the_node() -> None:
         "job_cpu_user_seconds_total": "no permission: /proc/1/stat",
         "gpu_utilization_ratio": "not found: libnvidia-ml.so.1",
         "job_energy_joules_total": "no permission: energy_uj is for root only",
+        "job_cpu_throttled_seconds_total": "unsupported: the job has no separate cgroup",
     }
     findings = {one.name: one for one in find(case(node(job={"job_processes": 1.0}, capabilities=reasons)))}
 
     assert findings["cpu-efficiency"].text == "Not measured: no permission: /proc/1/stat."
     assert findings["gpu-use"].text == "Not measured: not found: libnvidia-ml.so.1."
     assert findings["energy"].text == "Not measured: no permission: energy_uj is for root only."
-    assert all(findings[name].severity is Severity.UNKNOWN for name in ("cpu-efficiency", "gpu-use", "energy"))
+    assert findings["cpu-throttling"].text == "Not measured: unsupported: the job has no separate cgroup."
+    unknown = ("cpu-efficiency", "gpu-use", "energy", "cpu-throttling")
+    assert {findings[name].severity for name in unknown} == {Severity.UNKNOWN}
     assert not any(value == 0 for name in ("cpu-efficiency", "gpu-use") for value in findings[name].figures.values())
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.store.recording import Recording
 from fedmon.report.findings import Case
 from fedmon.report.findings.cpu import cpu_use
 from fedmon.report.findings.traffic import storage_bytes
@@ -28,11 +27,9 @@ COLUMNS = {
 
 def read(path: Path, *, since_t: float | None = None, samples_of: int = 3, **job: Any) -> Case:
     columns = {name: values[:samples_of] for name, values in COLUMNS.items()}
-    recording(path, samples(columns, stream="job-1"), samples({"host_cpu_count": [2.0] * samples_of}))
+    batches = samples(columns, stream="job-1"), samples({"host_cpu_count": [2.0] * samples_of})
     document = {"jobs": {"1": {"job_id": "1"} | job}}
-    with Recording(path) as store:
-        store.describe("n1", 1, document)
-    with Source([path]) as source:
+    with Source([recording(path, *batches, documents={"n1": document})]) as source:
         return choose(source, job="1", since_t=since_t).read()
 
 

@@ -14,6 +14,7 @@ from fedmon.report.document.report import user_table
 from fedmon.report.findings import Finding, find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
+from tests.report.tables import Column, recording, samples
 
 T0 = 1_795_255_200.0
 COUNT = 101
@@ -25,26 +26,18 @@ def found(
     path: Path, *, stream: str = "job-7", step_s: float = 0.0, since_t: float | None = None, ended: bool = False
 ) -> dict[str, Finding]:
     """What is found in samples once a second, where the wall clock is set by ``step_s`` after 50 s."""
-    batch = Batch(
-        node_id="n1",
-        boot=1,
-        stream=stream,
-        seq=0,
-        t=[T0 + second + (step_s if second >= 50 else 0.0) for second in range(COUNT)],
-        mono=[float(second) for second in range(COUNT)],
-        columns={
-            "job_cpu_user_seconds_total": [2.0 * second for second in range(COUNT)],
-            "job_cpu_system_seconds_total": [0.0] * COUNT,
-            "job_energy_joules_total": [10.0 * (second + 1) for second in range(COUNT)],
-            "job_emissions_grams_total": [1.0 * (second + 1) for second in range(COUNT)],
-            "host_network_receive_bytes_total": [2.0**20 * second for second in range(COUNT)],
-            "host_network_transmit_bytes_total": [0.0] * COUNT,
-        },
-    )
-    with Recording(path) as store:
-        store.append([batch])
-        store.describe("n1", 1, {"jobs": {"7": {"cpus": 4, **(ENDED if ended else {})}}})
-    with Source([path]) as source:
+    columns: dict[str, Column] = {
+        "job_cpu_user_seconds_total": [2.0 * second for second in range(COUNT)],
+        "job_cpu_system_seconds_total": [0.0] * COUNT,
+        "job_energy_joules_total": [10.0 * (second + 1) for second in range(COUNT)],
+        "job_emissions_grams_total": [1.0 * (second + 1) for second in range(COUNT)],
+        "host_network_receive_bytes_total": [2.0**20 * second for second in range(COUNT)],
+        "host_network_transmit_bytes_total": [0.0] * COUNT,
+    }
+    t = [T0 + second + (step_s if second >= 50 else 0.0) for second in range(COUNT)]
+    batch = samples(columns, stream=stream, t=t, mono=[float(second) for second in range(COUNT)])
+    document = {"jobs": {"7": {"cpus": 4, **(ENDED if ended else {})}}}
+    with Source([recording(path, batch, documents={"n1": document})]) as source:
         case = choose(source, since_t=since_t).read()
         return {one.name: one for one in find(case)}
 
@@ -98,19 +91,11 @@ def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_pa
 
 
 def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: Path) -> None:
-    path, moments = tmp_path / "r.fmr", [float(second) for second in range(COUNT)]
-    loss = {'user_value{name="loss",job="7"}': [1.0, 0.5]}
-    job = {"job_cpu_user_seconds_total": moments}
-    common = {"node_id": "n1", "boot": 1, "seq": 0}
-    with Recording(path) as store:
-        store.append(
-            [
-                Batch(**common, stream="job-7", t=[T0 + at for at in moments], mono=moments, columns=job),  # type: ignore[arg-type]
-                Batch(**common, stream="user-alice", t=[T0 + 3, T0 + 60], mono=[3.0, 60.0], columns=loss),  # type: ignore[arg-type]
-            ]
-        )
+    job = samples({"job_cpu_user_seconds_total": [float(second) for second in range(COUNT)]}, stream="job-7")
+    moments = [job.t[second] for second in (3, 60)]
+    loss = samples({'user_value{name="loss",job="7"}': [1.0, 0.5]}, stream="user-alice", t=moments)
 
-    with Source([path]) as source:
+    with Source([recording(tmp_path / "r.fmr", job, loss)]) as source:
         case = choose(source, job="7").read()
     findings = {one.name: one for one in find(case)}
 
@@ -119,13 +104,10 @@ def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: 
 
 
 def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_path: Path) -> None:
-    with Recording(tmp_path / "a.fmr") as store:
-        for name in "ab":
-            store.append([Batch(node_id=name, boot=1, stream="job-7", seq=0, t=[T0, T0 + 1], mono=[0.0, 1.0],
-                                columns={"job_processes": [1.0, 1.0]})])  # fmt: skip
-            store.describe(name, 1, {"jobs": {"7": {"nodes": ["a", "b", "c"]}}})
+    batches = [samples({"job_processes": [1.0, 1.0]}, node=name, stream="job-7") for name in "ab"]
+    documents = {name: {"jobs": {"7": {"nodes": ["a", "b", "c"]}}} for name in "ab"}
 
-    with Source([tmp_path / "a.fmr"]) as source:
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
         whole, part = (find(choose(source, job="7", nodes=nodes).read()) for nodes in ((), ("a",)))
 
     assert [one.nodes for one in whole if one.name == "absent-nodes"] == [("c",)]
@@ -133,16 +115,13 @@ def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_p
 
 
 def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path) -> None:
-    grown: list[float | None] = [2.0**20 * second * second for second in range(COUNT)]
+    grown: Column = [2.0**20 * second * second for second in range(COUNT)]
     sent = {f'host_network_{way}_bytes_total{{interface="eth0"}}': grown for way in ("receive", "transmit")}
-    with Recording(tmp_path / "a.fmr") as store:
-        for node, boot_id in (("a", "one"), ("b", "one"), ("c", "other")):
-            seconds = [float(second) for second in range(COUNT)]
-            store.append([Batch(node_id=node, boot=1, stream="host", seq=0, t=[T0 + second for second in seconds],
-                                mono=seconds, columns=dict(sent))])  # fmt: skip
-            store.describe(node, 1, {"hardware": {"boot_id": boot_id}})
+    machines = {"a": "one", "b": "one", "c": "other"}
+    batches = [samples(sent, node=node) for node in machines]
+    documents = {node: {"hardware": {"boot_id": boot_id}} for node, boot_id in machines.items()}
 
-    with Source([tmp_path / "a.fmr"]) as source:
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
         subject = choose(source)
         told = {one.name: one for one in find(subject.read())}
         charts = charts_of(read_bins(subject), subject)
