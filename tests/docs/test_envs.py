@@ -15,7 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, SettingsError
-from tests.support.node_process import fedmon
+from tests.support.shell_here import fedmon_here
 
 ENVS = Path(__file__).parents[2] / "envs"
 UNIT = ENVS / "fedmon-node.service"
@@ -33,7 +33,7 @@ def test_the_service_runs_a_verb_that_exists(service: configparser.SectionProxy)
     _, *words = service["ExecStart"].split()
     verb, options = words[:2], [word for word in words if word.startswith("--")]
 
-    shown = fedmon(*verb, "--help")
+    shown = fedmon_here(*verb, "--help")
 
     assert shown.returncode == 0
     assert all(option in shown.stdout for option in options)
