@@ -79,9 +79,3 @@ def test_no_file_does_what_is_banned() -> None:
 )  # fmt: skip
 def test_the_ban_sees_what_it_bans(line: str) -> None:
     assert len(violations(ast.parse(line))) >= 1
-
-
-def test_the_ban_lets_the_rest_pass() -> None:
-    harmless = "import re, subprocess\nre.compile('x')\nsubprocess.run(['ls'], shell=False)\nmodel.eval()\n"
-
-    assert violations(ast.parse(harmless)) == []

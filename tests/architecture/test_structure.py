@@ -147,10 +147,3 @@ def test_a_rule_holds_but_for_what_is_listed(rule: Callable[[], Iterator[str]]) 
 
 def test_the_longest_chain_of_imports_gets_no_longer() -> None:
     assert max(chains(graph(at_start=True)).values()) <= LONGEST_CHAIN
-
-
-def test_lists_of_exceptions_are_sorted_and_name_rules() -> None:
-    for path in EXCEPTIONS:
-        lines = path.read_text().splitlines()
-        assert lines == sorted(set(lines))
-        assert {line.partition(" ")[0] for line in lines} <= {rule.__name__ for rule in RULES}
