@@ -19,7 +19,6 @@ import psutil
 import pytest
 import yaml
 
-from fedmon.broker.engine import choose_engine
 from fedmon.broker.errors import PortInUseError
 from fedmon.broker.ports import listening
 from fedmon.demo.cli import (
@@ -33,7 +32,7 @@ from fedmon.demo.cli import (
     round_columns,
     round_row,
 )
-from fedmon.demo.hospitals import DemoError, Hospitals
+from fedmon.demo.hospitals import Hospitals
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
@@ -62,27 +61,12 @@ def kept() -> Iterator[KeptDemo]:
         yield demo
 
 
-class OnlyFirstStep(DemoScreen):
-    """Ends the demo where its second step would begin."""
-
-    def step(self, number: int, total: int, title: str) -> None:  # noqa: ARG002
-        """Begin a step, or end the demo."""
-        if number > 1:
-            raise DemoError("far enough")
-
-
-def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path) -> None:
-    with (
-        choose_engine("auto")() as broker,
-        Hospitals(tmp_path, broker.url) as hospitals,
-        Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher", timeout_s=30.0) as fed,
-    ):
-        hospitals.make()
+def test_the_demo_sees_nodes_that_were_online_before_it_listened(kept: KeptDemo, tmp_path: Path) -> None:
+    with Federation(kept.url, researcher_id="latecomer", folder=tmp_path / "researcher", timeout_s=30.0) as fed:
         wait_until(lambda: len(fed.nodes().online) == 3)
 
-        story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path, {"timings_s": {}})
-        with pytest.raises(DemoError, match="far enough"):
-            story.run()
+        story = Story(fed, Hospitals(tmp_path, kept.url), DemoScreen(quiet=True), tmp_path, {"timings_s": {}})
+        story._online()
 
     assert [node["state"] for node in story.document["nodes"]] == ["online"] * 3
 
