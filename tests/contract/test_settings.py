@@ -129,7 +129,10 @@ def test_a_collector_of_another_package_is_loaded_by_its_entry_point(
     done = fedmon_here("node", "probe", "--dir", str(folder), "--json")
 
     (group,) = (group for group in json.loads(done.stdout)["groups"] if group["name"] == "plugin-sockets")
-    assert {metric["name"] for metric in group["metrics"]} == {"host_sockets_used", "host_sockets_in_use"}
+    told = {(metric["name"], metric["source"], metric["reason"]) for metric in group["metrics"]}
+    assert ("host_sockets_used", "/proc/net/sockstat", None) in told
+    assert {name for name, _, _ in told} == {"host_sockets_used", "host_sockets_in_use"}
+    assert next(metric["series"] for metric in group["metrics"] if metric["name"] == "host_sockets_used") == 1
 
 
 def _shown(folder: Path, **environ: str) -> dict[str, tuple[Any, str]]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from fedmon.common.metrics.metric import Unit, rows
 from fedmon.common.metrics.sample import Instant
@@ -21,7 +17,8 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
 from fedmon.node.measure.sampler import Sampler
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.listener import Listener
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -60,12 +57,15 @@ class Counting:
 
 
 def declaring(
-    *names: str, read: Callable[[], dict[str, Any]] | None = None, labels: tuple[str, ...] = ()
+    *names: str,
+    unit: Unit = Unit.COUNT,
+    read: Callable[[], dict[str, Any]] | None = None,
+    labels: tuple[str, ...] = (),
 ) -> Callable[[Context], object]:
     """Make a plug-in that declares counts of these names, and gives 1 of each unless told otherwise."""
 
     def make(context: Context) -> Collector:
-        context.declare(rows("a test", Unit.COUNT, dict.fromkeys(names, "A count."), labels=labels))
+        context.declare(rows("a test", unit, dict.fromkeys(names, "A count."), labels=labels))
         return Counting(read or (lambda: dict.fromkeys(names, 1)))
 
     return make
@@ -109,22 +109,29 @@ def test_a_plug_in_gets_roots_and_settings_and_gives_its_metrics(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("names", "reason"),
+    ("taken_or_misnamed", "reason"),
     [
-        (["host_load1"], "ConflictError: metric host_load1 is declared twice: fedmon itself has it"),
-        (["host_cups"], "ConflictError: metric host_cups is declared twice: the plug-in first has it"),
-        (["host_tea", "host_tea_total", "host_load5"], "ConflictError: metric host_load5 is declared twice"),
-        (["host_Tea"], "InvalidInputError: metric 'host_Tea': its name must begin with host_ and end in ''"),
+        (declaring("host_load1"), "ConflictError: metric host_load1 is declared twice: fedmon itself has it"),
+        (declaring("host_cups"), "ConflictError: metric host_cups is declared twice: the plug-in first has it"),
+        (
+            declaring("host_tea", "host_tea_total", "host_load5"),
+            "ConflictError: metric host_load5 is declared twice",
+        ),
+        (declaring("host_Tea"), "InvalidInputError: metric 'host_Tea': its name must begin with host_ and end in ''"),
+        (
+            declaring("host_wait", unit=Unit.SECONDS),
+            "InvalidInputError: metric 'host_wait': its name must begin with host_ and end in '_seconds'",
+        ),
     ],
 )
 def test_a_plug_in_with_a_metric_that_is_taken_or_misnamed_is_left_out_and_the_others_stay(
-    names: list[str], reason: str
+    taken_or_misnamed: Callable[[Context], object], reason: str
 ) -> None:
     made = loaded(
         ["first", "second", "third"],
         [
             Offered("first", declaring("host_cups")),
-            Offered("second", declaring(*names)),
+            Offered("second", taken_or_misnamed),
             Offered("third", declaring("host_pots")),
         ],
     )
@@ -134,18 +141,6 @@ def test_a_plug_in_with_a_metric_that_is_taken_or_misnamed_is_left_out_and_the_o
     assert (said["host_cups"], said["host_pots"]) == (None, None)
     assert str(said["plugin-second"]).startswith(f"failed: {reason}")
     assert [dict(collector.collect(NOW).values) for collector in made] == [{"host_cups": 1}, {}, {"host_pots": 1}]
-
-
-def test_a_metric_name_says_unit_and_kind() -> None:
-    wrong = rows("a test", Unit.SECONDS, {"host_wait": "Time."})
-
-    def make(context: Context) -> Collector:
-        context.declare(wrong)
-        return Counting(dict)
-
-    said = report(loaded(["w"], [Offered("w", make)]))["plugin-w"]
-
-    assert str(said).endswith("metric 'host_wait': its name must begin with host_ and end in '_seconds'")
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -300,68 +295,30 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def lease(raw: RawResearcher) -> dict[str, Any]:
-    """Ask until the node is there and sends each sample at once; return what it says of itself."""
-    start = raw.message("monitor", action="start", interval_s=0.2, lease_s=30.0, live=True)
-
-    def granted() -> dict[str, Any] | None:
-        raw.send(start)
-        return next((reply for reply in raw.replies if reply["command"] == "monitor"), None)
-
-    reply = wait_until(granted, what="the lease")
-    assert reply is not None
-    return reply
-
-
 def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(
         tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS,
         metrics={"interval_s": 0.2, "plugins": ["sockets", "absent"]}, plugins={"sockets": {"protocols": ["UDP"]}},
     )  # fmt: skip
-    heard: list[dict[str, Any]] = []
-    came = threading.Event()
+    environ = plain_environment(PYTHONPATH=str(installed))
+    with (
+        Listener(mosquitto) as listener,
+        NodeProcess(folder, environ=environ) as node,
+        RawResearcher(mosquitto, "anna") as raw,
+    ):
+        wait_until(raw.answered, what="the node to answer")
+        told = raw.ask("monitor", action="start", interval_s=0.2, lease_s=30.0, live=True)
 
-    def keep(_client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
-        batch = json.loads(message.payload)
-        if any(value is not None for value in batch["m"].get("host_sockets_used", [])):
-            heard.append(batch)
-            came.set()
+        def measured() -> list[dict[str, Any]]:
+            batches = [batch["m"] for batch in listener.batches("host")]
+            return [columns for columns in batches if any(columns.get("host_sockets_used", ()))]
 
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, "listener")
-    client.on_message = keep
-    client.on_connect = lambda client, *_: client.subscribe("general/monitoring/#")
-    client.connect("127.0.0.1", mosquitto.port)
-    client.loop_start()
-    try:
-        with (
-            NodeProcess(folder, environ=plain_environment(PYTHONPATH=str(installed))) as node,
-            RawResearcher(mosquitto, "anna") as raw,
-        ):
-            told = lease(raw)
-            assert came.wait(60), node.log()
-            assert node.alive()
-    finally:
-        client.disconnect()
-        client.loop_stop()
+        columns = wait_until(measured, what="the sockets")[0]
+        assert node.alive()
 
-    columns = heard[0]["m"]
     assert columns["host_sockets_used"][-1] > 0
     assert 'host_sockets_in_use{protocol="udp"}' in columns
     assert 'host_sockets_in_use{protocol="tcp"}' not in columns
     assert "host_load1" in columns
     assert told["capabilities"]["host_sockets_used"] is None
     assert told["capabilities"]["plugin-absent"].startswith("not found: no installed package offers")
-
-
-def test_the_owner_sees_in_the_probe_what_a_plug_in_measures(installed: Path, tmp_path: Path) -> None:
-    metrics = {"plugins": ["sockets", "absent"]}
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url="mqtt://localhost", runs=NO_RUNS, metrics=metrics)
-
-    shown = fedmon(
-        "node", "probe", "--json", "--dir", str(folder), environ=plain_environment(PYTHONPATH=str(installed))
-    )
-
-    groups = {group["name"]: group["metrics"] for group in json.loads(shown.stdout)["groups"]}
-    used = next(each for each in groups["plugin-sockets"] if each["name"] == "host_sockets_used")
-    assert (used["source"], used["series"], used["reason"]) == ("/proc/net/sockstat", 1, None)
-    assert groups["plugin-absent"][0]["reason"].startswith("not found: no installed package offers")
