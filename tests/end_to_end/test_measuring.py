@@ -164,9 +164,12 @@ def test_values_that_a_program_reports_come_on_the_same_time_axis(node: NodeProc
     owner(node, "add-scalar", "loss", "0.25", "--step", "3")
 
     sample = heard(watch, lambda sample: sample.stream == "user", what="the value")
+    owner(node, "add-scalar", "loss", "inf")
+    high = fedmon("node", "add-scalar", "loss", "high", "--dir", str(node.folder))
 
     assert sample.values['user_value{name="loss"}'] == 0.25
     assert sample.values['user_step{name="loss"}'] == 3.0
+    assert (high.returncode, "not a number" in high.stderr) == (2, True)
     assert 0 <= sample.mono - host.mono < 60
 
 

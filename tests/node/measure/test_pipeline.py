@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from fedmon.common.settings import NodeSettings, broker_from_url
 from fedmon.common.settings.values import MetricsSettings
@@ -15,28 +15,34 @@ from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
 
 
-def test_metrics_that_a_reload_enables_are_measured_as_the_reloaded_settings_say(tmp_path: Path) -> None:
-    settings = NodeSettings(
-        id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=MetricsSettings(enabled=False, interval_s=60.0)
-    )
+@contextmanager
+def running(
+    folder: Path, metrics: MetricsSettings, send: Callable[[bytes], bool] = lambda _payload: True
+) -> Iterator[Pipeline]:
     pipeline = Pipeline(
-        settings,
+        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics),
         boot=1,
-        recording_file=tmp_path / "recording",
-        send=lambda _payload: True,
+        recording_file=folder / "recording",
+        send=send,
         leaves=lambda _metric: True,
         on_sent=lambda _names, _samples: None,
         on_job_end=lambda _job: None,
     )
     pipeline.start()
     try:
-        metrics = MetricsSettings(enabled=True, per_core=True, interval_s=60.0)
-        pipeline.reload(msgspec.structs.replace(settings, metrics=metrics), lambda _metric: True)
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+def test_metrics_that_a_reload_enables_are_measured_as_the_reloaded_settings_say(tmp_path: Path) -> None:
+    metrics = MetricsSettings(enabled=True, per_core=True, interval_s=60.0)
+    reloaded = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics)
+    with running(tmp_path, MetricsSettings(enabled=False, interval_s=60.0)) as pipeline:
+        pipeline.reload(reloaded, lambda _metric: True)
 
         wait_until(lambda: pipeline.publisher.last_seq() == 0)
         assert "host_cpu_core_busy_ratio" in pipeline.sampler.capabilities()
-    finally:
-        pipeline.stop()
 
 
 def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memory(tmp_path: Path) -> None:
@@ -46,27 +52,17 @@ def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memo
         sent.append(json.loads(payload))
         return True
 
-    metrics = MetricsSettings(interval_s=60.0)
-    pipeline = Pipeline(
-        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics),
-        boot=1,
-        recording_file=tmp_path / "recording",
-        send=send,
-        leaves=lambda _metric: True,
-        on_sent=lambda _names, _samples: None,
-        on_job_end=lambda _job: None,
-    )
-    pipeline.start()
-    try:
+    with running(tmp_path, MetricsSettings(interval_s=60.0), send) as pipeline:
         wait_until(lambda: pipeline.publisher.last_seq() == 0, what="the first tick")
         with Program() as program:
             pipeline.jobs.add("fit", pids=[program.pid])
             pipeline.sampler.sample_now()
             wait_until(lambda: pipeline.publisher.last_seq("job-fit") == 0)
             pipeline.jobs.remove("fit")
-    finally:
-        pipeline.stop()
+        pipeline.publisher.set_pace(interval_s=1.0, live=False)
+        pipeline.user_values.add_scalar("loss", 0.5)
 
     batches = [each["m"] for each in sent if each["stream"] == "job-fit"]
     assert [count for batch in batches for count in batch["job_processes"]] == [1, 1]
     assert None not in [size for batch in batches for size in batch["job_memory_pss_bytes"]]
+    assert [each["m"] for each in sent if each["stream"] == "user"] == [{'user_value{name="loss"}': [0.5]}]

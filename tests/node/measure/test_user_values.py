@@ -7,7 +7,6 @@ import math
 import threading
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import metric_of
 from fedmon.common.wire import codec
 from fedmon.node.measure.publisher import MAX_NAME_CHARS, Publisher, UserValues
-from tests.node.owner.owner_desks import made_folder
-from tests.node.owner.owner_shell import node, refused, told
-from tests.support.brokers import Broker
-from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess
-from tests.support.waiting import wait_until
 
 
 class Kept:
@@ -155,26 +148,3 @@ def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() ->
 
     assert len(samples) == 800
     assert [sample.mono for sample in samples] == sorted(sample.mono for sample in samples)
-
-
-def test_a_program_beside_a_running_node_reports_through_the_shell(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
-    with Listener(mosquitto) as listener, NodeProcess(folder) as process:
-        wait_until(lambda: listener.presences("hospital-a"), what="the node")
-        document = told(folder, "add-scalar", "accuracy", "-0.5", "--step", "3")
-        infinite = node(folder, "add-scalar", "loss", "inf")
-        wrong = refused(folder, "add-scalar", "loss", "high", code=2)
-        process.stop()
-        batch, lost = wait_until(lambda: listener.batches("user")[1:] and listener.batches("user"), what="the values")
-
-    assert document == {"name": "accuracy", "taken": True}
-    assert infinite.returncode == 0
-    assert "not a number" in wrong
-    assert (batch["seq"], lost["seq"]) == (0, 1)
-    assert batch["m"] == {'user_value{name="accuracy"}': [-0.5], 'user_step{name="accuracy"}': [3]}
-    assert lost["m"] == {'user_value{name="loss"}': [None]}
-    assert (set(batch.get("reasons", ())), set(lost["reasons"])) == (set(), {'user_value{name="loss"}'})
-
-
-def test_nobody_takes_a_value_for_a_stopped_node(tmp_path: Path) -> None:
-    assert "is not running" in refused(made_folder(tmp_path / "n"), "add-scalar", "accuracy", "0.5", code=5)
