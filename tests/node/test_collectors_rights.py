@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.metrics.series import metric_name
+from tests.support.energy_tree import EnergyTree
 from tests.support.machine_tree import machine_tree
 from tests.support.requirements import require
 
@@ -22,6 +23,8 @@ CHILD = """
 import json, os, sys
 from pathlib import Path
 from fedmon.common.metrics.sample import Instant
+from fedmon.common.settings.values import EnergySettings
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.hardware import hardware
@@ -34,7 +37,9 @@ os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 roots = Roots(**{name: Path(path) for name, path in json.loads(sys.argv[1]).items()})
-reader = StreamReader([one for one in host_collectors(roots=roots, per_core=True) if one.name != "agent"])
+host = [one for one in host_collectors(roots=roots, per_core=True) if one.name != "agent"]
+energy = energy_collectors(EnergyMeter(roots, EnergySettings())) if roots.simulated else ()
+reader = StreamReader([*host, *energy])
 reader.probe()
 sample = reader.read(Instant(t=0.0, mono=1000.0))
 found = {"values": sample.values, "reasons": sample.reasons, "report": reader.capabilities()}
@@ -65,6 +70,7 @@ def machine() -> Iterator[Path]:
     require(os.geteuid() == 0, "only root can drop its rights")
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         Path(name).chmod(0o755)
+        EnergyTree(Path(name)).zone("intel-rapl:0", "package-0", 5_000_000)
         machine_tree(Path(name))
         yield Path(name)
 
@@ -82,6 +88,8 @@ def read_as_nobody(**roots: Path) -> dict[str, Any]:
 def test_a_file_that_is_closed_to_us_costs_only_what_it_holds(machine: Path) -> None:
     for name in CLOSED:
         (machine / name).chmod(0)
+    zone = machine / "sys/class/powercap/intel-rapl:0/energy_uj"
+    zone.chmod(0)
 
     found = read_as_nobody(proc=machine / "proc", sys=machine / "sys")
 
@@ -95,6 +103,13 @@ def test_a_file_that_is_closed_to_us_costs_only_what_it_holds(machine: Path) -> 
     assert found["values"]['infiniband_receive_bytes_total{device="mlx5_1",port="1"}'] == 4 * 2**40
     assert found["hardware"]["reasons"]["memory_bytes"] == f"no permission: {machine / 'proc/meminfo'}"
     assert found["hardware"]["sockets"] == 2
+    joules = 'rapl_energy_joules_total{zone="package-0"}'
+    assert found["values"][joules] is None
+    assert found["reasons"][joules].startswith(f"no permission: {zone}: only root may read it")
+    assert "udev" in found["reasons"][joules]
+    assert found["report"][metric_name(joules)] == found["reasons"][joules]
+    assert found["report"]["node_energy_joules_total"].startswith("no permission: ")
+    assert not any(key.startswith("node_energy_joules_total") for key in found["values"])
 
 
 def test_a_folder_that_is_closed_to_us_is_named(machine: Path) -> None:

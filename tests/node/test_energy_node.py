@@ -7,6 +7,8 @@ from fedmon.common.metrics.table import metric_of
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
+from fedmon.node.collectors.energy.sources import JOULES as HWMON_JOULES
+from fedmon.node.collectors.energy.sources import RAPL, WATTS
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 FRANCE = EnergySettings(region="fr")
@@ -133,6 +135,13 @@ def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Pa
     found = energy_collectors(meter)
 
     assert [collector.collect(at(0)) for collector in found] == [({}, {})] * 4
+    assert [collector.probe() for collector in found[:2]] == [
+        {RAPL: "not found: the kernel offers no energy counter in class/powercap; virtual machines have none"},
+        {
+            WATTS: "not found: no chip in class/hwmon has a power sensor",
+            HWMON_JOULES: "not found: no chip in class/hwmon has an energy counter",
+        },
+    ]
     assert found[2].probe() == {"node_energy_joules_total": meter.no_method}
     assert meter.no_method.startswith("not found: the kernel offers no energy counter")
     assert {reason for name, reason in found[3].probe().items() if not name.endswith("_info")} == {meter.no_method}
