@@ -34,6 +34,7 @@ def node(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("node") / "ward"
     with NodeProcess(write_node_folder(folder, node_id="ward", url=lasting_broker.url, runs=NO_RUNS)) as running:
         yield running
+        assert "Traceback" not in running.log()
 
 
 @pytest.fixture
@@ -68,6 +69,7 @@ JUNK: dict[str, tuple[bytes, str]] = {
     "no version": (without("protocol_version"), "version"),
     "an unknown command": (changed(command="explode"), "unknown-command"),
     "no command": (without("command"), "unknown-command"),
+    **{f"the command {word!r}": (changed(command=word), "unknown-command") for word in ([], {}, 7, None, True)},
     "a wrong type": (changed(sequence="1"), "malformed"),
     "a negative sequence": (changed(sequence=-1), "malformed"),
     "no id": (without("id"), "malformed"),
