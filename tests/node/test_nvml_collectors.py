@@ -119,6 +119,7 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(opened: 
     assert energy == {"0": 7000.5, "1": 7000.5}
     assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0", "GPU-1"]
     assert (fake.calls["nvmlInit"], fake.calls["nvmlShutdown"], fake.running) == (1, 1, 0)
+    assert fake.calls["nvmlDeviceGetHandleByIndex"] == 2
     assert not gpu_threads()
 
 

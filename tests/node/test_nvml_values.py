@@ -293,16 +293,6 @@ def test_one_sample_of_eight_gpus_with_18_links_fits_a_message() -> None:
     assert len(msgspec.json.encode(columns)) < 80_000
 
 
-def test_nvml_is_started_once_for_many_readings() -> None:
-    fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
-    gpus = reader(fake)
-    for _ in range(5):
-        gpus.read()
-
-    assert (fake.calls["nvmlInit"], fake.calls["nvmlShutdown"]) == (1, 0)
-    assert fake.calls["nvmlDeviceGetHandleByIndex"] == 2
-
-
 def test_a_gpu_that_falls_off_the_bus_is_null_and_comes_back_under_its_name() -> None:
     fake = FakeNvml(FakeGpu("GPU-a"), FakeGpu("GPU-b"))
     clock = [0.0]

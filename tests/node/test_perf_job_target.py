@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,11 +84,3 @@ def test_a_new_process_that_is_gone_or_torn_or_a_zombie_is_no_reason_to_attach_a
     job.see([10, 41, 42, 43])
 
     assert not job.uncounted(100.0)
-
-
-def test_a_node_without_perf_loads_nothing_of_it() -> None:
-    line = "import fedmon.node.daemon, sys; print([m for m in sys.modules if m.startswith('fedmon.node.perf')])"
-
-    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
-
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -269,18 +269,6 @@ def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
     assert first['perf_events_total{group="cycles",event="cycles"}'] >= 200
 
 
-def test_sigint_ends_perf_so_that_its_last_interval_counts(replay: Replay) -> None:
-    with running(session(replay, interval_s=60.0)) as perf:
-        pid = wait_until(lambda: perf.pid or 0)
-        # The replay has blocked SIGINT once it has written down its call.
-        wait_until(lambda: any(" -I " in call for call in replay.calls))
-        perf.stop()
-
-    assert gone(pid)
-    assert perf.totals is not None
-    assert perf.totals.take().totals['perf_events_total{group="cycles",event="cycles"}'] == 50
-
-
 def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
     replay.answers(deaf=True)
     with running(session(replay, patience_s=0.3)) as perf:

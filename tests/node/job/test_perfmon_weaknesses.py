@@ -57,7 +57,7 @@ INDEX: dict[int, str] = {
     23: f"{PORTS}::test_data_are_octets_and_packets_are_packets",
     24: f"{MACHINE}::test_network_counters_are_those_of_interfaces_that_leave_the_host",
     25: f"{RAPL}::test_a_wrap_is_counted_once_and_each_zone_has_its_own_range",
-    26: f"{GPUS}::test_nvml_is_started_once_for_many_readings",
+    26: f"{GPU_JOBS}::test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once",
     27: f"{GPUS}::test_every_value_is_in_base_units",
     28: f"{GPUS}::test_each_mig_instance_has_series_of_its_own",
     29: f"{GPU_JOBS}::test_memory_and_multiprocessors_are_summed_over_the_processes_of_a_job",
