@@ -62,21 +62,6 @@ def test_zones_of_one_interface_with_the_same_name_are_told_apart(tmp_path: Path
     assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-1", "package-0-1-core"]
 
 
-def test_joules_count_from_the_first_reading(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)  # an AMD processor: a package and its cores, no dram
-    tree.zone("intel-rapl:0", "package-0", 7_000_000, range_uj=65_532_610_987)
-    tree.zone("intel-rapl:0:0", "core", 1_000_000, range_uj=65_532_610_987)
-    collector = rapl(tree)
-
-    first = collector.collect(at(0))
-    tree.shows("intel-rapl:0", 8_500_000)
-    second = collector.collect(at(1))
-
-    assert first.values == {zone("package-0"): 0.0, zone("package-0-core"): 0.0}
-    assert second.values == {zone("package-0"): 1.5, zone("package-0-core"): 0.0}
-    assert second.reasons == {}
-
-
 def test_a_wrap_is_counted_once_and_each_zone_has_its_own_range(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 3_000_000)
@@ -92,76 +77,51 @@ def test_a_wrap_is_counted_once_and_each_zone_has_its_own_range(tmp_path: Path) 
     assert collector.collect(at(2)).values == values
 
 
-@pytest.mark.parametrize("range_uj", [RANGE_UJ, None, "garbage", 0])
-def test_a_counter_that_was_reset_is_a_gap_and_never_a_negative_or_huge_value(
-    tmp_path: Path, range_uj: int | str | None
-) -> None:
+READINGS: dict[str, tuple[int | str | None, list[tuple[int, int | str, float | str]]]] = {
+    "from the first reading on": (RANGE_UJ, [(0, 7_000_000, 0.0), (1, 8_500_000, 1.5), (2, 8_500_000, 1.5)]),
+    "an interval in which it may wrap twice": (
+        RANGE_UJ,
+        [
+            (0, 0, 0.0),
+            (262, 50_000_000_000, 50_000.0),
+            (525, 60_000_000_000, "may have wrapped more than once in 263 s, which takes it 262 s at 1000 W"),
+        ],
+    ),
+    "a jump that no machine can make": (
+        RANGE_UJ,
+        [(0, 0, 0.0), (1, 200_000_000_000, "went from 0 to 200000000000 uJ in 1.0 s; it was reset")],
+    ),
+    "garbage": (
+        RANGE_UJ,
+        [(0, 1_000_000, 0.0), (1, "", "failed: "), (2, "abc", "failed: "), (3, 4_000_000, 3.0)],
+    ),
+}
+RESET: list[tuple[int, int | str, float | str]] = [
+    (0, 100_000_000_000, 0.0),
+    (1, 100_010_000_000, 10.0),
+    (2, 4_000_000, "failed: the counter went from 100010000000 to 4000000 uJ"),
+    (3, 6_000_000, 12.0),
+]
+READINGS |= {f"a reset with the range {range_uj}": (range_uj, RESET) for range_uj in (RANGE_UJ, None, "garbage", 0)}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_counter_gives_joules_or_a_gap_with_its_reason_and_its_neighbour_goes_on(tmp_path: Path, name: str) -> None:
+    range_uj, readings = READINGS[name]
     tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 100_000_000_000, range_uj=range_uj)
+    tree.zone("intel-rapl:0", "package-0", readings[0][1], range_uj=range_uj)
+    tree.zone("intel-rapl:1", "package-1", 0, range_uj=None)
     collector = rapl(tree)
-    collector.collect(at(0))
-    tree.shows("intel-rapl:0", 100_010_000_000)
-    collector.collect(at(1))
 
-    tree.shows("intel-rapl:0", 4_000_000)
-    reset = collector.collect(at(2))
-    tree.shows("intel-rapl:0", 6_000_000)
-    after = collector.collect(at(3))
+    for step, (mono, shown_uj, expected) in enumerate(readings):
+        tree.shows("intel-rapl:0", shown_uj)
+        tree.shows("intel-rapl:1", step * 1_000_000)
+        values, reasons = collector.collect(at(mono))
 
-    assert reset.values == {zone("package-0"): None}
-    assert reset.reasons[zone("package-0")].startswith("failed: the counter went from 100010000000 to 4000000 uJ")
-    assert after.values == {zone("package-0"): 12.0}
-    assert after.reasons == {}
-
-
-def test_an_interval_in_which_the_counter_may_wrap_twice_is_a_gap(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 0)
-    collector = rapl(tree)
-    collector.collect(at(0))
-
-    tree.shows("intel-rapl:0", 50_000_000_000)
-    within = collector.collect(at(262))
-    tree.shows("intel-rapl:0", 60_000_000_000)
-    beyond = collector.collect(at(262 + 263))
-
-    assert within.values == {zone("package-0"): 50_000.0}
-    assert beyond.values == {zone("package-0"): None}
-    assert (
-        "may have wrapped more than once in 263 s, which takes it 262 s at 1000 W" in beyond.reasons[zone("package-0")]
-    )
-
-
-def test_a_counter_that_jumps_ahead_as_no_machine_can_is_a_gap(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 0)
-    collector = rapl(tree)
-    collector.collect(at(0))
-
-    tree.shows("intel-rapl:0", 200_000_000_000)
-    reading = collector.collect(at(1))
-
-    assert reading.values == {zone("package-0"): None}
-    assert "went from 0 to 200000000000 uJ in 1.0 s; it was reset" in reading.reasons[zone("package-0")]
-
-
-@pytest.mark.parametrize("text", ["", "abc"])
-def test_garbage_is_a_gap_and_what_was_drawn_meanwhile_is_counted_after_it(tmp_path: Path, text: str) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 1_000_000)
-    tree.zone("intel-rapl:1", "package-1", 0)
-    collector = rapl(tree)
-    collector.collect(at(0))
-
-    tree.shows("intel-rapl:0", text)
-    tree.shows("intel-rapl:1", 1_000_000)
-    broken = collector.collect(at(1))
-    tree.shows("intel-rapl:0", 4_000_000)
-    after = collector.collect(at(2))
-
-    assert broken.values == {zone("package-0"): None, zone("package-1"): 1.0}
-    assert broken.reasons[zone("package-0")].startswith("failed: ")
-    assert after.values == {zone("package-0"): 3.0, zone("package-1"): 1.0}
+        joules = None if isinstance(expected, str) else expected
+        assert values == {zone("package-0"): joules, zone("package-1"): float(step)}
+        assert set(reasons) == ({zone("package-0")} if joules is None else set())
+        assert joules is not None or str(expected) in reasons[zone("package-0")]
 
 
 def test_a_zone_that_is_unplugged_is_named_and_then_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
