@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, Lane
 from fedmon.node.collectors.infiniband import FULL, LOOK_AGAIN_S, MAX_PORTS, infiniband_collectors
+from tests.support.energy_tree import at
 from tests.support.machine_tree import port_files, write_tree
 
 PORT = "class/infiniband/mlx5_0/ports/1"
 HERE = '{device="mlx5_0",port="1"}'
-
-
-def at(mono: float) -> Instant:
-    return Instant(t=1_700_000_000.0, mono=mono)
 
 
 def collectors(root: Path) -> tuple[Collector, Collector]:

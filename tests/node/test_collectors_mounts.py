@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.filesystem import MAX_MOUNTS, FilesystemCollector, parse_mounts
+from tests.support.energy_tree import at
 
 SPACE = os.statvfs_result((4096, 4096, 1000, 400, 300, 0, 0, 0, 0, 255))
 
@@ -17,49 +17,56 @@ def mounts(*lines: str) -> bytes:
     return "".join(f"{line} rw,relatime 0 0\n" for line in lines).encode()
 
 
-def at(mono: float) -> Instant:
-    return Instant(t=1_700_000_000.0, mono=mono)
-
-
 def filesystems(tmp_path: Path, text: bytes, statvfs: Callable[[str], os.statvfs_result]) -> FilesystemCollector:
     (tmp_path / "self").mkdir(exist_ok=True)
     (tmp_path / "self" / "mounts").write_bytes(text)
     return FilesystemCollector(proc=tmp_path, statvfs=statvfs)
 
 
-def test_pseudo_file_systems_images_and_layers_are_left_out() -> None:
-    chosen = parse_mounts(
-        mounts(
-            "overlay / overlay",
-            "proc /proc proc",
-            "sysfs /sys sysfs",
-            "cgroup2 /sys/fs/cgroup cgroup2",
-            "tmpfs /run tmpfs",
-            "tmpfs /dev/shm tmpfs",
-            "tmpfs /tmp tmpfs",
-            "/dev/loop3 /snap/core squashfs",
-            "overlay /var/lib/docker/overlay2/ab/merged overlay",
-            "/dev/sda1 /data ext4",
-            "systemd-1 /mnt/auto autofs",
-        )
-    )
+MOUNTS: dict[str, tuple[str, tuple[str, ...], set[str]]] = {
+    "pseudo file systems, images and layers are left out": (
+        """
+        overlay / overlay
+        proc /proc proc
+        sysfs /sys sysfs
+        cgroup2 /sys/fs/cgroup cgroup2
+        tmpfs /run tmpfs
+        tmpfs /dev/shm tmpfs
+        tmpfs /tmp tmpfs
+        /dev/loop3 /snap/core squashfs
+        overlay /var/lib/docker/overlay2/ab/merged overlay
+        /dev/sda1 /data ext4
+        systemd-1 /mnt/auto autofs
+        """,
+        ("/", "/tmp", "/data", "/dev/shm"),
+        set(),
+    ),
+    "one device is reported once at its shortest mount point": (
+        """
+        /dev/vda /etc/resolv.conf ext4
+        /dev/vda /data ext4
+        /dev/vda /var/lib/data ext4
+        pool/a /pool/a zfs
+        pool/b /pool/b zfs
+        """,
+        ("/data", "/pool/a", "/pool/b"),
+        set(),
+    ),
+    "local disks of a machine that boots over the network are read": (
+        "server:/root / nfs4 \n /dev/sda1 /scratch xfs", ("/scratch",), {"/"}
+    ),
+    "a server over a disk hides it": ("/dev/sda1 /data ext4 \n server:/x /data nfs", (), {"/data"}),
+    "a disk over a server hides it": ("server:/x /data nfs \n /dev/sda1 /data ext4", ("/data",), set()),
+}  # fmt: skip
 
-    assert chosen.readable == ("/", "/tmp", "/data", "/dev/shm")
-    assert chosen.unread == {}
 
+@pytest.mark.parametrize("name", MOUNTS)
+def test_mounts_that_are_read_and_those_that_are_not(name: str) -> None:
+    lines, readable, unread = MOUNTS[name]
 
-def test_one_device_is_reported_once_at_its_shortest_mount_point() -> None:
-    chosen = parse_mounts(
-        mounts(
-            "/dev/vda /etc/resolv.conf ext4",
-            "/dev/vda /data ext4",
-            "/dev/vda /var/lib/data ext4",
-            "pool/a /pool/a zfs",
-            "pool/b /pool/b zfs",
-        )
-    )
+    chosen = parse_mounts(mounts(*(line.strip() for line in lines.strip().splitlines())))
 
-    assert chosen.readable == ("/data", "/pool/a", "/pool/b")
+    assert (chosen.readable, set(chosen.unread)) == (readable, unread)
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
@@ -84,21 +91,6 @@ def test_what_may_wait_for_a_server_is_never_asked_and_says_why(tmp_path: Path, 
         'host_filesystem_size_bytes{mountpoint="/mnt"}': (f"unsupported: {kind} is not read because it could block"),
         'host_filesystem_size_bytes{mountpoint="/mnt/local"}': ("unsupported: it is below /mnt, which could block"),
     }
-
-
-def test_local_disks_of_a_machine_that_boots_over_the_network_are_read() -> None:
-    chosen = parse_mounts(mounts("server:/root / nfs4", "/dev/sda1 /scratch xfs"))
-
-    assert chosen.readable == ("/scratch",)
-    assert set(chosen.unread) == {"/"}
-
-
-def test_a_later_mount_hides_an_earlier_one() -> None:
-    over = parse_mounts(mounts("/dev/sda1 /data ext4", "server:/x /data nfs"))
-    under = parse_mounts(mounts("server:/x /data nfs", "/dev/sda1 /data ext4"))
-
-    assert (over.readable, set(over.unread)) == ((), {"/data"})
-    assert (under.readable, under.unread) == (("/data",), {})
 
 
 def test_spaces_and_other_bytes_in_a_mount_point_are_kept(tmp_path: Path) -> None:

@@ -84,37 +84,63 @@ def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path)
         assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU counters did not advance"
 
 
-def test_memory_is_in_bytes_and_swap_in_use_is_computed(tmp_path: Path) -> None:
-    meminfo = """\
-MemTotal:        1000 kB
-MemFree:          100 kB
-MemAvailable:     600 kB
-Buffers:           20 kB
-Cached:           300 kB
-SwapCached:         9 kB
-SwapTotal:         50 kB
-SwapFree:          30 kB
-Dirty:              7 kB
-Shmem:              8 kB
-ShmemHugePages:   999 kB
-Slab:              90 kB
-"""
-    memory = of_proc("memory", write_tree(tmp_path, {"meminfo": meminfo}))
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+READ: dict[str, dict[str, float]] = {
+    "memory": {
+        "host_memory_total_bytes": 65_536_000 * 1024,
+        "host_memory_available_bytes": 40_000_000 * 1024,
+        "host_memory_free_bytes": 10_000_000 * 1024,
+        "host_memory_buffers_bytes": 200_000 * 1024,
+        "host_memory_cached_bytes": 25_000_000 * 1024,
+        "host_memory_dirty_bytes": 1234 * 1024,
+        "host_memory_shared_bytes": 300_000 * 1024,
+        "host_memory_slab_bytes": 900_000 * 1024,
+        "host_memory_used_bytes": 25_536_000 * 1024,
+        "host_swap_total_bytes": 8_000_000 * 1024,
+        "host_swap_used_bytes": 1_000_000 * 1024,
+    },
+    "load": {
+        "host_load1": 1.25,
+        "host_load5": 2.5,
+        "host_load15": 3.75,
+        "host_threads": 1200,
+        "host_threads_runnable": 3,
+    },
+    "uptime": {"host_uptime_seconds": 93784.25},
+    "disk": {
+        f'host_disk_{name}_total{{device="{device}"}}': value
+        for device, step in (("sda", 0), ("nvme0n1", 1))
+        for name, value in {
+            "reads": 5000 + step,
+            "read_bytes": (60_000 + step) * 512,
+            "writes": 8000 + step,
+            "written_bytes": (100_000 + step) * 512,
+            "busy_seconds": (12_000 + step) / 1000,
+        }.items()
+    },
+    "activity": {
+        "host_context_switches_total": 800_000,
+        "host_interrupts_total": 9000,
+        "host_processes_started_total": 7000,
+        "host_processes_running": 3,
+        "host_processes_blocked": 1,
+    },
+    "paging": {
+        "host_swap_in_bytes_total": 11 * PAGE_BYTES,
+        "host_swap_out_bytes_total": 22 * PAGE_BYTES,
+        "host_page_faults_total": 123_456,
+        "host_page_faults_major_total": 789,
+        "host_oom_kills_total": 2,
+    },
+}
 
-    assert memory.collect(NOW).values == {
-        "host_memory_total_bytes": 1000 * 1024,
-        "host_memory_available_bytes": 600 * 1024,
-        "host_memory_free_bytes": 100 * 1024,
-        "host_memory_buffers_bytes": 20 * 1024,
-        "host_memory_cached_bytes": 300 * 1024,
-        "host_memory_dirty_bytes": 7 * 1024,
-        "host_memory_shared_bytes": 8 * 1024,
-        "host_memory_slab_bytes": 90 * 1024,
-        "host_memory_used_bytes": 400 * 1024,
-        "host_swap_total_bytes": 50 * 1024,
-        "host_swap_used_bytes": 20 * 1024,
-    }
-    assert set(memory.probe().values()) == {None}
+
+@pytest.mark.parametrize("name", READ)
+def test_what_proc_counts_is_given_in_base_units(tmp_path: Path, name: str) -> None:
+    collector = of_proc(name, write_tree(tmp_path, proc_files()))
+
+    assert values(collector) == READ[name]
+    assert set(collector.probe().values()) == {None}
 
 
 def test_a_line_that_the_kernel_lacks_is_absent_and_never_zero(tmp_path: Path) -> None:
@@ -128,31 +154,6 @@ def test_a_line_that_the_kernel_lacks_is_absent_and_never_zero(tmp_path: Path) -
     )
     assert report["host_swap_used_bytes"] == f"unsupported: {tmp_path / 'meminfo'} of this kernel does not have it"
     assert report["host_memory_total_bytes"] is None
-
-
-def test_load_and_uptime(tmp_path: Path) -> None:
-    proc = write_tree(tmp_path, {"loadavg": "0.50 1.25 10.00 3/512 4242\n", "uptime": "93784.25 180000.00\n"})
-
-    assert of_proc("load", proc).collect(NOW).values == {
-        "host_load1": 0.5,
-        "host_load5": 1.25,
-        "host_load15": 10.0,
-        "host_threads": 512,
-        "host_threads_runnable": 3,
-    }
-    assert of_proc("uptime", proc).collect(NOW).values == {"host_uptime_seconds": 93784.25}
-
-
-def test_disk_counters_are_bytes_and_seconds(tmp_path: Path) -> None:
-    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats("sda")}))
-
-    assert disk.collect(NOW).values == {
-        'host_disk_reads_total{device="sda"}': 10,
-        'host_disk_read_bytes_total{device="sda"}': 20 * 512,
-        'host_disk_writes_total{device="sda"}': 40,
-        'host_disk_written_bytes_total{device="sda"}': 60 * 512,
-        'host_disk_busy_seconds_total{device="sda"}': 9.0,
-    }
 
 
 def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
@@ -278,27 +279,6 @@ def test_on_a_machine_with_many_cpus_only_their_busy_shares_fit(tmp_path: Path) 
     )
 
 
-def test_context_switches_faults_and_kills_are_counted_and_swapping_is_in_bytes(tmp_path: Path) -> None:
-    proc = write_tree(tmp_path, proc_files())
-    activity, paging = of_proc("activity", proc), of_proc("paging", proc)
-    page = os.sysconf("SC_PAGE_SIZE")
-
-    assert values(activity) == {
-        "host_context_switches_total": 800_000,
-        "host_interrupts_total": 9000,
-        "host_processes_started_total": 7000,
-        "host_processes_running": 3,
-        "host_processes_blocked": 1,
-    }
-    assert values(paging) == {
-        "host_swap_in_bytes_total": 11 * page,
-        "host_swap_out_bytes_total": 22 * page,
-        "host_page_faults_total": 123_456,
-        "host_page_faults_major_total": 789,
-        "host_oom_kills_total": 2,
-    }
-
-
 def test_every_sensor_of_every_chip_is_read_under_the_names_of_its_driver(tmp_path: Path) -> None:
     collector = TemperatureCollector(sys=write_tree(tmp_path, sensor_files()))
 
@@ -337,26 +317,34 @@ def test_chips_of_one_name_are_told_apart_by_their_device(tmp_path: Path) -> Non
     }
 
 
-def test_sensors_of_an_old_driver_lie_in_the_folder_of_its_device(tmp_path: Path) -> None:
-    files = {"class/hwmon/hwmon0/name": "k10temp\n", "class/hwmon/hwmon0/device/temp1_input": "42125\n"}
+SENSORS: dict[str, tuple[dict[str, str], dict[str, float | None]]] = {
+    "an old driver's in the folder of its device": ({"device/temp1_input": "42125\n"}, {"temp1": 42.125}),
+    "labels that are given twice": (
+        {
+            "temp1_label": "SYSTIN\n", "temp1_input": "1000\n",
+            "temp2_label": "SYSTIN\n", "temp2_input": "2000\n",
+        },
+        {"SYSTIN temp1": 1.0, "SYSTIN temp2": 2.0},
+    ),
+}  # fmt: skip
+SENSORS |= {
+    f"{impossible} that cannot be": ({"temp1_input": impossible}, {"temp1": None})
+    for impossible in ("-273150", "-128000", "255000", "5000000")
+}
 
-    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
 
-    assert found == {'host_temperature_celsius{chip="k10temp",sensor="temp1"}': 42.125}
+@pytest.mark.parametrize("name", SENSORS)
+def test_temperatures_of_one_chip(tmp_path: Path, name: str) -> None:
+    files, expected = SENSORS[name]
+    chip = {f"class/hwmon/hwmon0/{file}": text for file, text in {"name": "x\n", **files}.items()}
 
+    reading = TemperatureCollector(sys=write_tree(tmp_path, chip)).collect(NOW)
 
-def test_labels_that_a_chip_gives_twice_are_told_apart(tmp_path: Path) -> None:
-    chip = "class/hwmon/hwmon0"
-    files = {f"{chip}/name": "x\n"}
-    for number in (1, 2):
-        files |= {f"{chip}/temp{number}_label": "SYSTIN\n", f"{chip}/temp{number}_input": f"{number}000\n"}
-
-    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
-
-    assert found == {
-        'host_temperature_celsius{chip="x",sensor="SYSTIN temp1"}': 1.0,
-        'host_temperature_celsius{chip="x",sensor="SYSTIN temp2"}': 2.0,
+    assert reading.values == {
+        f'host_temperature_celsius{{chip="x",sensor="{sensor}"}}': value for sensor, value in expected.items()
     }
+    assert len(reading.reasons) == list(expected.values()).count(None)
+    assert all(reason.startswith("failed: ") for reason in reading.reasons.values())
 
 
 def test_a_chip_that_is_pulled_out_is_told_once_and_the_others_go_on(tmp_path: Path) -> None:
@@ -389,16 +377,6 @@ def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: P
     }
     assert all(reason.startswith("failed: ") for reason in found.reasons.values())
     assert not any("thermal_zone" in key for key in chips)
-
-
-@pytest.mark.parametrize("impossible", ["-273150", "-128000", "255000", "5000000"])
-def test_a_temperature_that_cannot_be_is_none(tmp_path: Path, impossible: str) -> None:
-    files = {"class/hwmon/hwmon0/name": "x", "class/hwmon/hwmon0/temp1_input": impossible}
-
-    reading = TemperatureCollector(sys=write_tree(tmp_path, files)).collect(NOW)
-
-    assert list(reading.values.values()) == [None]
-    assert next(iter(reading.reasons.values())).startswith("failed: ")
 
 
 def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
