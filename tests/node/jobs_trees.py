@@ -47,26 +47,10 @@ class ProcTree:
         """
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
-        numbers = [
-            parent,
-            group or pid,
-            session or pid,
-            0,
-            -1,
-            flags,
-            faults,
-            reaped_faults,
-            0,
-            0,
-            *used,
-            *reaped,
-            20,
-            0,
-            threads,
-            0,
-        ]
-        tail = [start, vsize, pages, *[0] * 28]
-        (folder / "stat").write_text(f"{pid} ({name}) {state} {' '.join(map(str, numbers + tail))}\n")
+        before = [parent, group or pid, session or pid, 0, -1, flags, faults, reaped_faults, 0, 0]
+        after = [20, 0, threads, 0, start, vsize, pages, *[0] * 28]
+        numbers = " ".join(map(str, [*before, *used, *reaped, *after]))
+        (folder / "stat").write_text(f"{pid} ({name}) {state} {numbers}\n")
         if io is not None:
             (folder / "io").write_text(io if isinstance(io, str) else io_text(io))
         if ran:
