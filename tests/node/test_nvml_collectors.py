@@ -32,20 +32,7 @@ def gpu_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("fedmon-gpu")]
 
 
-def collected(collector: Collector) -> Reading:
-    """Collect until there is a reading."""
-    found: list[Reading] = []
-
-    def read() -> bool:
-        reading = collector.collect(NOW)
-        found.append(reading)
-        return bool(reading.values) and not reading.reasons
-
-    wait_until(read, what=f"a reading of {collector.name}")
-    return found[-1]
-
-
-def collected_of(collector: Collector, key: str) -> Reading:
+def collected(collector: Collector, key: str = POWER) -> Reading:
     """Collect until a series has a value."""
     found: list[Reading] = []
 
@@ -205,10 +192,10 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
     fast.collect(NOW)
 
-    other, lane = collected_of(fast, 'gpu_power_watts{gpu="1"}'), counters.collect(NOW)
+    other, lane = collected(fast, 'gpu_power_watts{gpu="1"}'), counters.collect(NOW)
     fake.hang("")
     fake.release.set()
-    again = collected_of(fast, POWER)
+    again = collected(fast)
 
     assert other.values[POWER] is None
     assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", other.reasons[POWER])

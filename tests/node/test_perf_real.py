@@ -9,8 +9,8 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Reading
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
+from tests.node.test_perf_replay import gone, reading_with
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -54,18 +55,6 @@ class Clock:
         return Instant(t=0.0, mono=self.mono)
 
 
-def reading_with(
-    collector: PerfCollector | PerfJobCollector, wanted: Callable[[Reading], bool], clock: Callable[[], Instant]
-) -> Reading:
-    def look() -> Reading | None:
-        reading = collector.collect(clock())
-        return reading if wanted(reading) else None
-
-    found = wait_until(look, what="a reading of perf")
-    assert found is not None
-    return found
-
-
 def value(reading: Reading, name: str) -> float:
     return reading.values.get(name) or 0.0
 
@@ -84,12 +73,9 @@ def burning(*, where: Path | None = None) -> Iterator[int]:
 
 
 def test_the_machine_is_counted_and_what_it_lacks_has_a_reason(source: PerfSource) -> None:
-    collector = PerfCollector(source)
-    try:
+    with closing(PerfCollector(source)) as collector:
         reading = reading_with(collector, lambda reading: value(reading, COUNTED) > 0, Clock())
         report = collector.probe()
-    finally:
-        collector.close()
     if any(str(reason).startswith("no permission") for reason in report.values()):
         require(None, "perf may not count the whole machine (CAP_PERFMON)")
 
@@ -140,8 +126,7 @@ def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source:
     clock = Clock()
     with burning() as first, burning() as second:
         pids = [first]
-        collector = PerfJobCollector(source, job="late", pids=lambda: list(pids))
-        try:
+        with closing(PerfJobCollector(source, job="late", pids=lambda: list(pids))) as collector:
             before = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
             pids.append(second)
             after = reading_with(
@@ -150,8 +135,6 @@ def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source:
                 clock,
             )
             again = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
-        finally:
-            collector.close()
 
     assert value(before, "perf_starts_total") == 1
     assert value(after, TASK_CLOCK) > value(before, TASK_CLOCK)
@@ -165,12 +148,12 @@ def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -
     folder.mkdir()
     clock = Clock()
     try:
-        with burning(where=folder) as pid, burning():
-            collector = PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)
-            try:
-                reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, clock)
-            finally:
-                collector.close()
+        with (
+            burning(where=folder) as pid,
+            burning(),
+            closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,
+        ):
+            reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, clock)
     finally:
         wait_until(lambda: not (folder / "cgroup.procs").read_text())
         folder.rmdir()
@@ -207,11 +190,4 @@ def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Pa
         process.wait()
         process.stdout.close()
 
-        wait_until(lambda: dead(perf), what="the end of perf")
-
-
-def dead(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+        wait_until(lambda: gone(perf), what="the end of perf")

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -71,12 +71,9 @@ def replay(tmp_path: Path) -> Replay:
 
 @contextmanager
 def counting(source: PerfSource) -> Iterator[PerfCollector]:
-    collector = PerfCollector(source)
-    try:
+    with closing(PerfCollector(source)) as collector:
         collector.collect(NOW)
         yield collector
-    finally:
-        collector.close()
     assert collector._session.pid is None
 
 
@@ -84,9 +81,13 @@ def next_reading(collector: PerfCollector | PerfJobCollector) -> Reading:
     return reading_with(collector, lambda reading: bool(reading.values))
 
 
-def reading_with(collector: PerfCollector | PerfJobCollector, wanted: Callable[[Reading], bool]) -> Reading:
+def reading_with(
+    collector: PerfCollector | PerfJobCollector,
+    wanted: Callable[[Reading], bool],
+    clock: Callable[[], Instant] = lambda: NOW,
+) -> Reading:
     def look() -> Reading | None:
-        reading = collector.collect(NOW)
+        reading = collector.collect(clock())
         return reading if wanted(reading) else None
 
     found = wait_until(look, what="a reading of perf")
@@ -337,11 +338,8 @@ def test_collecting_and_closing_never_wait_while_groups_are_tried(replay: Replay
 
 
 def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:
-    collector = PerfJobCollector(replay.source(), job="7", pids=lambda: [4_194_303])
-    try:
+    with closing(PerfJobCollector(replay.source(), job="7", pids=lambda: [4_194_303])) as collector:
         reading = next_reading(collector)
-    finally:
-        collector.close()
 
     assert dict(reading.reasons) == {"perf_counted_seconds_total": "not found: no process of the job lives"}
     assert not any(" -I " in call for call in replay.calls)
@@ -360,15 +358,13 @@ def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> Non
     pids = [10]
     (replay.folder / "proc" / "10").mkdir()
     (replay.folder / "proc" / "10" / "stat").write_text(f"10 (job) S {' 1' * 30}\n".replace("  ", " "))
-    collector = PerfJobCollector(replay.source("cycles", interval_s=60.0), job="7", pids=lambda: list(pids))
-    try:
+    source = replay.source("cycles", interval_s=60.0)
+    with closing(PerfJobCollector(source, job="7", pids=lambda: list(pids))) as collector:
         collector.collect(NOW)
         # The replay has blocked SIGINT once it has written down its call.
         wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
         pids.clear()
         last, after = collector.collect(NOW), reading_with(collector, lambda reading: bool(reading.reasons))
-    finally:
-        collector.close()
 
     assert last.values['perf_events_total{group="cycles",event="cycles"}'] == 50
     assert set(after.reasons.values()) == {"not found: no process of the job lives"}
