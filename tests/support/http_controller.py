@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -70,17 +69,3 @@ class HttpController:
     def ends(self) -> list[Posted]:
         """Return the ends of scenarios so far."""
         return [posted for posted in list(self.posted) if posted.path.endswith("/done")]
-
-
-class SilentController:
-    """Accepts connections and never answers; a context manager."""
-
-    def __enter__(self) -> Self:
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.listen(64)
-        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()

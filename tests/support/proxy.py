@@ -30,12 +30,12 @@ class Proxy:
         with self._lock:
             self._is_cut = True
             for end in self._ends:
-                _end(end)
+                hang_up(end)
 
     def refuse(self) -> None:
         """End every connection and refuse new ones, as a host whose server is down."""
         self._refused = self.port
-        _end(self._listener)
+        hang_up(self._listener)
         self._listener.close()
         self.cut()
 
@@ -59,7 +59,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _end(self._listener)
+        hang_up(self._listener)
         self.cut()
         self._listener.close()
         for thread in self._threads:
@@ -80,7 +80,7 @@ class Proxy:
             with self._lock:
                 self._ends |= {near, far}
                 if self._is_cut:
-                    _end(near)
+                    hang_up(near)
             for source, sink in ((near, far), (far, near)):
                 pump = threading.Thread(target=self._pump, args=(source, sink), name="proxy-pump")
                 self._threads.append(pump)
@@ -91,12 +91,13 @@ class Proxy:
             while data := source.recv(65536):
                 if not self._is_frozen:
                     sink.sendall(data)
-        _end(sink)
+        hang_up(sink)
         with self._lock:
             self._ends.discard(source)
         source.close()
 
 
-def _end(end: socket.socket) -> None:
+def hang_up(end: socket.socket) -> None:
+    """Shut down both directions of a socket, if it is still connected."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from unittest import mock
 
 from fedmon.cli import main
 from fedmon.common.log import OUR_LOGGER
@@ -22,9 +22,9 @@ def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> su
     out, err = _output(), _output()
     code: object = 0
     with (
-        _environment(plain_environment() if environ is None else environ),
+        mock.patch.dict(os.environ, plain_environment() if environ is None else dict(environ), clear=True),
         Path(os.devnull).open() as nobody,
-        _input(nobody),
+        mock.patch.object(sys, "stdin", nobody),
         loggers_as_they_were(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -56,24 +56,3 @@ def _output() -> io.TextIOWrapper:
 def _text(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
     return stream.read()
-
-
-@contextlib.contextmanager
-def _input(stream: TextIO) -> Iterator[None]:
-    before, sys.stdin = sys.stdin, stream
-    try:
-        yield
-    finally:
-        sys.stdin = before
-
-
-@contextlib.contextmanager
-def _environment(environ: Mapping[str, str]) -> Iterator[None]:
-    before, wanted = dict(os.environ), dict(environ)
-    os.environ.clear()
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tests.support.proxy import hang_up
+
 
 @contextlib.contextmanager
 def silent_peer() -> Iterator[int]:
@@ -71,10 +73,5 @@ def greeter(address: str, port: int, greeting: bytes) -> Iterator[None]:
         try:
             yield
         finally:
-            _shut(listener)
+            hang_up(listener)
             server.join(5)
-
-
-def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)

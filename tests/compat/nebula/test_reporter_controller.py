@@ -12,8 +12,9 @@ import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.compat.nebula.outlets import Controller, status_body
-from tests.support.http_controller import HttpController, SilentController
+from tests.support.http_controller import HttpController
 from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
 
 
@@ -81,7 +82,7 @@ def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: b
     given_up, within = threading.Event(), Deadline(30.0)
     if is_given_up:
         given_up.set()
-    with SilentController() as silent, to(silent.address, timeout_s=0.15) as controller:
+    with silent_peer() as port, to(f"127.0.0.1:{port}", timeout_s=0.15) as controller:
         controller.status(body(1))
 
         assert controller.finish(b"", b"{}", 60.0 if is_given_up else 0.4, given_up=given_up) is False

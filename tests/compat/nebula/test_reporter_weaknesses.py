@@ -39,9 +39,10 @@ from tests.compat.nebula.reporters import (
     run,
     until,
 )
-from tests.support.http_controller import HttpController, Posted, SilentController
+from tests.support.http_controller import HttpController, Posted
 from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
 
 CPU = "W-CPU/CPU global (%)"
@@ -125,10 +126,9 @@ def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
     logger = Logger()
 
     async def steps() -> float:
-        with SilentController() as controller:
-            ours = reporter(
-                participant(scenario_args={"controller": controller.address}), Trainer(logger), http_timeout_s=30.0
-            )
+        with silent_peer() as port:
+            scenario = {"controller": f"127.0.0.1:{port}"}
+            ours = reporter(participant(scenario_args=scenario), Trainer(logger), http_timeout_s=30.0)
             await ours.start()
             await until(lambda: len(logger.of(CPU)) >= 3)
             assert ours.counts()["statuses_waiting"] >= 3
