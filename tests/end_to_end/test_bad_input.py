@@ -60,6 +60,7 @@ def changed(**fields: object) -> bytes:
     return json.dumps(VALID | fields).encode()
 
 
+NOT_TEXT: tuple[object, ...] = ([], {}, 7, None, True)
 JUNK: dict[str, tuple[bytes, str]] = {
     "invalid JSON": (b'{"command": "ping"', "malformed"),
     "an array": (b"[1, 2]", "malformed"),
@@ -69,7 +70,7 @@ JUNK: dict[str, tuple[bytes, str]] = {
     "no version": (without("protocol_version"), "version"),
     "an unknown command": (changed(command="explode"), "unknown-command"),
     "no command": (without("command"), "unknown-command"),
-    **{f"the command {word!r}": (changed(command=word), "unknown-command") for word in ([], {}, 7, None, True)},
+    **{f"the command {word!r}": (changed(command=word), "unknown-command") for word in NOT_TEXT},
     "a wrong type": (changed(sequence="1"), "malformed"),
     "a negative sequence": (changed(sequence=-1), "malformed"),
     "no id": (without("id"), "malformed"),
