@@ -104,25 +104,23 @@ class Replies:
 
     def take(
         self,
-        commands: Collection[str] | None = None,
         *,
         wanted: Callable[[KeptReply], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
     ) -> list[KeptReply]:
-        """Take kept replies of these commands, or of all, oldest first; the others stay.
+        """Take kept replies, or those that ``wanted`` chooses, oldest first; the others stay.
 
-        ``wanted`` chooses further. Waits up to ``timeout_s``, None for ever, for the first. Replies that a thread took
-        leave the disk when it takes again, at `confirm`, or at `stop`: after a crash in between, they come again
-        marked ``redelivered``.
+        Waits up to ``timeout_s``, None for ever, for the first. Replies that a thread took leave the disk when it takes
+        again, at `confirm`, or at `stop`: after a crash in between, they come again marked ``redelivered``.
         """
         with self._changed:
             self._gone.extend(self._handed.pop(threading.get_ident(), ()))
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
+                lambda: self.released or next(self._matching(wanted), None) is not None, timeout=timeout_s
             )
-            keys = list(itertools.islice(self._matching(commands, wanted), limit))
+            keys = list(itertools.islice(self._matching(wanted), limit))
             taken = [self._kept.pop(key) for key in keys]
             if keys and self.durable:
                 self._handed[threading.get_ident()] = keys
@@ -141,7 +139,7 @@ class Replies:
     def kept(self, command: str) -> list[tuple[int, Keepable]]:
         """Return the kept messages of one command, and leave them."""
         with self._changed:
-            return [(key, self._kept[key].message) for key in self._matching([command], None)]
+            return [(key, entry.message) for key, entry in self._kept.items() if entry.command == command]
 
     def keeps(self, key: int) -> bool:
         """Tell whether this one was not taken yet."""
@@ -163,10 +161,8 @@ class Replies:
             if not self._stopping:
                 self._wait_written()
 
-    def _matching(self, commands: Collection[str] | None, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
-        for key, entry in self._kept.items():
-            if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
-                yield key
+    def _matching(self, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
+        return (key for key, entry in self._kept.items() if wanted is None or wanted(entry))
 
     def _wait_written(self) -> None:
         """Wait, with the lock held, until the disk has everything that was put, marked or removed so far."""

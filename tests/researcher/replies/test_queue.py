@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -71,43 +70,6 @@ def sequences(replies: Replies, **options: Any) -> list[int]:
     return [one.message.sequence for one in replies.take(**options) if isinstance(one.message, Reply)]
 
 
-def test_what_is_kept_is_taken_in_order_and_once(keep: Keep) -> None:
-    replies = keep()
-    for number in range(5):
-        replies.keep(pong(number))
-    wait_until(lambda: len(replies) == 5)
-
-    assert sequences(replies, limit=2) == [0, 1]
-    assert sequences(replies) == [2, 3, 4]
-    assert sequences(replies) == []
-
-
-def test_taking_some_commands_leaves_the_others(keep: Keep) -> None:
-    replies = keep()
-    replies.keep(pong(1))
-    replies.keep(decision())
-    replies.keep(pong(2))
-    wait_until(lambda: len(replies) == 3)
-
-    decisions = replies.take(["plan-decision"])
-
-    assert [one.message.id for one in decisions] == ["d-1"]
-    assert sequences(replies) == [1, 2]
-
-
-def test_taking_waits_for_the_first_and_no_longer_than_asked(keep: Keep) -> None:
-    replies = keep()
-    taken: list[int] = []
-    taker = threading.Thread(target=lambda: taken.extend(sequences(replies, timeout_s=10)))
-    taker.start()
-
-    replies.keep(pong(1))
-    taker.join(60)
-
-    assert taken == [1]
-    assert sequences(replies, timeout_s=0.01) == []
-
-
 def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> None:
     first = keep()
     for number in range(5):
@@ -120,26 +82,6 @@ def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> 
 
     assert [one.redelivered for one in second.take(limit=1)] == [False]
     assert sequences(second) == [3, 4]
-
-
-def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep: Keep) -> None:
-    heard: list[bool] = []
-
-    def on_kept(key: int, first: bool) -> None:
-        heard.append(first)
-
-    one = keep()
-    for _ in range(3):
-        one.keep(decision(), only_once=True, on_kept=on_kept)
-    wait_until(lambda: len(heard) == 3)
-    one.take()
-    one.stop()
-    other = keep()
-    other.keep(decision(), only_once=True, on_kept=on_kept)
-    wait_until(lambda: len(heard) == 4)
-
-    assert sorted(heard, reverse=True) == [True, False, False, False]
-    assert len(other) == 0
 
 
 def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Path) -> None:
