@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import signal
@@ -32,13 +31,6 @@ PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in
 
 def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
     return {str(node_id): outcome.status for node_id, outcome in outcomes.items()}
-
-
-def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
-    first, second = Federation(mosquitto.url), Federation(mosquitto.url)
-
-    assert first.researcher_id == second.researcher_id
-    assert first.researcher_id.startswith(f"{getpass.getuser()}-")
 
 
 def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:
@@ -480,20 +472,6 @@ def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
     assert request["sha256"] == approvals.ok["a"].sha256 == a.sent("training-plan-status")[-1]["sha256"]
     assert request["size_bytes"] == len(PLAN.encode())
     assert known.ok["a"].status is None
-
-
-def test_a_plan_too_large_for_a_message_names_the_setting_where_there_is_no_repository(
-    mosquitto: Broker, federate: Open, tmp_path: Path
-) -> None:
-    path = tmp_path / "large.py"
-    path.write_text("# " + "x" * 99_000 + "\n")
-    with EchoNode(mosquitto.port, "a") as a:
-        federation = federate()
-
-        with pytest.raises(InvalidInputError, match=r"`url` in \[repository\].*FEDMON_REPOSITORY_URL"):
-            federation.approve(path)
-
-    assert a.sent("approval") == []
 
 
 def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Broker, federate: Open) -> None:
