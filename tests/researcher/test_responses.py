@@ -29,7 +29,8 @@ def test_replies_lists_and_other_responses_are_joined_without_repeats() -> None:
 
 
 def test_replies_are_equal_as_python_says_even_when_deeply_nested() -> None:
-    responses = Responses([{"shape": [1, {"x": [True]}]}, {"shape": [1.0, {"x": [1]}]}, {"shape": [1, {"x": [2]}]}])
+    replies = [{"shape": [1, {"x": [True]}]}, {"shape": [1.0, {"x": [1]}]}, {"shape": [1, {"x": [2]}]}]
+    responses = Responses(data=replies)
 
     assert len(responses) == 2
 

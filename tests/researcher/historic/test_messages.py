@@ -310,7 +310,7 @@ def test_what_no_node_serves_is_refused_with_the_way_that_works(mosquitto: Broke
 
 def test_the_queue_gives_one_message_after_the_other(open_requests: Open) -> None:
     queue = open_requests().queue
-    queue.add(PONG)
+    queue.add(task=PONG)
     queue.add(PONG | {"sequence": 4})
 
     assert queue.qsize() == 2

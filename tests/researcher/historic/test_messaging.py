@@ -107,20 +107,6 @@ def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
     assert (pong["node_id"], pong["sequence"], pong["success"]) == ("a", 5, True)
 
 
-def test_without_a_connection_nothing_is_sent_and_it_is_logged(
-    mosquitto: Broker, messaging: Messaging, caplog: pytest.LogCaptureFixture
-) -> None:
-    messaging.send_message(PING)
-    messaging.start()
-    mosquitto.stop()
-    wait_until(lambda: not messaging.is_connected())
-    messaging.send_message(PING)
-
-    reasons = [record.getMessage() for record in caplog.records if "ping was not sent" in record.getMessage()]
-    assert ["call start()" in reasons[0], f"127.0.0.1:{mosquitto.port}" in reasons[1]] == [True, True]
-    assert not messaging.is_failed()
-
-
 def test_start_can_block_until_stop(messaging: Messaging) -> None:
     blocked = threading.Thread(target=messaging.start, kwargs={"block": True})
     blocked.start()
@@ -139,7 +125,13 @@ def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch:
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
     with silent_peer() as silent:
         for port in (free_port(), silent):
-            messaging = Messaging(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", port)
+            messaging = Messaging(
+                on_message=None,
+                messaging_type=ComponentType.RESEARCHER,
+                messaging_id="alice",
+                mqtt_broker="127.0.0.1",
+                mqtt_broker_port=port,
+            )
             started, cpu = time.monotonic(), time.process_time()
             with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
                 messaging.start()
@@ -164,7 +156,7 @@ def test_only_a_researchers_connection_can_be_made(kind: Any) -> None:
 
 def test_requests_uses_the_messaging_that_it_is_given(mosquitto: Broker, messaging: Messaging) -> None:
     with EchoNode(mosquitto.port, "a"):
-        with Requests(messaging) as requests:
+        with Requests(mess=messaging) as requests:
             wait_until(lambda: requests.ping_nodes() == ["a"])
             same = requests.get_messaging() is messaging is requests.messaging
             requests.send_message(PING)
