@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedmon.broker.users import Role
-from fedmon.common.errors import ConnectionFailedError, FedmonError
+from fedmon.common.errors import ConnectionFailedError
 from fedmon.researcher.federation import Federation
 from tests.broker.production import PASSWORD, Production
 from tests.support.echo_node import EchoNode
@@ -49,31 +49,6 @@ def federate(production: Production, tmp_path: Path) -> Iterator[Callable[..., F
         yield federate
 
 
-def test_the_user_name_is_the_id_and_everything_works_within_the_rights_of_a_researcher(
-    production: Production, federate: Callable[..., Federation], tmp_path: Path
-) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("answer = 42\n")
-    decisions: list[str] = []
-    with EchoNode(production.observer_port, "a") as node:
-        federation = federate()
-        started = time.monotonic()
-        nodes = federation.nodes()
-        settled_s = time.monotonic() - started
-        federation.on("decision", lambda one: decisions.append(one.name))
-
-        answered: list[Any] = [federation.ping(), federation.datasets(nodes=["a"]), federation.approve(plan)]
-        with federation.monitor() as watch:
-            wait_until(lambda: "a" in watch.capabilities)
-
-    assert federation.researcher_id == "alice"
-    assert (nodes.online, nodes.circumstances.settled) == (["a"], True)
-    assert settled_s < 6
-    assert [list(outcomes.ok) for outcomes in answered] == [["a"]] * 3
-    assert {request["researcher_id"] for request in node.received} == {"alice"}
-    assert federation.settings.identity_is_strict
-
-
 def test_a_wrong_password_is_one_error_that_names_the_user_and_not_the_password(
     federate: Callable[..., Federation],
 ) -> None:
@@ -93,15 +68,6 @@ def test_a_certificate_that_is_not_trusted_is_named(federate: Callable[..., Fede
         federate(ca_file=None)
 
     assert time.monotonic() - started < 7.5
-
-
-def test_a_password_that_others_can_read_is_refused(federate: Callable[..., Federation], tmp_path: Path) -> None:
-    readable = tmp_path / "readable"
-    readable.write_text(PASSWORD)
-    readable.chmod(0o644)
-
-    with pytest.raises(FedmonError, match="chmod 600"):
-        federate(password_file=readable)
 
 
 def test_a_ghost_that_only_an_operator_may_clear_is_hidden_here_and_the_text_says_so(

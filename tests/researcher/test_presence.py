@@ -13,7 +13,7 @@ from fedmon.researcher.roster import Node, NodeState
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.waiting import stays, wait_until
+from tests.support.waiting import wait_until
 
 
 def test_nodes_are_known_soon_after_connecting_with_state_and_last_seen(mosquitto: Broker, federate: Open) -> None:
@@ -185,14 +185,3 @@ def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_anothe
 
         assert outcome.status is OutcomeStatus.STALE
         assert federation.nodes()["ghost"].reason == "said to be online, but not heard since we connected"
-
-
-def test_a_retained_last_will_that_comes_late_does_not_stick(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a", boot=6) as node:
-        federation = federate()
-        federation.nodes()
-
-        node.publish("general/status/a", presence("a", 5, "offline", "connection lost"))
-        federation.ping()
-
-        assert stays(lambda: federation.nodes().online == ["a"], 0.1)

@@ -156,14 +156,6 @@ def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str
     assert "disk is full" not in err.read_text()
 
 
-def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
-    done = fedmon_here("nodes", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--timeout", "0.5")
-
-    assert done.returncode == 5
-    assert len(done.stderr.splitlines()) == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
     environ: dict[str, str], url: str, tmp_path: Path
 ) -> None:
@@ -176,19 +168,6 @@ def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
         assert done.returncode == 0, done.stdout
         assert notebook.instance == "main"
         assert "open" in notebook.ping(nodes=["open"]).ok
-
-
-def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
-    environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
-    with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url, runs=NO_RUNS)) as node:
-        wait_until(lambda: "ghost" in fedmon_here("nodes", "--json", environ=environ).stdout, what="the node online")
-        node.kill()
-
-    forgotten = fedmon_here("nodes", "forget", "ghost", "--json", environ=environ)
-    after = json.loads(fedmon_here("nodes", "--json", environ=environ).stdout)
-
-    assert forgotten.returncode == 0, forgotten.stdout
-    assert after["nodes"] == []
 
 
 def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> None:
