@@ -19,7 +19,6 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.echo_nodes import VERSION
-from fedmon.common.clock import Deadline
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
@@ -131,22 +130,3 @@ def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_machine_starts_a
             wait_until(lambda value=value: values(fetch(url)) == {(name, "a"): value})  # type: ignore[misc]  # bound now
 
         assert "# TYPE host_cpu_seconds counter" in fetch(url)
-
-
-def test_a_node_that_falls_silent_disappears(mosquitto: Broker, tmp_path: Path) -> None:
-    with RecordingNode(mosquitto.port, "stays") as stays, served(mosquitto, tmp_path) as url:
-        with RecordingNode(mosquitto.port, "leaves") as leaves:
-            leaves.wait(lambda: leaves.leased)
-            leaves.sample(1)
-            wait_until(lambda: (CPU, "leaves") in values(fetch(url)))
-
-        due = Deadline(0.0)
-
-        def is_alone() -> bool:
-            nonlocal due
-            if due.passed():
-                stays.sample(1)
-                due = Deadline(1.0)
-            return set(values(fetch(url))) == {(CPU, "stays")}
-
-        wait_until(is_alone, what="the silent node to disappear")

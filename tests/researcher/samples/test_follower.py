@@ -111,22 +111,6 @@ def test_what_finds_no_room_is_missing_and_is_wanted_once_there_is_room() -> Non
     assert (len(shelf.taken), one.pending, len(shelf.late)) == (6, 0, 5)
 
 
-def test_what_is_held_back_is_bounded_and_the_rest_is_pulled_in_order() -> None:
-    shelf = Shelf()
-    one, _ = follower(shelf)
-    one.heard(batch(0), 10)
-    for seq in range(2, 8):
-        one.heard(batch(seq), HOLD_BYTES // 3)
-
-    before = wanted(one)
-    one.pulled(batch(1), HOLD_BYTES // 3)
-    after = wanted(one)
-
-    assert (before, after) == ((1, 1, 1), (1, 5, 7))
-    assert shelf.taken == [(1, seq) for seq in range(5)]
-    assert one.pending == 3
-
-
 def test_what_a_node_tells_of_is_waited_for_a_moment_as_it_may_be_under_way() -> None:
     one, _ = follower(Shelf())
     one.heard(batch(0), 10)
@@ -220,20 +204,6 @@ def test_live_samples_wait_until_the_beginning_is_known_and_follow_it() -> None:
 
     assert (waiting, want.first_seq) == ([], 0)
     assert shelf.taken == [(1, seq) for seq in range(3, 9)]
-
-
-def test_a_node_that_goes_before_it_told_what_it_keeps_has_its_samples_delivered() -> None:
-    taken = []
-    for is_told_first in (True, False):
-        shelf = Shelf()
-        one, _ = follower(shelf, start=lambda _node, _stream: 0.0)
-        if is_told_first:
-            one.node_changed(NODE, is_up=False)
-        one.heard(batch(0), 10)
-        one.node_changed(NODE, is_up=False)
-        taken.append(shelf.taken)
-
-    assert taken == [[(1, 0)], [(1, 0)]]
 
 
 def test_a_stream_that_was_not_heard_in_an_earlier_boot_is_wanted_from_there() -> None:

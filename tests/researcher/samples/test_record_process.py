@@ -140,14 +140,3 @@ def test_where_nobody_measures_a_record_ends_by_itself_and_says_why(mosquitto: B
 
     assert done.returncode == 6
     assert "no sample came" in done.stderr
-
-
-def test_the_summary_says_how_much_of_how_many_nodes(mosquitto: Broker, tmp_path: Path) -> None:
-    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
-    with RecordingNode(mosquitto.port, "a") as node:
-        node.sample(30, live=False)
-        words = ("record", str(tmp_path / "s"), "--broker", mosquitto.url, "--researcher", "alice", "--for", "8")
-        done = fedmon(*words, environ=environ)
-
-    assert done.returncode == 0
-    assert f"{tmp_path / 's'}: 30 samples (30 backfilled), 1 node, 0 lost, 0 pending" in done.stdout

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import pytest
-
-from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
@@ -60,15 +57,6 @@ def test_what_was_put_is_written_at_the_end_and_what_comes_twice_is_left_out(tmp
     (found,) = again.open()
     assert (found.last_seq, again.positions) == (2, writer.positions)
     assert again.stop()
-
-
-def test_a_store_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other = sqlite3.connect(tmp_path / "other")
-    other.execute("CREATE TABLE mine (number INTEGER)")
-    other.close()
-
-    with pytest.raises(StorageError, match="no recording"):
-        RecordWriter(tmp_path / "other", on_room=lambda: None).open()
 
 
 def test_a_store_that_was_moved_away_while_it_is_written_is_begun_anew(tmp_path: Path) -> None:

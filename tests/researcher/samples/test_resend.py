@@ -13,7 +13,7 @@ from bench.echo_nodes import Message
 from fedmon.common.actor import BULK_BOUND
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ping
-from fedmon.researcher.samples.resend import HOLD_BYTES, NODES_AT_ONCE, TOO_OLD
+from fedmon.researcher.samples.resend import HOLD_BYTES, NODES_AT_ONCE
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
@@ -101,24 +101,6 @@ def test_the_tail_of_an_old_boot_comes_before_the_first_sample_of_the_new_one(
     assert numbers(taken) == in_order
     assert sorted(numbers(at_once)) == in_order
     assert accounts(ordered) == accounts(live) == (10, 0, 0, 6, 0)
-
-
-def test_what_the_node_no_longer_keeps_is_lost_with_that_reason_and_the_rest_comes(
-    mosquitto: Broker, federate: Open
-) -> None:
-    with RecordingNode(mosquitto.port, "a", page=5) as node:
-        watch = federate().monitor(ordered=True)
-        node.wait(lambda: node.leased)
-        node.sample(2)
-        node.sample(20, live=False)
-        node.forget(below=9)
-
-        node.sample(1)
-        taken = list(islice(watch, 16))
-
-    assert [seq for _, seq in numbers(taken)] == [0, 1, *range(9, 23)]
-    assert watch.losses == {TOO_OLD: 7}
-    assert accounts(watch) == (16, 0, 7, 13, 0)
 
 
 def test_a_node_that_refuses_is_not_asked_again_for_the_same(mosquitto: Broker, federate: Open) -> None:

@@ -408,6 +408,7 @@ def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto:
 
     assert done.returncode == 1
     assert f"3 samples not sent to {url}/api/v1/import yet; {file} keeps them" in done.stderr
+    assert f"{file}: 3 samples (3 backfilled), 1 node, 0 lost, 0 pending" in done.stdout
 
 
 @pytest.mark.parametrize(
