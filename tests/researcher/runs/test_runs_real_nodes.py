@@ -40,11 +40,12 @@ def test_values_scalars_and_the_dataset_make_the_whole_way(real: RealNodes, fed:
     handle = fed.run(real.plan, tags=["cells"], args={"reports": 700}, inputs={"w": np.arange(3.0), "n": 4})
 
     results = handle.result(timeout_s=60)
+    results["b"]["w"] += 1
 
     assert sorted(results) == ["a", "b"]
     assert results["a"]["rows"] == 3
     assert results["a"]["n"] == 8
-    assert results["b"]["w"].tolist() == [0.0, 2.0, 4.0]
+    assert results["b"]["w"].tolist() == [1.0, 3.0, 5.0]
     assert [one.step for one in handle.scalars["a"]] == list(range(700))
     assert handle.scalars_lost == {}
     assert fed.job(handle.job_id).sha256 == handle.sha256
