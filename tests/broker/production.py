@@ -128,11 +128,6 @@ class Production:
         assert self._process.wait(60) == 0, self.log()
 
 
-def copied_modes(folder: pathlib.Path) -> dict[str, int]:
-    """Return the modes of all files and folders below."""
-    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in sorted(folder.rglob("*"))}
-
-
 def mosquitto_client(name: str) -> str:
     """Return the path of one of mosquitto's client programs."""
     program = shutil.which(name)

@@ -130,14 +130,6 @@ def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: 
     assert "still open: restart it now" in added.stdout
 
 
-def test_users_on_every_address_without_tls_are_warned_of(tmp_path: Path) -> None:
-    require_engine("mosquitto")
-    with_one_user(tmp_path)
-
-    with foreground("start", "--host", "0.0.0.0", "--port", "0", "--data-dir", tmp_path) as running:
-        assert "no TLS" in running.facts["warnings"][0]
-
-
 def test_with_a_certificate_in_its_folder_it_speaks_tls(tmp_path: Path) -> None:
     require_engine("mosquitto")
     with_one_user(tmp_path)

@@ -104,7 +104,7 @@ def test_a_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
         (["a/b", "--role", "node"], "", 2, "letters, digits"),
         (["nodes", "--role", "node"], "", 2, "reserved"),
         (["taken", "--role", "node"], "", 4, "--replace"),
-        (["taken", "--role", "researcher"], "", 4, "another name"),
+        (["taken", "--role", "researcher"], "", 4, "is the name of a node already"),
     ],
 )
 def test_what_cannot_be_added_is_refused_with_a_reason(
@@ -117,17 +117,6 @@ def test_what_cannot_be_added_is_refused_with_a_reason(
     assert finished.returncode == code
     assert reason in finished.stderr
     assert users_in(tmp_path).all() == [User(name="taken", role=Role.NODE)]
-
-
-def test_a_password_file_open_to_others_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text(PASSWORD)
-    file.chmod(0o644)
-
-    finished = fedmon_broker("user", "add", "a", "--role", "node", "--password-file", file, "--data-dir", tmp_path)
-
-    assert finished.returncode == 2
-    assert "chmod 600" in finished.stderr
 
 
 def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path) -> None:

@@ -335,6 +335,7 @@ def test_with_users_admins_come_from_this_machine_and_the_others_from_everywhere
             if connection.status == psutil.CONN_LISTEN
         }
 
+    assert "no TLS" in running.facts["warnings"][0]
     assert {role: listening[ports[role]] for role in Role} == dict.fromkeys(Role, "0.0.0.0") | {Role.ADMIN: "127.0.0.1"}
 
 

@@ -312,18 +312,6 @@ def test_the_host_header_does_not_shape_the_answer(repository: Repository) -> No
     assert answer.json()["url"].startswith(repository.url)
 
 
-def test_health_counts_files_and_bytes(tmp_path: Path) -> None:
-    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
-        repository = Repository(running, tmp_path / "files")
-        for _twice in range(2):
-            upload(CONTENT, repository.settings)
-        healthy = requests.get(f"{repository.url}/health", timeout=60).json()
-        code = running.stop()
-
-    assert healthy == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
-    assert code == 0
-
-
 def test_the_quota_refuses_and_the_client_says_why(repository: Repository) -> None:
     def fill() -> None:
         for number in range(6):

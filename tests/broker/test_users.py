@@ -10,7 +10,7 @@ import pytest
 
 from fedmon.broker.errors import NameTakenError
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.users import Role, User, Users
+from fedmon.broker.users import Role, Users
 from fedmon.common.errors import StorageError
 
 PASSWORD = "correct horse battery"
@@ -31,16 +31,6 @@ def test_a_password_is_kept_as_a_salted_hash_that_only_we_can_read(users: Users,
     assert first != second
     assert first.startswith("$7$5000$")
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_name_belongs_to_one_party_whatever_its_role(users: Users, role: Role) -> None:
-    users.add("alice", Role.RESEARCHER, PASSWORD)
-
-    with pytest.raises(NameTakenError, match="'alice' is the name of a researcher already"):
-        users.add("alice", role, PASSWORD)
-
-    assert users.all() == [User(name="alice", role=Role.RESEARCHER)]
 
 
 def test_replace_changes_the_password_of_the_same_role_only(users: Users, tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from fedmon.common.process import ChildProcess
 from tests.support.waiting import wait_until
@@ -43,21 +40,3 @@ def test_a_child_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
 
     assert child.wait() == 128 + signal.SIGKILL
     assert not psutil.pid_exists(child.pid)
-
-
-@pytest.mark.parametrize("victim", ["parent", "keeper"])
-def test_a_child_ends_with_a_killed_parent_or_keeper(victim: str, tmp_path: Path) -> None:
-    starts = (
-        "import pathlib, sys, signal\nfrom fedmon.common.process import ChildProcess\n"
-        f"child = ChildProcess([sys.executable, '-c', {READY!r}], folder='.', output='log')\n"
-        "print(child.pid, flush=True)\nsignal.pause()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, cwd=tmp_path) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-
-        os.kill(parent.pid if victim == "parent" else child.ppid(), signal.SIGKILL)
-        _, left = psutil.wait_procs([child], timeout=60.0)
-        parent.kill()
-
-    assert left == []
