@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bench.echo_nodes import presence
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.roster import Node, NodeState
 from tests.researcher.conftest import Open
@@ -102,11 +102,6 @@ def test_a_removed_callback_is_not_called_again(mosquitto: Broker, federate: Ope
     wait_until(lambda: [node.state for node in kept[-1:]] == [NodeState.OFFLINE])
 
     assert NodeState.OFFLINE not in [node.state for node in removed]
-
-
-def test_an_event_that_there_is_not_is_refused_with_those_there_are(federate: Open) -> None:
-    with pytest.raises(InvalidInputError, match="'reboot' is not one of decision, outcome, presence, telemetry"):
-        federate().on("reboot", print)
 
 
 def test_two_processes_under_one_node_id_get_the_outcome_that_says_so(mosquitto: Broker, federate: Open) -> None:

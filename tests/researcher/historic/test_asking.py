@@ -158,27 +158,24 @@ def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_sa
     assert "node c (offline)" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("given", "nodes"),
-    [
-        (object(), []), (Broken, []), (Broken(), []), (Forgetful, []), (WrittenByItself, "a"), ("missing.py", []),
-        (b"def broken(:\n", []), (b"", []), (b"\xff\xfe\x00", []),
-    ],
-)  # fmt: skip
 def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
-    mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture, given: Any, nodes: Any
+    mosquitto: Broker, open_requests: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if isinstance(given, bytes):
-        plan.write_bytes(given)
-        given = plan
+    files = {"broken.py": b"def broken(:\n", "empty.py": b"", "binary.py": b"\xff\xfe\x00"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    plans = [object(), Broken, Broken(), Forgetful, "missing.py", *(tmp_path / name for name in files)]
+    wrong: list[tuple[Any, Any]] = [*((plan, []) for plan in plans), (WrittenByItself, "a")]
     with EchoNode(mosquitto.port, "a") as a:
         requests = open_requests("a")
 
-        assert requests.training_plan_approve(given, nodes=nodes) == {}
+        for plan, nodes in wrong:
+            caplog.clear()
+            assert requests.training_plan_approve(plan, nodes=nodes) == {}, plan
+            assert "the training plan was not sent" in caplog.text, plan
         assert requests.ping_nodes() == ["a"]
 
     assert a.sent("approval") == []
-    assert "the training plan was not sent" in caplog.text
 
 
 def test_calls_from_many_threads_never_take_each_others_replies(
