@@ -99,14 +99,12 @@ def queried(port: int, expression: str) -> list[dict[str, Any]]:
     return list(document["data"]["result"])
 
 
-def test_only_this_machine_is_served_by_default(mosquitto: Broker, tmp_path: Path) -> None:
-    with served(mosquitto, tmp_path) as url:
+def test_names_that_openmetrics_lacks_are_left_out_and_only_this_machine_is_served(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
         assert urllib.parse.urlsplit(url).hostname == "127.0.0.1"
         assert fetch(url) == "# EOF\n"
-
-
-def test_names_that_openmetrics_lacks_are_left_out(mosquitto: Broker, tmp_path: Path) -> None:
-    with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
         node.wait(lambda: node.leased)
         node.sample(1)
         head = {"command": "sample", "protocol_version": VERSION, "node_id": "a", "boot": 1, "stream": "user"}

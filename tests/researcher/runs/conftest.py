@@ -13,7 +13,7 @@ from fedmon.common.settings import RepositorySettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, plain_environment, write_node_with_cells
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -82,21 +82,17 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
         open_parts.callback(broker.stop)
         nodes: dict[str, NodeProcess] = {}
         for node_id in ("a", "b"):
-            home = write_node_folder(
+            home = write_node_with_cells(
                 folder / node_id,
                 node_id=node_id,
                 url=broker.url,
-                policy={"researchers": ["*"], "job_output": node_id == "b"},
+                policy={"job_output": node_id == "b"},
                 repository={
                     "url": files.url,
                     "token_file": str(files.token_file),
                     "allowed_urls": list(files.allowed_urls),
                 },
             )
-            (home / "table.csv").write_text("diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n")
-            words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(home))
-            added = fedmon_here("node", "dataset", "add", str(home / "table.csv"), *words)
-            assert added.returncode == 0, added.stderr
             nodes[node_id] = open_parts.enter_context(NodeProcess(home))
         found = RealNodes(url=broker.url, plan=plan, folder=folder, repository=files, processes=nodes)
         with Federation(settings=found.settings("asker")) as fed:
