@@ -24,7 +24,6 @@ from tests.support.brokers import takes_messages
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
-ENGINES = ("mosquitto", "embedded")
 PASSWORD = "correct horse battery"
 
 
@@ -40,8 +39,7 @@ def with_one_user(folder: Path) -> None:
     Users(BrokerFolder(folder)).add("hospital-a", Role.NODE, PASSWORD)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("engine", "number"), [("mosquitto", signal.SIGTERM), ("embedded", signal.SIGINT)])
 def test_it_answers_when_it_says_so_and_stops_cleanly(engine: str, number: int, tmp_path: Path) -> None:
     require_engine(engine)
     with foreground("start", "--port", "0", "--engine", engine, "--data-dir", tmp_path) as running:

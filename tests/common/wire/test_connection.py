@@ -19,9 +19,9 @@ from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection
 from tests.broker.certificates import make_client_authority
+from tests.support.ports import free_port
+from tests.support.stubborn import greeter
 from tests.support.waiting import wait_until
-
-CONNACK = b"\x20\x02\x00"
 
 
 @contextlib.contextmanager
@@ -39,16 +39,6 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
             yield server.server_address[1]
         finally:
             server.shutdown()
-
-
-def answering(code: int) -> Callable[[socket.socket], None]:
-    """Answer CONNECT with this return code of MQTT 3.1.1, and end."""
-
-    def answer(client: socket.socket) -> None:
-        client.recv(4096)
-        client.sendall(CONNACK + bytes([code]))
-
-    return answer
 
 
 def made(broker: BrokerSettings) -> BrokerConnection:
@@ -81,7 +71,8 @@ def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
 def test_a_broker_that_lets_nobody_in_is_told_with_its_reason_and_what_to_check(
     code: int, user: str, cause: str
 ) -> None:
-    with serving(answering(code)) as port:
+    port = free_port()
+    with greeter("127.0.0.1", port, b"\x20\x02\x00" + bytes([code])):  # CONNACK
         failure = first_failure(broker_from_url(f"mqtt://{user}127.0.0.1:{port}"))
 
     assert failure.cause == cause
