@@ -19,7 +19,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, late_pong
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_with_cells
@@ -134,21 +134,6 @@ def script(mosquitto: Broker, tmp_path: Path) -> Iterator[Script]:
     made = Script(mosquitto, tmp_path)
     yield made
     made.kill()
-
-
-def late_pong(sequence: int) -> Message:
-    return {
-        "command": "pong",
-        "protocol_version": "fedmon/1",
-        "node_id": "a",
-        "researcher_id": "alice",
-        "id": f"asked-{sequence}",
-        "session": "an earlier process",
-        "sequence": sequence,
-        "time": "2026-01-01T00:00:00Z",
-        "boot": 1,
-        "agent_version": "echo",
-    }
 
 
 def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(

@@ -14,50 +14,33 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.echo_nodes import VERSION, Message, now_utc
+from bench.echo_nodes import Message
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.session.inbox import TALLY_EVERY_S
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, late_pong
 from tests.support.waiting import wait_until
 
 MEGABYTE = 1024 * 1024
 DEEP = b'{"protocol_version":"fedmon/1","command":"pong","x":' + b"[" * 40_000 + b"]" * 40_000 + b"}"
 
 
-def pong(**changes: Any) -> Message:
-    honest = {
-        "command": "pong",
-        "protocol_version": VERSION,
-        "node_id": "a",
-        "researcher_id": "alice",
-        "id": "01890000-0000-7000-8000-000000000000",
-        "session": "another-session",
-        "sequence": 1,
-        "success": True,
-        "time": now_utc(),
-        "boot": 1,
-        "agent_version": "echo",
-    }
-    return honest | changes
-
-
 def without(key: str) -> Message:
-    return {name: value for name, value in pong().items() if name != key}
+    return {name: value for name, value in late_pong().items() if name != key}
 
 
 BAD: dict[str, Message | bytes] = {
     "invalid JSON": b'{"command": "pong"',
-    "wrong protocol version": pong(protocol_version="fedmon/2"),
+    "wrong protocol version": late_pong(protocol_version="fedmon/2"),
     "no protocol version": without("protocol_version"),
-    "unknown command": pong(command="reboot"),
+    "unknown command": late_pong(command="reboot"),
     "no command": without("command"),
-    "wrong field type": pong(sequence="one"),
+    "wrong field type": late_pong(sequence="one"),
     "missing field": without("time"),
     "NaN": b'{"protocol_version":"fedmon/1","command":"pong","sequence":NaN}',
     "deep nesting": DEEP,
-    "over-long payload": json.dumps(pong(agent_version="x" * 150_000)).encode(),
+    "over-long payload": json.dumps(late_pong(agent_version="x" * 150_000)).encode(),
     "a list": b"[]",
     "empty payload": b"",
     "binary noise": bytes(range(256)),
@@ -66,8 +49,8 @@ BAD: dict[str, Message | bytes] = {
 }
 WRONG: dict[str, tuple[Message | bytes, str]] = {
     **{what: (message, "unreadable messages (reply)") for what, message in BAD.items()},
-    "body naming another sender": (pong(node_id="b"), "messages naming another sender"),
-    "reply for another researcher": (pong(researcher_id="bob"), "replies for another researcher"),
+    "body naming another sender": (late_pong(node_id="b"), "messages naming another sender"),
+    "reply for another researcher": (late_pong(researcher_id="bob"), "replies for another researcher"),
 }
 
 
@@ -136,7 +119,7 @@ def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, fed
 
 
 def test_a_retained_reply_is_refused(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
-    node.publish("general/researcher/alice/main/a", pong(), retain=True)
+    node.publish("general/researcher/alice/main/a", late_pong(), retain=True)
 
     federation = federate()
     wait_until(lambda: federation.status().counters)
@@ -175,8 +158,8 @@ def test_two_researchers_and_two_instances_never_see_each_others_replies(
 def unreadable(number: int) -> bytes:
     kinds = [
         b"{",
-        json.dumps(pong(node_id="b")).encode(),
-        json.dumps(pong(protocol_version="x/1")).encode(),
+        json.dumps(late_pong(node_id="b")).encode(),
+        json.dumps(late_pong(protocol_version="x/1")).encode(),
         DEEP[:2000],
     ]
     return kinds[number % len(kinds)]

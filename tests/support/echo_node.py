@@ -5,16 +5,70 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.echo_nodes import Message, answer_to, presence, without_delay
+from bench.echo_nodes import VERSION, Message, answer_to, presence, without_delay
 from fedmon.common.clock import Deadline
 
 WAIT_S = 60.0
+
+
+def late_pong(number: int = 1, **fields: Any) -> Message:
+    """Return a pong of an honest node to a process that is no more."""
+    return {
+        "command": "pong",
+        "protocol_version": VERSION,
+        "node_id": "a",
+        "researcher_id": "alice",
+        "id": f"asked-{number}",
+        "session": "an earlier process",
+        "sequence": number,
+        "success": True,
+        "time": "2026-01-01T00:00:00Z",
+        "boot": 1,
+        "agent_version": "echo",
+    } | fields
+
+
+def log_record(level: str, text: str, node_id: str = "a") -> Message:
+    """Return a record of a node's log."""
+    return {
+        "command": "log",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": 1,
+        "time": "2026-11-21T10:00:00Z",
+        "level": level,
+        "logger": "fedmon.node.requests.router",
+        "msg": text,
+    }
+
+
+def sample(
+    node_id: str,
+    seq: int,
+    t: Sequence[float],
+    columns: Mapping[str, Sequence[float | None]],
+    *,
+    boot: int = 1,
+    stream: str = "host",
+) -> Message:
+    """Return samples of one node; ``t`` is their monotonic time too."""
+    return {
+        "command": "sample",
+        "protocol_version": VERSION,
+        "node_id": node_id,
+        "boot": boot,
+        "stream": stream,
+        "seq": seq,
+        "t": t,
+        "mono": t,
+        "m": columns,
+    }
 
 
 class EchoNode:

@@ -18,8 +18,8 @@ from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bench.echo_nodes import VERSION
 from tests.support.brokers import Broker
+from tests.support.echo_node import sample
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
@@ -107,9 +107,8 @@ def test_names_that_openmetrics_lacks_are_left_out_and_only_this_machine_is_serv
         assert fetch(url) == "# EOF\n"
         node.wait(lambda: node.leased)
         node.sample(1)
-        head = {"command": "sample", "protocol_version": VERSION, "node_id": "a", "boot": 1, "stream": "user"}
         columns = {"": [1.0], "bad name{": [1.0], "user_value": [0.5]}
-        node.publish("general/monitoring/a", head | {"seq": 0, "t": [time.time()], "mono": [1.0], "m": columns}, qos=1)
+        node.publish("general/monitoring/a", sample("a", 0, [time.time()], columns, stream="user"))
         wait_until(lambda: ("user_value", "a") in values(fetch(url)))
 
         assert set(values(fetch(url))) == {("user_value", "a"), (CPU, "a")}
@@ -122,9 +121,8 @@ def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_machine_starts_a
     with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
         node.wait(lambda: node.leased)
         for boot, value in ((1, 123456.0), (2, 3.5)):
-            head = {"command": "sample", "protocol_version": VERSION, "node_id": "a", "boot": boot, "stream": "host"}
-            rows = {"seq": 0, "t": [time.time()], "mono": [1.0], "m": {f'{name}{{mode="user"}}': [value]}}
-            node.publish("general/monitoring/a", head | rows)
+            columns = {f'{name}{{mode="user"}}': [value]}
+            node.publish("general/monitoring/a", sample("a", 0, [time.time()], columns, boot=boot))
             wait_until(lambda value=value: values(fetch(url)) == {(name, "a"): value})  # type: ignore[misc]  # bound now
 
         assert "# TYPE host_cpu_seconds counter" in fetch(url)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.echo_nodes import VERSION, presence
+from bench.echo_nodes import presence
 from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, log_record
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
@@ -127,16 +127,7 @@ def test_logs_end_in_time(environ: dict[str, str]) -> None:
 
 
 def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str, str], tmp_path: Path) -> None:
-    record = {
-        "command": "log",
-        "protocol_version": VERSION,
-        "node_id": "a",
-        "boot": 1,
-        "time": "2026-11-21T10:00:00Z",
-        "level": "WARNING",
-        "logger": "fedmon.node.requests.router",
-        "msg": "disk is full",
-    }
+    record = log_record("WARNING", "disk is full")
     out, err = tmp_path / "out", tmp_path / "err"
     words = [sys.executable, "-m", "fedmon", "logs", "--broker", mosquitto.url]
 

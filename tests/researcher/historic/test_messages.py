@@ -16,7 +16,7 @@ from fedmon.common.store.queue import TasksQueueError
 from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, late_pong, sample
 from tests.support.fedbiomed4 import payload
 from tests.support.waiting import wait_until
 
@@ -31,23 +31,6 @@ LOG = payload("log") | {
 
 def ping(sequence: int = 1) -> Message:
     return {"command": "ping", "researcher_id": "alice", "sequence": sequence}
-
-
-def late_pong(number: int, **fields: Any) -> Message:
-    """Return a pong of an honest node to a process that is no more."""
-    return {
-        "command": "pong",
-        "protocol_version": "fedmon/1",
-        "node_id": "a",
-        "researcher_id": "alice",
-        "id": f"asked-{number}",
-        "session": "an earlier process",
-        "sequence": number,
-        "success": True,
-        "time": "2026-01-01T00:00:00Z",
-        "boot": 1,
-        "agent_version": "echo",
-    } | fields
 
 
 def sequences(messages: Any) -> list[int]:
@@ -394,17 +377,7 @@ def test_a_log_that_is_not_as_agreed_is_told_as_it_is(caplog: pytest.LogCaptureF
 def test_metrics_and_scalars_reach_the_monitor_callback_until_it_is_removed(
     mosquitto: Broker, open_requests: Open
 ) -> None:
-    batch = {
-        "command": "sample",
-        "protocol_version": "fedmon/1",
-        "node_id": "a",
-        "boot": 1,
-        "stream": "host",
-        "seq": 1,
-        "t": [1.0],
-        "mono": [1.0],
-        "m": {"host_cpu_busy_ratio": [0.5]},
-    }
+    batch = sample("a", 1, [1.0], {"host_cpu_busy_ratio": [0.5]})
     scalar = {
         "command": "add_scalar",
         "protocol_version": "fedmon/1",

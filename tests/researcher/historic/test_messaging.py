@@ -17,7 +17,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.messaging import ComponentType, Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, log_record
 from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
@@ -74,16 +74,7 @@ def test_it_is_connected_between_start_and_stop_however_often(messaging: Messagi
 def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
     mosquitto: Broker, messaging: Messaging
 ) -> None:
-    log = {
-        "command": "log",
-        "protocol_version": "fedmon/1",
-        "node_id": "a",
-        "boot": 1,
-        "time": "2026-01-01T00:00:00Z",
-        "level": "INFO",
-        "logger": "fedmon.node.registers.plans",
-        "msg": "a plan came in",
-    }
+    log = log_record("INFO", "a plan came in")
     scalar = {"command": "add_scalar", "protocol_version": "fedmon/1", "node_id": "a", "metric": {"loss": 0.5}}
     with EchoNode(mosquitto.port, "a") as node:
         messaging.start()

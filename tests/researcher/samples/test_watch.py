@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.echo_nodes import VERSION, Message
+from bench.echo_nodes import Message
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.consumers import LEASE_S
 from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
 from tests.researcher.replies.test_decisions import decision
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode
+from tests.support.echo_node import EchoNode, log_record, sample
 from tests.support.recording_node import RecordingNode
 from tests.support.waiting import stays, wait_until
 
@@ -30,34 +30,12 @@ CPU, DISK = "host_cpu_busy_ratio", 'host_disk_read_bytes_total{device="sda"}'
 
 def batch(seq: int, length: int = 2, *, node_id: str = "a", boot: int = 1, stream: str = "host") -> Message:
     times = [float(seq + number) for number in range(length)]
-    return {
-        "command": "sample",
-        "protocol_version": VERSION,
-        "node_id": node_id,
-        "boot": boot,
-        "stream": stream,
-        "seq": seq,
-        "t": times,
-        "mono": times,
-        "m": {CPU: [value / 100 for value in times], DISK: [None, *times[1:]]},
-    }
+    columns: dict[str, list[float | None]] = {CPU: [value / 100 for value in times], DISK: [None, *times[1:]]}
+    return sample(node_id, seq, times, columns, boot=boot, stream=stream)
 
 
 def send(node: EchoNode, message: Message) -> None:
     node.publish(f"general/monitoring/{node.node_id}", message)
-
-
-def log_record(level: str, text: str, node_id: str = "a") -> Message:
-    return {
-        "command": "log",
-        "protocol_version": VERSION,
-        "node_id": node_id,
-        "boot": 1,
-        "time": "2026-11-21T10:00:00Z",
-        "level": level,
-        "logger": "fedmon.node.requests.router",
-        "msg": text,
-    }
 
 
 def leases(node: EchoNode) -> list[tuple[str, float | None]]:
