@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.echo_nodes import VERSION, Message
+from bench.echo_nodes import Message
 from fedmon.common.store.recording import Recording
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
+from tests.support.echo_node import sample
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import stays, wait_until
@@ -42,35 +43,7 @@ class Silence:
         return False
 
 
-def test_more_than_200_silent_nodes_are_asked_again_by_one_broadcast(mosquitto: Broker, federate: Open) -> None:
-    crowd = Crowd(mosquitto.port, names(230))
-    with crowd:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: len(federation.nodes().online) == 230)
-        crowd.answers = Silence("list", names(220)).answers
-
-        outcomes = federation.datasets()
-
-    topics = [topic for topic, _ in crowd.requests("list")]
-    assert len(outcomes.ok) == 230
-    assert topics[:2] == ["general/nodes/alice"] * 2
-    assert len({request["id"] for _, request in crowd.requests("list")}) == 1
-
-
-def test_fewer_silent_nodes_are_asked_again_one_by_one(mosquitto: Broker, federate: Open) -> None:
-    crowd = Crowd(mosquitto.port, names(100))
-    with crowd:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: len(federation.nodes().online) == 100)
-        crowd.answers = Silence("list", names(20)).answers
-        federation.datasets()
-
-    again = {topic for topic, _ in crowd.requests("list")[1:]}
-    assert again >= {f"general/nodes/alice/{name}" for name in names(20)}
-    assert "general/nodes/alice" not in again
-
-
-def test_nodes_that_are_named_or_asked_to_approve_are_asked_again_one_by_one(
+def test_more_than_200_silent_nodes_are_asked_again_by_one_broadcast_and_others_one_by_one(
     mosquitto: Broker, federate: Open, tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.py"
@@ -79,17 +52,27 @@ def test_nodes_that_are_named_or_asked_to_approve_are_asked_again_one_by_one(
     with crowd:
         federation = federate(timeout_s=60)
         wait_until(lambda: len(federation.nodes().online) == 230)
+        crowd.answers = Silence("list", names(220)).answers
+        listed = federation.datasets()
+        many = crowd.requests("list")
+        crowd.answers = Silence("list", names(20)).answers
+        federation.datasets()
+        few = crowd.requests("list")[len(many) :]
         crowd.answers = Silence("search", names(220)).answers
         federation.search(["breast"], nodes=names(220))
         crowd.answers = Silence("approval", names(220)).answers
         approved = federation.approve(plan)
 
-    def again(command: str, first: int) -> set[str]:
-        return {topic for topic, _ in crowd.requests(command)[first:]}
-
-    assert again("search", 220) == {f"general/nodes/alice/{name}" for name in names(220)}
-    assert again("approval", 1) >= {f"general/nodes/alice/{name}" for name in names(220)}
-    assert len(approved.ok) == 230
+    assert len(listed.ok) == len(approved.ok) == 230
+    assert [topic for topic, _ in many[:2]] == ["general/nodes/alice"] * 2
+    assert len({request["id"] for _, request in many}) == 1
+    again = {topic for topic, _ in few[1:]}
+    assert again >= {f"general/nodes/alice/{name}" for name in names(20)}
+    assert "general/nodes/alice" not in again
+    # Nodes that are named, or asked to approve, are asked one by one however many they are.
+    one_by_one = {f"general/nodes/alice/{name}" for name in names(220)}
+    assert {topic for topic, _ in crowd.requests("search")[220:]} == one_by_one
+    assert {topic for topic, _ in crowd.requests("approval")[1:]} >= one_by_one
 
 
 def test_replies_to_a_running_call_are_kept_off_the_disk(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
@@ -198,9 +181,8 @@ SERIES = 30
 def batch(node_id: str, seq: int, length: int, value: Callable[[str], float]) -> Message:
     """Return samples of one node, one a second."""
     times = [1_800_000_000.0 + at for at in range(seq, seq + length)]
-    head = {"command": "sample", "protocol_version": VERSION, "node_id": node_id, "boot": 1, "stream": "host"}
     columns = {f"series_{number}": [value(f"{node_id} {number}") for _ in times] for number in range(SERIES)}
-    return head | {"seq": seq, "t": times, "mono": times, "m": columns}
+    return sample(node_id, seq, times, columns)
 
 
 class Walks:
