@@ -121,7 +121,6 @@ class Supervisor:
         self._on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._child = self._monitor = 0
         self._code, self._began = 0, 0.0
-        self._is_reaped = False
 
     def run(self, monitor: Callable[[Channel], int]) -> int:
         """Return the command's exit code, for a signal 128 and its number.
@@ -141,11 +140,10 @@ class Supervisor:
             raise RefusedError(
                 first.text if first is not None else "measuring could not begin: its process ended at once"
             )
-        problem = self._start(cgroup)
-        if problem:
+        if problem := self._start(cgroup):
             cgroup.remove()
-            channel.tell(kind="not-started", text=os.strerror(problem), code=_exit_code_of(problem))
-            self._code = _exit_code_of(problem)
+            self._code = NOT_FOUND if problem in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+            channel.tell(kind="not-started", text=os.strerror(problem), code=self._code)
             sys.stderr.write(f"fedmon: cannot run {self._command[0]}: {os.strerror(problem)}\n")
         else:
             folders = {name: str(folder) for name, folder in cgroup.folders.items()}
@@ -173,12 +171,17 @@ class Supervisor:
 
     def _start(self, cgroup: OwnCgroup) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
-        self._began, early = time.time(), self._came_early()
-        read, write = os.pipe()
+        self._began = time.time()
+        (read, write), (early, tell) = os.pipe(), os.pipe()
         self._child = os.fork()
         if self._child == 0:
+            os.close(tell)
             self._become_command(cgroup, early, write)
         os.close(write)
+        os.close(early)
+        with contextlib.suppress(BrokenPipeError), open(tell, "wb", buffering=0) as pipe:
+            # Not before the fork: what came between would be ours alone. What the child has, too, it gets once.
+            pipe.write(bytes(self._came_early()))
         with open(read, "rb") as pipe:
             # Ctrl-Z may stop the child before it is the command, and our parent must see that.
             while not select.select([pipe], [], [], _LOOK_S)[0]:
@@ -200,8 +203,8 @@ class Supervisor:
                 found.append(came.si_signo)
         return found
 
-    def _become_command(self, cgroup: OwnCgroup, early: Sequence[int], answer: int) -> NoReturn:
-        """Take the early signals in the child and become the command; ``answer`` gets an error."""
+    def _become_command(self, cgroup: OwnCgroup, early: int, answer: int) -> NoReturn:
+        """Take the signals whose numbers ``early`` gives and become the command; ``answer`` gets an error."""
         problem = errno.EINVAL
         try:
             cgroup.enter()
@@ -213,7 +216,7 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, self._on_child)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came early ends the command, too
-            for number in early:
+            for number in os.read(early, 64):
                 os.kill(os.getpid(), number)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
@@ -233,7 +236,7 @@ class Supervisor:
             if answer is None or answer.kind == "sampled":
                 break
         os.waitpid(self._child, 0)
-        self._is_reaped = True
+        self._child = 0
 
     def _wait_for_monitor(self, channel: Channel) -> None:
         """Wait until everything is written; Ctrl-C gives up the merge and the report."""
@@ -266,7 +269,7 @@ class Supervisor:
             except ChildProcessError:
                 self._monitor = 0
                 return
-            if found is None or (found.si_pid == self._child and not self._is_reaped):
+            if found is None or found.si_pid == self._child:
                 return
             os.waitpid(found.si_pid, 0)
             if found.si_pid == self._monitor:
@@ -296,10 +299,6 @@ def _context_switches(pid: int) -> tuple[int, int] | None:
     except (ImportError, OSError):
         return None
     return (usage[_NVCSW], usage[_NVCSW + 1]) if done == 0 else None
-
-
-def _exit_code_of(problem: int) -> int:
-    return NOT_FOUND if problem in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
 
 
 def _become_subreaper() -> None:
