@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_of_a_node_whose_clock_is_far_behind_all_samples_are_told(tmp_path: Path
     recording(tmp_path / "3" / "recording.sqlite", samples({"host_cpu_busy_ratio": [0.5] * 20}))
 
     assert "20 samples" in texts(tmp_path, {3: T0 + 3600})
+
+
+def test_folders_that_come_and_go_in_a_run_that_goes_on_cost_no_report(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "stdout").write_text("hello")
+    with subprocess.Popen(["sh", "-c", "while :; do mkdir -p a/b/c; rm -r a; done"], cwd=tmp_path / "3") as process:
+        try:
+            found = [[one.path for one in traces_in(tmp_path, [3])] for _ in range(1_000)]
+        finally:
+            process.kill()
+
+    assert found == [["3/stdout"]] * 1_000
 
 
 def test_a_timeline_is_in_the_colours_of_the_states() -> None:

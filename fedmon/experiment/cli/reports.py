@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import textwrap
 import time
@@ -139,16 +140,15 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
     """Return the files that the resources of a run wrote, and the copies of their traces, at most `MAX_FILES`."""
     known, found = set(map(str, guids)), []
-    for path in folder.rglob("*"):
+    for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
         within = path.relative_to(folder).parts
-        is_copy = len(within) == 1 or within[0] not in known
-        owner = path.name.partition(".")[0] if is_copy else within[0]
+        copied = len(within) == 1 or within[0] not in known
+        owner = path.name.partition(".")[0] if copied else within[0]
         is_file = not path.name.startswith(".") and not path.name.endswith(_OF_SQLITE) and not path.is_symlink()
         if owner in known and is_file and path.is_file():
             with contextlib.suppress(OSError):  # the run may go on
                 size_bytes = path.stat().st_size
-                one = TraceFile(guid=int(owner), path="/".join(within), size_bytes=size_bytes, collected=is_copy)
-                found.append(one)
+                found.append(TraceFile(guid=int(owner), path="/".join(within), size_bytes=size_bytes, collected=copied))
     return sorted(found, key=lambda each: (each.guid, each.collected, each.path))[:MAX_FILES]
 
 
