@@ -246,7 +246,7 @@ def test_an_endless_body_is_cut_at_the_cap() -> None:
 
 
 @pytest.mark.parametrize("part", ["nothing", "status line", "headers", "body", "body of unknown length", "chunks"])
-def test_a_slow_drip_ends_with_the_deadline(part: str) -> None:
+def test_a_slow_or_silent_answer_ends_with_the_deadline(part: str) -> None:
     heads = {
         "nothing": b"",
         "status line": b"",

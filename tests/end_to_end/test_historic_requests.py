@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
 LATE = 1_500
-"""More than one script takes before it is killed."""
+"""More replies than a script takes before it is killed."""
 KILLS = 4
 
 

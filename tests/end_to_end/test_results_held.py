@@ -37,8 +37,17 @@ def folder(mosquitto: Broker, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of such a node that tests share; each decides about what it had held."""
+    """The folder of one such node for several tests."""
     return made(tmp_path_factory.mktemp("shared") / "north", lasting_broker, ASK)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_held(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "shared" in request.fixturenames:
+        folder = request.getfixturevalue("shared")
+        for each in told(folder, "results")["results"]:
+            told(folder, "results", "withhold", each["job_id"])
 
 
 @pytest.fixture(scope="module")

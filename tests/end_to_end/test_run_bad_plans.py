@@ -191,7 +191,7 @@ def tried(place: Ward, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name in RARER else ()) for name in CASES]
 )
-def test_a_plan_that_misbehaves_has_a_named_end_and_the_next_one_runs(north: Ward, name: str) -> None:
+def test_a_plan_that_misbehaves_has_a_named_end(north: Ward, name: str) -> None:
     tried(north, name)
 
 

@@ -1,4 +1,4 @@
-"""Experiments with types of one's own: each test derives what it needs, and registers it for its time."""
+"""Experiments with types of one's own: each test derives what it needs and registers it; it stays registered."""
 
 from __future__ import annotations
 

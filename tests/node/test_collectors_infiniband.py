@@ -59,7 +59,7 @@ def test_every_adapter_and_every_port_is_read(tmp_path: Path) -> None:
 
 
 def test_state_rate_errors_and_kinds_of_packets_are_read_less_often(tmp_path: Path) -> None:
-    _, ports = collectors(write_tree(tmp_path, port_files()))
+    _, ports = collectors(write_tree(tmp_path, port_files() | {f"{PORT}/link_layer": "Ethernet\n"}))
 
     found = ports.collect(at(0)).values
 
@@ -70,7 +70,7 @@ def test_state_rate_errors_and_kinds_of_packets_are_read_less_often(tmp_path: Pa
     assert found[f"infiniband_multicast_transmit_packets_total{HERE}"] == 5
     assert found[f"infiniband_symbol_errors_total{HERE}"] == 1
     assert found[f"infiniband_transmit_waits_total{HERE}"] == 5
-    labels = 'device="mlx5_0",port="1",link_layer="InfiniBand",state="4: ACTIVE",rate="100 Gb/sec (4X EDR)"'
+    labels = 'device="mlx5_0",port="1",link_layer="Ethernet",state="4: ACTIVE",rate="100 Gb/sec (4X EDR)"'
     assert found[f"infiniband_port_info{{{labels}}}"] == 1
     assert "infiniband_link_recoveries_total" not in {metric_name(key) for key in found}
     assert ports.probe()["infiniband_link_recoveries_total"] == "unsupported: no port counts it"

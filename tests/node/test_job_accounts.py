@@ -316,7 +316,7 @@ class Readings:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("all_wait", [True, False])
-def test_the_sum_grows_never_passes_the_truth_and_is_it_where_all_wait(seed: int, all_wait: bool) -> None:
+def test_the_sum_never_falls_or_passes_the_truth_and_equals_it_where_all_wait(seed: int, all_wait: bool) -> None:
     world, readings = World(seed, all_wait=all_wait), Readings()
     before = 0
     for _ in range(60):

@@ -102,6 +102,8 @@ def test_of_fedmon_only_what_a_plan_needs_is_there() -> None:
         "failed",
         "the plan imports fedmon.researcher (line 4): of fedmon, only TrainingPlan is available to a plan",
     )
+    ran = run_body("import fedmon.node.daemon")
+    assert (ran.said[0], "only TrainingPlan is available to a plan" in ran.said[1]) == ("failed", True)
 
 
 NO_CLASS = "the plan needs one class that derives from fedmon.TrainingPlan, and has "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import FedmonError, InvalidIdError
+from fedmon.common.errors import FedmonError, InvalidIdError, SettingsError
 from fedmon.common.settings import BrokerHost
 from fedmon.researcher.federation import Federation
 
@@ -84,3 +84,12 @@ def test_an_id_or_instance_that_is_no_topic_level_is_refused(unusable: str, tmp_
         Federation(folder=tmp_path, researcher_id=unusable)
     with pytest.raises(InvalidIdError, match="instance"):
         Federation(folder=tmp_path, instance=unusable)
+
+
+def test_a_password_that_others_can_read_is_refused_by_the_call(tmp_path: Path, password_file: Path) -> None:
+    password_file.chmod(0o644)
+
+    with pytest.raises(SettingsError, match="chmod 600") as refused:
+        Federation("mqtt://erin@hospital.org", password_file=password_file, folder=tmp_path)
+
+    assert "sesame" not in str(refused.value)

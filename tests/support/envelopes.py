@@ -1,4 +1,4 @@
-"""Requests of a researcher, as a node reads them: what each carries, and those that ask for an approval."""
+"""The envelope of a researcher's requests, and requests for an approval."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def envelope(researcher_id: str = "alice") -> dict[str, Any]:
 
 
 def approval(source: bytes, *, by: str = "alice", name: str = "p", **fields: Any) -> Approval:
-    """Return a request to approve a plan; ``fields`` replace what it says of it, or add to that."""
+    """Return a request to approve a plan; ``fields`` override or add fields."""
     sha256 = hashlib.sha256(source).hexdigest()
     given = {"name": name, "sha256": sha256, "size_bytes": len(source), "source": source.decode(), **envelope(by)}
     return Approval(**given | fields)

@@ -46,8 +46,8 @@ def proc_files() -> dict[str, str]:
         "meminfo": "MemTotal:       65536000 kB\nMemFree:        10000000 kB\nMemAvailable:   40000000 kB\n"
         "Buffers:          200000 kB\nCached:         25000000 kB\nSwapCached:            7 kB\n"
         "SwapTotal:       8000000 kB\nSwapFree:        7000000 kB\nDirty:              1234 kB\n"
-        "Shmem:            300000 kB\nSlab:             900000 kB\nHugePages_Total:       0\n"
-        "DirectMap4k:      123456 kB\n",
+        "Shmem:            300000 kB\nShmemHugePages:        7 kB\nSlab:             900000 kB\n"
+        "HugePages_Total:       0\nDirectMap4k:      123456 kB\n",
         "loadavg": "1.25 2.50 3.75 3/1200 34567\n",
         "uptime": "93784.25 180000.00\n",
         "vmstat": "nr_free_pages 2500000\npgfault 123456\npgmajfault 789\npswpin 11\npswpout 22\noom_kill 2\n"

@@ -92,11 +92,11 @@ class Commands:
 
 
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """Write a program of a shell; return an environment whose PATH finds it."""
+    """Write a shell script; return an environment with its folder on PATH."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_CONF": "/site/slurm.conf"}
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 def recorded(name: str) -> Output:

@@ -24,6 +24,7 @@ def is_alive(pid: int) -> bool:
 
 def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", 'printf "%s|" "$@" "$LC_ALL" "$SLURM_CONF"; echo oh >&2; exit 3')
+    environ["SLURM_CONF"] = "/site/slurm.conf"
     output = runner(environ)(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 60.0)
 
     assert output.stdout == "a b|$(touch pwned)|; ls|*|C|/site/slurm.conf|"

@@ -34,7 +34,7 @@ def jobs(folder: Path) -> dict[str, Any]:
     return {job["job_id"]: job for job in told(folder, "job", "list")["jobs"]}
 
 
-def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path) -> None:
+def test_a_stopped_node_watches_no_jobs_takes_no_values_and_says_so(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
 
     said = refused(folder, "job", "watch", "a", "--pid", "1", code=5)
@@ -43,6 +43,7 @@ def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path) -> None:
     # Nor is a batch job looked for, nor is there anything to list.
     assert "is not running" in refused(folder, "job", "watch", "4711", code=5)
     assert "is not running" in refused(folder, "job", "list", code=5)
+    assert "is not running" in refused(folder, "add-scalar", "accuracy", "0.5", code=5)
 
 
 def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def kept(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def running(kept: NodeProcess) -> NodeProcess:
-    """A node that runs, whatever the test before did to it, and obeys only whom a test allowed."""
+    """The module's node, started again if a test stopped it; it obeys only researchers that a test allowed."""
     if not kept.alive():
         kept.start()
     kept.wait_online()
@@ -158,9 +158,11 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
 
 def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(running: NodeProcess) -> None:
     pause(running.pid)
-    message = refused(running.folder, "stop", "--timeout", "0.3", code=6)
-    forced = refused(running.folder, "stop", "--timeout", "0.3", "--force", code=6)
-    running.signal(signal.SIGCONT)
+    try:
+        message = refused(running.folder, "stop", "--timeout", "0.3", code=6)
+        forced = refused(running.folder, "stop", "--timeout", "0.3", "--force", code=6)
+    finally:
+        running.signal(signal.SIGCONT)
     running.wait(60)
 
     assert f"(pid {running.pid}) still runs after 0.3 s" in message

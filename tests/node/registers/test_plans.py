@@ -30,7 +30,6 @@ OTHER_LAYOUT = b"class Plan: pass  # same code\n"
 REQUEST_AND_DECIDE_FOR_EVER = """
 import hashlib, itertools, sys
 from pathlib import Path
-from typing import Any, NamedTuple
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.requests.audit import Audit

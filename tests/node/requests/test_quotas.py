@@ -70,12 +70,12 @@ def small(folder: Path, **quota: float) -> AbstractContextManager[Bench]:
 
 
 def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(tmp_path: Path) -> None:
-    with small(tmp_path / "n", requests_per_s=0.5) as node:
-        replies = [node.ask(Ping(**envelope())) for _ in range(8)]
+    with small(tmp_path / "n", requests_per_s=0.2) as node:
+        replies = [node.ask(Ping(**envelope())) for _ in range(5)]
         told_at, busy = time.monotonic(), replies[-1]
 
-        assert [reply["command"] for reply in replies] == ["pong"] * 5 + ["error"] * 3
-        assert (busy["code"], 0.0 < busy["retry_after_s"] <= 2.0) == ("busy", True)
+        assert [reply["command"] for reply in replies] == ["pong"] * 2 + ["error"] * 3
+        assert (busy["code"], 0.0 < busy["retry_after_s"] <= 5.0) == ("busy", True)
         assert "requests_per_s in [quota]" in busy["reason"]
         assert "try again in" in busy["reason"]
         assert node.ask(Ping(**envelope("bob")))["command"] == "pong"

@@ -77,14 +77,14 @@ class Bench:
         return next(reply for reply in replies if reply.get("id") == request.id)
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
-        """Have the owner of the running node say something."""
+        """Run an owner's command at the running node."""
         running = running_node(runs=self.runs, live=lambda: None)
         folder = NodeFolder.open(self.path)
         owner = OwnerCommands(folder, self.settings, self.local.registers, environ={}, boot=lambda: 1, running=running)
         return owner.run(command, args, by="eve")
 
     def approve(self, source: bytes = PLAN, name: str = "rows", **terms: Any) -> str:
-        """Take a plan in as the owner's own, by default without limits, unless it is there; return its digest."""
+        """Register a plan once, without limits unless ``terms`` are given; return its digest."""
         plans, sha256 = self.local.registers.plans, digest(source)
         if plans.find(sha256) is None:
             grant = Grant(grant_id=new_id(), sha256=sha256, **terms) if terms else None
@@ -135,7 +135,7 @@ class Bench:
         return told
 
     def concluded(self, job_id: str) -> JobRecord:
-        """Return the record of a job that is over, whether anybody is told or not."""
+        """Return the record of a job that is over, even if no outcome was sent."""
 
         def found() -> JobRecord | None:
             self.work()

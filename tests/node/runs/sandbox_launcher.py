@@ -1,4 +1,4 @@
-"""Starts one confined program as a keeper does, from a process with one thread, and ends with its exit code."""
+"""Starts one confined program as a keeper does, from a process with one thread, and ends with its code."""
 
 from __future__ import annotations
 

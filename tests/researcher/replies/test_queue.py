@@ -75,7 +75,7 @@ def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> 
     for number in range(5):
         first.keep(pong(number))
     wait_until(lambda: len(first) == 5)
-    sequences(first, limit=2)
+    assert sequences(first, limit=2) == [0, 1]
     first.stop()
 
     second = keep()
