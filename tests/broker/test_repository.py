@@ -411,8 +411,9 @@ def test_open_uploads_need_no_token_on_loopback(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_unsafe_or_wrong_is_refused(arguments: list[str], code: int, reason: str, tmp_path: Path) -> None:
-    # In a process of its own: the verb moves the temporary folder of its process.
-    finished = fedmon_broker("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", *arguments)
+    finished = fedmon_here(
+        "broker", "repository", "start", "--port", "0", "--data-dir", str(tmp_path / "files"), *arguments
+    )
 
     assert (finished.returncode, finished.stdout) == (code, "")
     assert reason in finished.stderr

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
@@ -25,6 +26,7 @@ def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> su
         mock.patch.dict(os.environ, plain_environment() if environ is None else dict(environ), clear=True),
         Path(os.devnull).open() as nobody,
         mock.patch.object(sys, "stdin", nobody),
+        mock.patch.object(tempfile, "tempdir", tempfile.tempdir),
         loggers_as_they_were(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
