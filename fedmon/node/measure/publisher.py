@@ -8,7 +8,7 @@ import math
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import SupportsFloat, SupportsIndex
 
 import msgspec
@@ -226,7 +226,6 @@ MAX_STEP = 2**53
 """Up to here every whole number has its own float. Source: IEEE 754, binary64."""
 BURST = 2000
 PER_S = 200.0
-_PART_BYTES = 32_768
 _MAX_T = 253_402_300_800.0
 """The year 10000, where calendars of programs end."""
 
@@ -259,66 +258,43 @@ class UserValues:
 
     def add_scalar(
         self, name: str, value: Number, step: int | None = None, t: float | None = None, *, job: str | None = None
-    ) -> int:
-        """Report one value; see `add_scalars`."""
-        return self.add_scalars({name: value}, step, t, job=job)
-
-    def add_scalars(
-        self, values: Mapping[str, Number], step: int | None = None, t: float | None = None, *, job: str | None = None
-    ) -> int:
-        """Report values of one moment, and return the number taken.
+    ) -> bool:
+        """Report one value, and return whether it is taken.
 
         A name is any text of 1 to 256 characters. ``step`` is the program's own count, ``t`` Unix seconds (default:
-        now), ``job`` the id of the job that the values belong to. Raises InvalidInputError, and takes nothing, if one
-        of these cannot be used.
+        now), ``job`` the id of the job that the value belongs to. Raises InvalidInputError.
         """
-        checked = [(_text(name, "the name of a value"), *_checked(name, value)) for name, value in values.items()]
-        number = None if step is None else _checked_step(step)
-        labels = {} if job is None else {"job": _text(job, "a job id")}
+        labels = {"name": _text(name, "the name of a value")}
+        number, reason = _checked(name, value)
+        if job is not None:
+            labels["job"] = _text(job, "a job id")
+        key = series(VALUE, **labels)
+        readings = {key: number}
+        if step is not None:
+            readings[series(STEP, **labels)] = _checked_step(step)
         if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
             raise InvalidInputError(f"t={t!r} is not a time: give Unix seconds, or omit it for now")
         # Publishing under the lock keeps samples in the order of their times.
         with self._lock:
             wall, mono = self._wall(), self._monotonic()
-            allowed = checked[: self._admit(len(checked), mono)]
-            when = wall if t is None else float(t)
-            for readings, reasons in self._parts(allowed, number, labels):
-                self._publish(USER_STREAM, Sample(t=when, mono=mono + (when - wall), values=readings, reasons=reasons))
-        return len(allowed)
-
-    def _parts(
-        self, values: list[tuple[str, float | None, str]], step: int | None, labels: Mapping[str, str]
-    ) -> Iterator[tuple[dict[str, float | None], dict[str, str]]]:
-        """Yield values and reasons of samples that each fit into a message, however long the names are."""
-        readings: dict[str, float | None] = {}
-        reasons: dict[str, str] = {}
-        size = 0
-        for name, value, reason in values:
-            # A character takes 6 bytes of JSON at most, and a name stands in up to three series.
-            cost = 3 * (6 * (len(name) + sum(map(len, labels.values()))) + 64)
-            if readings and size + cost > _PART_BYTES:
-                yield readings, reasons
-                readings, reasons, size = {}, {}, 0
-            size += cost
-            key = series(VALUE, name=name, **labels)
-            readings[key] = value
-            if reason:
-                reasons[key] = reason
-            if step is not None:
-                readings[series(STEP, name=name, **labels)] = step
-        if readings:
+            if not self._admits(mono):
+                return False
             if self.dropped:
                 readings[VALUES_DROPPED] = self.dropped
-            yield readings, reasons
+            when = wall if t is None else float(t)
+            reasons = {key: reason} if reason else {}
+            self._publish(USER_STREAM, Sample(t=when, mono=mono + (when - wall), values=readings, reasons=reasons))
+        return True
 
-    def _admit(self, count: int, now: float) -> int:
-        """Return how many of ``count`` values are within the limit, and count the others."""
+    def _admits(self, now: float) -> bool:
+        """Tell whether one more value is within the limit, and count it if not."""
         self._left = min(self._burst, self._left + (now - self._looked) * self._per_s)
         self._looked = now
-        admitted = min(count, int(self._left))
-        self._left -= admitted
-        self.dropped += count - admitted
-        return admitted
+        if self._left < 1:
+            self.dropped += 1
+            return False
+        self._left -= 1
+        return True
 
 
 def _checked(name: str, value: Number) -> tuple[float | None, str]:
