@@ -23,7 +23,7 @@ import msgspec
 from fedmon.common.errors import StorageError
 from fedmon.common.files import Closing, TargetExistsError, write_whole
 from fedmon.common.ids import JOB_PREFIX
-from fedmon.node.collectors.job.process import read_birth
+from fedmon.node.collectors.job.process import find_birth, read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
 
 logger = logging.getLogger(__name__)
@@ -341,11 +341,8 @@ class Membership(Closing):
 
 
 def _lives(pid: int, start: int) -> bool:
-    try:
-        birth = read_birth(pid)
-    except (OSError, ValueError, IndexError):
-        return False
-    return birth.start == start and not birth.is_zombie
+    birth = find_birth(pid)
+    return birth is not None and birth.start == start and not birth.is_zombie
 
 
 def _this_machine() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
-from fedmon.node.collectors.job.process import Birth, read_birth
+from fedmon.node.collectors.job.process import Birth, descended, find_birth
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""
@@ -79,28 +79,15 @@ class Processes:
 
     def trees(self, roots: Iterable[int]) -> set[int]:
         """Return processes with all their descendants."""
-        children: dict[int, list[int]] = {}
-        for birth in self.births.values():
-            children.setdefault(birth.parent, []).append(birth.pid)
-        found: set[int] = set()
-        queue = list(roots)
-        while queue:
-            pid = queue.pop()
-            if pid not in found:
-                found.add(pid)
-                queue += children.get(pid, ())
-        return found
+        first = set(roots)
+        return first | {birth.pid for birth in descended(first, self.births.values())}
 
     def still_there(self, pids: Collection[int]) -> list[Birth]:
         """Return the processes that still run, oldest first."""
         found = []
         for pid in pids:
-            try:
-                now = read_birth(pid, self._proc)
-            except (OSError, ValueError, IndexError):
-                continue
-            before = self.births.get(pid)
-            if before is not None and now.start == before.start and not now.is_zombie:
+            before, now = self.births.get(pid), find_birth(pid, self._proc)
+            if before is not None and now is not None and now.start == before.start and not now.is_zombie:
                 found.append(now)
         return sorted(found, key=lambda birth: (birth.start, birth.pid))
 

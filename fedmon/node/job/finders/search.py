@@ -19,7 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.collectors.job.process import read_birth
+from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
@@ -332,10 +332,9 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
     for pid in pids:
         if pid in exclude:
             raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
-        try:
-            birth = read_birth(pid, roots.proc)
-        except (OSError, ValueError, IndexError):
-            raise NotFoundError(f"process {pid} not found on this host") from None
+        birth = find_birth(pid, roots.proc)
+        if birth is None:
+            raise NotFoundError(f"process {pid} not found on this host")
         if birth.is_zombie:
             raise NotFoundError(f"process {pid} has ended already; it is a zombie")
         starts[pid] = birth.start
