@@ -66,6 +66,14 @@ def test_a_whole_machine_is_described(tmp_path: Path) -> None:
     assert set(found["reasons"]) == {"os", "boot_id", "network.ib0.speed_bytes_per_second"}
 
 
+def test_every_cpu_of_a_numa_node_is_named_where_sockets_take_turns(tmp_path: Path) -> None:
+    cpus = [",".join(map(str, range(node, 96, 2))) for node in (0, 1)]
+    roots = machine_tree(tmp_path)
+    write_tree(roots.sys, {f"devices/system/node/node{node}/cpulist": f"{cpus[node]}\n" for node in (0, 1)})
+
+    assert [node["cpus"] for node in hardware(roots)["numa"]] == cpus
+
+
 def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Path) -> None:
     found = hardware(Roots(proc=tmp_path, sys=tmp_path, cgroup=tmp_path))
 

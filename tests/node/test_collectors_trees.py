@@ -70,6 +70,14 @@ def test_the_busy_share_needs_two_samples_and_leaves_idle_and_iowait_out(tmp_pat
     assert second.values["host_cpu_count"] == 7
 
 
+def test_every_online_cpu_is_counted_where_each_second_one_is_off(tmp_path: Path) -> None:
+    online = ",".join(map(str, range(0, 512, 2)))
+    proc = write_tree(tmp_path / "p", {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
+    cpu = CpuCollector(proc=proc, sys=write_tree(tmp_path / "s", {"devices/system/cpu/online": f"{online}\n"}))
+
+    assert cpu.collect(NOW).values["host_cpu_count"] == 256
+
+
 def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path) -> None:
     proc = write_tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
     cpu = CpuCollector(proc=proc, sys=tmp_path)

@@ -98,7 +98,7 @@ class OnlineCpus:
     """Counts the online CPUs."""
 
     def __init__(self, sys: Path) -> None:
-        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
+        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=4096)
 
     def count(self) -> int:
         """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""

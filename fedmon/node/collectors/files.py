@@ -228,9 +228,9 @@ def read_bytes(path: Path | str) -> bytes:
         raise why(error) from None
 
 
-def read_text(path: Path) -> str:
-    """Return a file's text, stripped, up to 128 characters. Raises CollectorUnavailableError."""
-    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")[:LONGEST_TEXT]
+def read_text(path: Path, longest: int | None = LONGEST_TEXT) -> str:
+    """Return a file's text, stripped, up to ``longest`` characters. Raises CollectorUnavailableError."""
+    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")[:longest]
 
 
 def text_or(path: Path, default: str = "") -> str:

@@ -119,7 +119,10 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
         found["numa"] = [
             {
                 "node": int(name[4:]),
-                "cpus": _read(functools.partial(read_text, folder / name / "cpulist"), f"numa.{name}.cpus", reasons),
+                # Where sockets take turns the list names each CPU: "0,2,4".
+                "cpus": _read(
+                    functools.partial(read_text, folder / name / "cpulist", None), f"numa.{name}.cpus", reasons
+                ),
                 "memory_bytes": memory.get(series("host_numa_memory_total_bytes", node=name[4:])),
             }
             for name in nodes
