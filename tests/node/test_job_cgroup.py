@@ -14,7 +14,7 @@ import pytest
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, own
-from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
+from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import TICKS, ProcTree
@@ -273,6 +273,26 @@ def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(
     written(folder, {"cpu.stat": "user_usec 5000000\nsystem_usec 2000000\n"})
 
     assert (before, cpu.read()) == ((1.0, 1.0), (4.0, 2.0))
+
+
+def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots) -> None:
+    proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
+    written(folder, {"cgroup.procs": "10\n20\n30\n"})
+    proc.put(20, name="fedmon", used=(TICKS, 0))
+    proc.put(30, name="perf", parent=20, start=200, used=(TICKS // 2, 0))
+    excluded = Excluded([20])
+    cpu = CgroupCpu(JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder}), excluded=excluded, proc=machine.proc)
+    members = CgroupMembers(folder, proc=machine.proc, excluded=excluded)
+    found = [birth.pid for birth in members.joined({}, 0.0)]
+    with_perf = cpu.read(), excluded.processes
+
+    proc.take(30)
+    proc.put(20, name="fedmon", used=(TICKS, 0), reaped=(TICKS // 2, 0))
+    written(folder, {"cpu.stat": "user_usec 4000000\nsystem_usec 1000000\n", "cgroup.procs": "10\n20\n"})
+
+    assert found == [10]
+    assert with_perf == ((0.5, 1.0), {20: 100, 30: 200})
+    assert (cpu.read(), excluded.processes) == ((2.5, 1.0), {20: 100})
 
 
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:

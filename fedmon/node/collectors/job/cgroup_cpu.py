@@ -34,8 +34,7 @@ class OverheadCpu:
             inside = members_of(self._folder)
             self._is_inside |= {pid: pid in inside for pid in processes.keys() - self._is_inside.keys()}
         for pid, start in processes.items():
-            if self._is_inside[pid]:
-                self._look(pid, start)
+            self._look(pid, start)
         user, system = (sum(column) for column in zip((0, 0), *self._used.values(), strict=True))
         return user * _TICK_NS, system * _TICK_NS
 
@@ -45,12 +44,17 @@ class OverheadCpu:
             if start is not None and birth_of(pid, text).start != start:
                 raise ProcessLookupError
             user, system, of_children_user, of_children_system = map(int, stat_fields(text)[11:15])
-        except (OSError, ValueError, IndexError):
+        except (FileNotFoundError, ProcessLookupError):
             if pid not in self._named and pid not in self._excluded.alone:
                 self._used.pop(pid, None)  # its parent's sum holds it now
+                del self._is_inside[pid]
+                self._excluded.ended(pid)
             return
-        below = (0, 0) if pid in self._excluded.alone else (of_children_user, of_children_system)
-        self._used[pid] = (user + below[0], system + below[1])
+        except (OSError, ValueError, IndexError):
+            return
+        if self._is_inside[pid]:
+            below = (0, 0) if pid in self._excluded.alone else (of_children_user, of_children_system)
+            self._used[pid] = (user + below[0], system + below[1])
 
 
 _TICK_NS = 10**9 // TICKS_PER_S

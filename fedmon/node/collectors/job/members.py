@@ -228,6 +228,10 @@ class Excluded:
                 found.append(birth)
         return found
 
+    def ended(self, pid: int) -> None:
+        """Forget a process that has ended."""
+        self._starts.pop(pid, None)
+
     def _holds(self, birth: Birth, members: Container[int]) -> bool:
         if self.alone.get(birth.pid) == birth.start:
             return True
