@@ -144,7 +144,8 @@ class _Staged:
         self.target = target
         self._name: Path | None = None
         try:
-            self.fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            # Linux alone has nameless files; elsewhere a folder cannot be opened to write, which is EISDIR.
+            self.fd = os.open(target.parent, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_RDWR | os.O_CLOEXEC, 0o666)
             self.path = Path(f"/proc/self/fd/{self.fd}")
             if not self.path.exists():
                 os.close(self.fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import stat
 import threading
 from pathlib import Path
@@ -60,6 +61,18 @@ def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
 
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_a_file_is_written_whole_where_the_system_has_no_nameless_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, only_new: bool
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+
+    write_whole(tmp_path / "one", b"content", mode=0o600, only_new=only_new)
+
+    assert ((tmp_path / "one").read_bytes(), mode_of(tmp_path / "one")) == (b"content", 0o600)
+    assert list(tmp_path.iterdir()) == [tmp_path / "one"]
 
 
 def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
