@@ -46,10 +46,8 @@ ROWS: list[Metric] = [
     ),
     *metrics(
         "[energy] of the settings, or the table of factors",
-        {
-            "node_emissions_factor_info": "The emission factor in use: region, name, value, date, source, table, and"
-            " the PUE."
-        },
+        {"node_emissions_factor_info": "Always 1; the labels describe the emission factor in use, and the PUE."},
+        labels=("region", "name", "gco2e_per_kwh", "date", "source", "table", "pue"),
     ),
     *metrics(
         _SHARE,

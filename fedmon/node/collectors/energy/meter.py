@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _MICRO = 1_000_000
 _UJ_PER_KWH = 3_600_000_000_000
+_FACTOR = "node_emissions_factor_info"
 
 
 class Energy(NamedTuple):
@@ -306,8 +307,8 @@ class EnergyMeter:
 class EnergyCollector:
     """Reports the energy of the whole machine since the node's start, or of one job since it was seen first.
 
-    ``emissions`` reports kilowatt-hours, and grams if there is a factor, instead of joules. The label ``method`` of the
-    machine's says how the energy was found. ``close`` ends a job's account.
+    ``emissions`` reports kilowatt-hours instead of joules, and with a factor grams; the machine's has the factor too.
+    The label ``method`` of the machine's says how the energy was found. ``close`` ends a job's account.
     """
 
     def __init__(self, meter: EnergyMeter, job_id: str | None = None, *, emissions: bool = False) -> None:
@@ -338,9 +339,11 @@ class EnergyCollector:
         convert = rounded_down if is_job else lambda numerator, denominator, _bits: numerator / denominator
         labels = {} if is_job else {"method": meter.method}
         values = {series(name, **labels): convert(uj * times, per, bits) for name, (times, per, bits) in units.items()}
+        factor = {} if is_job or not self._emissions else meter.factor()
+        info = {series(_FACTOR, **{label: str(value) for label, value in factor.items()}): 1} if factor else {}
         if energy.uj is None:
-            return Reading(dict.fromkeys(values), dict.fromkeys(values, energy.reason))
-        return Reading(values)
+            return Reading(dict.fromkeys(values) | info, dict.fromkeys(values, energy.reason))
+        return Reading(values | info)
 
     def probe(self) -> dict[str, str | None]:
         """Report whether the energy can be found, and whether there is a factor."""
@@ -349,7 +352,7 @@ class EnergyCollector:
         if not self._emissions:
             return {self._joules: reason}
         report = {self._kwh: reason, self._grams: meter.no_factor or reason}
-        return report if self._job_id is not None else {**report, "node_emissions_factor_info": meter.no_factor}
+        return report if self._job_id is not None else {**report, _FACTOR: meter.no_factor or reason}
 
     def close(self) -> None:
         """Let the meter forget the job."""
