@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -24,8 +25,14 @@ from tests.support.nvml import FakeGpu, FakeNvml, process, share
 from tests.support.waiting import wait_until
 
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
+_SECONDS = itertools.count(1)
 POWER = 'gpu_power_watts{gpu="0"}'
 Open = Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]
+
+
+def tick() -> Instant:
+    """Return the instant of another tick."""
+    return Instant(t=NOW.t, mono=NOW.mono + next(_SECONDS))
 
 
 def gpu_threads() -> list[str]:
@@ -37,7 +44,7 @@ def collected(collector: Collector, key: str = POWER) -> Reading:
     found: list[Reading] = []
 
     def read() -> bool:
-        found.append(collector.collect(NOW))
+        found.append(collector.collect(tick()))
         return found[-1].values.get(key) is not None
 
     wait_until(read, what=f"a value of {key}")
@@ -140,7 +147,7 @@ def test_each_tick_has_a_reading_of_its_own_at_any_pace(opened: Open) -> None:
     _, (fast, *_) = opened(fake)
     fast.probe()
 
-    got = [fast.collect(NOW) for _ in range(3)]
+    got = [fast.collect(tick()) for _ in range(3)]
 
     assert [reading.reasons for reading in got] == [{}] * 3
     assert [reading.values[POWER] for reading in got] == [123.456] * 3
@@ -152,7 +159,7 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opene
     _, (fast, *_) = opened(fake)
     collected(fast)
     fake.hang("nvmlDeviceGetPowerUsage")
-    late = fast.collect(NOW)
+    late = fast.collect(tick())
     fake.release.set()
     after = collected(fast)
 
@@ -167,16 +174,31 @@ def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_anoth
     getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
     counters.probe()
     fake.hang("nvmlDeviceGetPcieReplayCounter")
-    late = counters.collect(NOW)
+    late = counters.collect(tick())
     fake.release.set()
     wait_until(lambda: getattr(counters, "probe_changed"), what="the late reading")  # noqa: B009 - optional
 
-    after = counters.collect(NOW)
+    after = counters.collect(tick())
 
     assert late.values['gpu_pcie_replays_total{gpu="0"}'] is None
     assert after.values['gpu_pcie_replays_total{gpu="0"}'] == 3
     assert fake.calls["nvmlDeviceGetPcieReplayCounter"] == 2
     assert not getattr(counters, "probe_changed")  # noqa: B009 - optional
+
+
+def test_the_collectors_of_a_tick_share_its_patience(opened: Open) -> None:
+    gpu = FakeGpu()
+    _, collectors = opened(FakeNvml(gpu))
+    for collector in collectors:
+        getattr(collector, "wait_probed")(5.0)  # noqa: B009 - optional
+    slow = threading.Event()  # nothing sets it: each lane has one call that takes 0.19 s
+    for name in ("PowerUsage", "PcieReplayCounter", "EnforcedPowerLimit"):
+        gpu.answers[name] = lambda: slow.wait(0.19)
+
+    now = tick()
+    readings = {collector.name: collector.collect(now) for collector in collectors}
+
+    assert set(readings["gpu-limits"].reasons.values()) == {"failed: the reading is not finished within 0.2 s"}
 
 
 def test_a_call_that_hangs_costs_its_own_gpu_alone(
@@ -190,9 +212,9 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     fast.probe()
     getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
     fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
-    fast.collect(NOW)
+    fast.collect(tick())
 
-    other, lane = collected(fast, 'gpu_power_watts{gpu="1"}'), counters.collect(NOW)
+    other, lane = collected(fast, 'gpu_power_watts{gpu="1"}'), counters.collect(tick())
     fake.hang("")
     fake.release.set()
     again = collected(fast)
@@ -209,7 +231,7 @@ def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCapt
     fake = FakeNvml(FakeGpu())
     fake.hang("nvmlInit")
     collectors = nvml_collectors(open_session(Nvml(fake)))
-    first = collectors[0].collect(NOW)
+    first = collectors[0].collect(tick())
     wait_until(lambda: fake.hanging, what="the call to hang")
 
     close(collectors)

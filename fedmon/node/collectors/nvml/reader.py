@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from fedmon.common.actor import Actor
 from fedmon.common.backoff import Backoff
+from fedmon.common.clock import Deadline
+from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.nvml import queries
@@ -82,6 +84,7 @@ class NvmlSession:
         self._energy: tuple[float, Mapping[str, float]] = (0.0, {})
         self._processes: tuple[float, ProcessTable | None] = (0.0, None)
         self._hardware: list[dict[str, Any]] = []
+        self._patience: tuple[Instant, Deadline] | None = None
 
     def gpu_energy(self) -> dict[str, float]:
         """Return the energy counter of each GPU in joules, as read for this tick; empty without a reading.
@@ -137,6 +140,12 @@ class NvmlSession:
         """Return how long the present call has taken: one that is slow holds up the first collector alone."""
         asking = self._asking
         return 0.0 if asking is None else self._monotonic() - asking.since
+
+    def left_s(self, tick: Instant, patience_s: float) -> float:
+        """Return the rest of a tick's patience, which its collectors share; for the sampler's thread."""
+        if self._patience is None or self._patience[0] != tick:
+            self._patience = tick, Deadline(patience_s)
+        return self._patience[1].left_s()
 
     def hang(self) -> str:
         """Describe a call that takes too long, else return an empty text; continue without a GPU that hangs."""
