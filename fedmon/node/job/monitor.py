@@ -24,13 +24,13 @@ from fedmon.common.settings import (
     MetricsSettings,
     NodeSettings,
     PerfSettings,
+    PolicySettings,
     RecordingSettings,
     broker_from_url,
 )
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
-from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.job.commands import runner
@@ -40,6 +40,7 @@ from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.processes import is_launcher
 from fedmon.node.job.wrapper import Channel
+from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
 from fedmon.node.registers.jobs import WatchedJob
@@ -353,7 +354,6 @@ class JobStream:
 
         self._broker, self._node_id = broker, node_id
         self._pipeline: Pipeline | None = None
-        self._leases: dict[tuple[str, str], float] = {}
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
         self._link = BrokerLink(
@@ -372,15 +372,21 @@ class JobStream:
 
     def start(self, pipeline: Pipeline) -> None:
         """Begin to connect, and answer for the pipeline; returns at once."""
+        from fedmon.node.requests.monitor import MonitorHandler
+        from fedmon.node.requests.policy import Policy
+
         pipeline.hardware()  # read once, before other threads ask
         self._pipeline, self._opening = pipeline, Deadline(_OPEN_WITHIN_S)
+        policy, interval_s = Policy(PolicySettings(), self._node_id), pipeline.sampler.interval_s
+        self._leases = LeaseTable(default_interval_s=interval_s, min_interval_s=interval_s)
+        self._handler = MonitorHandler(self._leases, pipeline, policy, lambda _names, _samples: None)
         self._link.start()
         logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
 
     def complete(self) -> None:
         """Have researchers with a lease ask once more for the list of samples; the recording is complete."""
-        self._asked_at = now = time.monotonic()
-        if self._link.is_connected and any(until > now for until in list(self._leases.values())):
+        self._asked_at = time.monotonic()
+        if self._link.is_connected and self._leases.held():
             self._pulling = Deadline(_PULL_WITHIN_S)
             self._link.come_up_again()
 
@@ -392,8 +398,8 @@ class JobStream:
         if self._pipeline is None:
             return
         tick = threading.Event()
-        while self._pulling is not None and self._leases and self._link.is_connected and not self._pulling.passed():
-            if time.monotonic() - self._asked_at >= _QUIET_S:
+        while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
+            if not self._leases.held() or time.monotonic() - self._asked_at >= _QUIET_S:
                 break
             tick.wait(0.02)
         self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
@@ -416,26 +422,6 @@ class JobStream:
         recorder, tick = pipeline.recorder, threading.Event()
         while not recorder.ready and not self._opening.passed():
             tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
-        from fedmon.node.requests.dialect import echo
-        from fedmon.node.requests.monitor import OPENING, page
-
-        if request.action == "resend":
-            return page(request, recorder, node_id=self._node_id, leaves=lambda _: True, on_sent=lambda *_: None)
-        holder = (request.researcher_id, request.instance)
-        if request.action == "start":
-            self._leases[holder] = time.monotonic() + request.lease_s
-        elif request.action == "stop":
-            self._leases.pop(holder, None)
-        is_ready = recorder.ready
-        return MonitorReply(
-            action=request.action,
-            interval_s=pipeline.sampler.interval_s,
-            streams=pipeline.streams,
-            capabilities=pipeline.sampler.capabilities(),
-            metrics=pipeline.sampler.metrics(),
-            hardware=pipeline.hardware(),
-            counts=pipeline.counts(),
-            reason="" if is_ready else OPENING,
-            extents=recorder.extents(request.researcher_id) if is_ready else [],
-            **echo(request, self._node_id),
-        )
+        interval_s = pipeline.sampler.interval_s  # no lease changes it
+        self._leases.set_limits(default_interval_s=interval_s, min_interval_s=interval_s)
+        return self._handler(request)

@@ -69,7 +69,7 @@ class LeaseTable:
         Raises LeaseRefusedError if there are too many.
         """
         key, held = (researcher_id, instance), self.held()
-        if key not in self._leases:
+        if all((lease.researcher_id, lease.instance) != key for lease in held):
             mine = sum(lease.researcher_id == researcher_id for lease in held)
             for whose, number, most in (
                 ("this node", len(held), MAX_LEASES),
@@ -103,6 +103,7 @@ class LeaseTable:
 
     def apply(self) -> float:
         """Set the pace of the present leases, and return its interval; called about once a second."""
+        self._leases = {(lease.researcher_id, lease.instance): lease for lease in self.held()}
         interval_s = self.interval_s()
         self._follow(interval_s, any(lease.live for lease in self._leases.values()))
         return interval_s
@@ -113,7 +114,6 @@ class LeaseTable:
         return min((min(max(each, self._min_s), self._default_s) for each in asked), default=self._default_s)
 
     def held(self) -> list[MonitorLease]:
-        """Return the present leases."""
+        """Return the present leases; safe from any thread."""
         now = self._monotonic()
-        self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
-        return list(self._leases.values())
+        return [lease for lease in list(self._leases.values()) if lease.until > now]

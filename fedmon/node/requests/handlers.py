@@ -218,7 +218,7 @@ def handlers(
         PlanApprovalByUrl: plans.approval_by_url,
         TrainingPlanStatus: plans.status,
         PlanStatusByUrl: plans.status_by_url,
-        Monitor: MonitorHandler(leases, pipeline, policy, registers.audit),
+        Monitor: MonitorHandler(leases, pipeline, policy, partial(registers.audit.count, "metrics")),
         Ack: partial(_ack, registers=registers),
         Run: partial(_run, node_id=node_id, runs=runs, audit=registers.audit),
         Stop: lambda request: StopReply(job=runs.stop(request), **echo(request, node_id)),

@@ -17,7 +17,6 @@ from fedmon.node.measure.leases import LeaseRefusedError, LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
 from fedmon.node.measure.recorder import Recorder
-from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import echo, error
 from fedmon.node.requests.policy import Policy
 
@@ -44,14 +43,16 @@ class EncodedPage(Reply, frozen=True, kw_only=True, tag="samples"):
     last_seq: Count | None = None
 
 
-OnSent = Callable[[Iterable[str], int], None]
-
-
 class MonitorHandler:
-    """Leases on live metrics, the metrics of this node, and samples of its recording, within the policy."""
+    """Leases on live metrics, the metrics of this node, and samples of its recording, within the policy.
 
-    def __init__(self, leases: LeaseTable, pipeline: Pipeline, policy: Policy, audit: Audit) -> None:
-        self._leases, self._pipeline, self._policy, self._audit = leases, pipeline, policy, audit
+    ``on_sent(metrics, samples)`` is called with the metrics of each page of samples, and how many samples it has.
+    """
+
+    def __init__(
+        self, leases: LeaseTable, pipeline: Pipeline, policy: Policy, on_sent: Callable[[Iterable[str], int], object]
+    ) -> None:
+        self._leases, self._pipeline, self._policy, self._on_sent = leases, pipeline, policy, on_sent
         self._node_id = policy.node_id
 
     def __call__(self, request: Monitor) -> Reply:
@@ -105,55 +106,43 @@ class MonitorHandler:
         if recorder is None:
             reason = "this node keeps no recording, so samples that were missed cannot be sent again"
             return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
+        first = request.first_seq or 0
+        last = _LARGEST if request.last_seq is None else request.last_seq
+        if first > last:
+            reason = f"samples {first} to {last} were asked for: the first comes after the last"
+            return error(request, self._node_id, ErrorCode.MALFORMED, reason)
+        if not recorder.ready:
+            return error(request, self._node_id, ErrorCode.BUSY, _UNREADABLE)
+        is_allowed = may_read(request.stream, request.researcher_id)
+        kept = recorder.extent(request.stream, request.boot) if is_allowed else None
+        if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
+            return error(request, self._node_id, ErrorCode.FAILED, _nothing(request, recorder))
         # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
         is_own = request.stream == user_stream(request.researcher_id)
-        return page(
-            request,
-            recorder,
-            node_id=self._node_id,
-            leaves=(lambda _metric: True) if is_own else self._policy.metric_leaves,
-            on_sent=lambda names, samples: self._audit.count("metrics", names, samples),
+        found = _Page()
+        try:
+            if kept is not None:
+                last = min(last, kept.last_seq)
+                if request.since_t is not None:
+                    newer = recorder.samples(
+                        kept.stream, kept.boot, first, last, wanted=lambda _: False, since_t=request.since_t
+                    )
+                    first = next((batch.seq for batch in newer), last + 1)
+                wanted = (lambda _metric: True) if is_own else self._policy.metric_leaves
+                found.fill(recorder.samples(kept.stream, kept.boot, first, last, wanted=wanted))
+        except StorageError as problem:
+            logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
+            return error(request, self._node_id, ErrorCode.BUSY, _UNREADABLE)
+        self._on_sent(found.names, found.samples)
+        return EncodedPage(
+            boot=request.boot or 0 if kept is None else kept.boot,
+            stream=request.stream,
+            batches=found.batches,
+            next_seq=found.next_seq,
+            oldest_seq=None if kept is None else kept.oldest_seq,
+            last_seq=None if kept is None else kept.last_seq,
+            **echo(request, self._node_id),
         )
-
-
-def page(
-    request: Monitor, recorder: Recorder, *, node_id: str, leaves: Callable[[str], bool], on_sent: OnSent
-) -> Reply:
-    """Return one page of a recording; ``on_sent(metrics, samples)`` is called with its metrics and how many samples."""
-    first = request.first_seq or 0
-    last = _LARGEST if request.last_seq is None else request.last_seq
-    if first > last:
-        reason = f"samples {first} to {last} were asked for: the first comes after the last"
-        return error(request, node_id, ErrorCode.MALFORMED, reason)
-    if not recorder.ready:
-        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
-    is_allowed = may_read(request.stream, request.researcher_id)
-    kept = recorder.extent(request.stream, request.boot) if is_allowed else None
-    if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
-        return error(request, node_id, ErrorCode.FAILED, _nothing(request, recorder))
-    found = _Page()
-    try:
-        if kept is not None:
-            last = min(last, kept.last_seq)
-            if request.since_t is not None:
-                newer = recorder.samples(
-                    kept.stream, kept.boot, first, last, wanted=lambda _: False, since_t=request.since_t
-                )
-                first = next((batch.seq for batch in newer), last + 1)
-            found.fill(recorder.samples(kept.stream, kept.boot, first, last, wanted=leaves))
-    except StorageError as problem:
-        logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
-        return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)
-    on_sent(found.names, found.samples)
-    return EncodedPage(
-        boot=request.boot or 0 if kept is None else kept.boot,
-        stream=request.stream,
-        batches=found.batches,
-        next_seq=found.next_seq,
-        oldest_seq=None if kept is None else kept.oldest_seq,
-        last_seq=None if kept is None else kept.last_seq,
-        **echo(request, node_id),
-    )
 
 
 def _nothing(request: Monitor, recorder: Recorder) -> str:

@@ -20,7 +20,6 @@ from fedmon.common.wire.samples import SamplesReply
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.recorder import RECORDED, Recorder
-from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from tests.common.store.recordings import NODE, batch, flat, seqs
@@ -35,7 +34,7 @@ class Counted:
 
     metrics: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def count(self, _kind: str, names: Iterable[str], n: int) -> None:
+    def count(self, names: Iterable[str], n: int) -> None:
         for name in names:
             self.metrics[name] = self.metrics.get(name, 0) + n
 
@@ -61,9 +60,7 @@ class Node:
             **fields,
         )
         pipeline = SimpleNamespace(enabled=True, recorder=self.recorder)
-        handler = MonitorHandler(
-            cast("LeaseTable", None), cast("Pipeline", pipeline), self.policy, cast("Audit", self.audit)
-        )
+        handler = MonitorHandler(cast("LeaseTable", None), cast("Pipeline", pipeline), self.policy, self.audit.count)
         payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
