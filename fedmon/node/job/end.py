@@ -23,7 +23,7 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.layout import RECORDING_SUFFIX, JobFolder
 from fedmon.node.job.processes import LAUNCHERS, name_of
-from fedmon.node.job.wrapper import Channel
+from fedmon.node.job.wrapper import SIGNALS, Channel
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,6 @@ IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
 _IN_PROGRESS_LINE = f"{IN_PROGRESS}\n".encode()
 NEAR = "the time limit of the scheduler is near"
 _ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGQUIT")
-)
 _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
 _MOST_BYTES, _MOST_TRIES = 64, 5
@@ -57,7 +54,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 def catch_signals() -> Channel:
     """Return a channel that names each signal from now on that would end this process."""
     ours, theirs = Channel.pair()
-    for number in _SIGNALS:
+    for number in SIGNALS:
         # Below nohup hang-ups are ignored, and the run goes on.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: ours.tell(kind="signal", text=signal.Signals(number).name))
@@ -66,7 +63,7 @@ def catch_signals() -> Channel:
 
 def ignore_signals(*, of_command: bool) -> None:
     """Let only SIGINT end this process from now on: the recording is complete, and the rest may take its time."""
-    for number in () if of_command else _SIGNALS:
+    for number in () if of_command else SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that waits was for the command, and is dropped
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -42,13 +42,13 @@ from fedmon.node.job.processes import is_launcher
 from fedmon.node.job.wrapper import Channel
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.measure.publisher import HOST_STREAM
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
 from fedmon.node.registers.jobs import WatchedJob
 
 if TYPE_CHECKING:
     from fedmon.node.job.finders import Found, JobSearch
 
-HOST = "host"
 MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
@@ -308,7 +308,7 @@ class JobMonitor:
             with Recording(self._members.recording) as recording:
                 recording.describe(node_id, boot, document)
                 if mark:
-                    recording.mark(node_id, boot, HOST, utc_now().timestamp(), mark)
+                    recording.mark(node_id, boot, HOST_STREAM, utc_now().timestamp(), mark)
         except StorageError as error:
             if not self._problem:
                 logger.error("the description of the job waits to be written: %s", error)  # noqa: TRY400

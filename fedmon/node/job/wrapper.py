@@ -27,12 +27,12 @@ Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled",
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that is not found, or cannot be run."""
-MARKER = "FEDMON_JOB_ID"
 
-_FORWARDED = tuple(
+SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 )
-_WATCHED = {*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
+"""Those that would end a process, and that users and schedulers send."""
+_WATCHED = {*SIGNALS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
 _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
@@ -209,7 +209,7 @@ class Supervisor:
         try:
             cgroup.enter()
             if not cgroup.folders:
-                os.environ.setdefault(MARKER, self._key)
+                os.environ.setdefault("FEDMON_JOB_ID", self._key)
             # Python ignores these two; a command expects their defaults, as from a shell.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

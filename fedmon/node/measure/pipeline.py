@@ -15,11 +15,10 @@ from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
 from fedmon.node.measure.survey import Instruments, roots_of
-from fedmon.node.registers.jobs import JobWatches, WatchedJob
+from fedmon.node.registers.jobs import JOB_STREAM, JobWatches, WatchedJob
 
 logger = logging.getLogger(__name__)
 
-_JOB = "job-"
 _JOB_ENERGY = "job_energy_joules_total"
 _ENERGIES_KEPT = 256
 _LATE_SHARE = 0.1
@@ -130,7 +129,7 @@ class Pipeline:
 
     def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
         """Return the joules of a job of this duration until now; None if unknown, or last read long before its end."""
-        joules, read_at = self._job_energy.pop(f"{_JOB}{job_id}", (None, 0.0))
+        joules, read_at = self._job_energy.pop(f"{JOB_STREAM}{job_id}", (None, 0.0))
         return joules if wall_s is not None and time.time() - read_at <= _LATE_SHARE * wall_s else None
 
     def start(self) -> None:
@@ -185,11 +184,11 @@ class Pipeline:
         if (joules := sample.values.get(_JOB_ENERGY)) is not None:
             self._job_energy[stream] = joules, sample.t
         self.publisher.publish(stream, sample)
-        if stream.startswith(_JOB):
-            self.jobs.handed_on(stream.removeprefix(_JOB))
+        if stream.startswith(JOB_STREAM):
+            self.jobs.handed_on(stream.removeprefix(JOB_STREAM))
 
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
-        job_id = stream.removeprefix(_JOB)
+        job_id = stream.removeprefix(JOB_STREAM)
         others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
         self.sampler.add_stream(stream, [*collectors, *others])
 

@@ -26,6 +26,8 @@ MAX_NAME = 200
 ENDED_KEPT = 64
 """Most jobs that are still listed after their watch ended."""
 
+JOB_STREAM = "job-"
+"""The stream of a job is this and the job's id."""
 MARKER = "FEDMON_JOB_ID"
 """A process with this variable set to the job's id counts for the job, under any parent."""
 
@@ -237,7 +239,7 @@ class _Job:
 
     def __init__(self, job_id: str, name: str, pids: list[int], watching: Watching, origin: JobOrigin | None) -> None:
         self.job_id, self.watching, self.watched = job_id, watching, watching.watched
-        self.stream = f"job-{job_id}"
+        self.stream = f"{JOB_STREAM}{job_id}"
         self._name, self._pids, self._origin = name, pids, origin
         self._since = _now()
 
