@@ -266,7 +266,7 @@ def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(
     written(folder, {"cgroup.procs": "10\n20\n"})
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0))
     job = JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder})
-    cpu = CgroupCpu(job, excluded=Excluded(alone={20: 100}), proc=machine.proc)
+    cpu = CgroupCpu(job, excluded=Excluded(overhead={20: 100}), proc=machine.proc)
     before = cpu.read()
 
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0), reaped=(3 * TICKS, TICKS))

@@ -38,7 +38,7 @@ from fedmon.node.job.end import End, TimeLimit
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
-from fedmon.node.job.processes import is_launcher
+from fedmon.node.job.processes import is_overhead_now
 from fedmon.node.job.wrapper import Channel
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
@@ -272,7 +272,7 @@ class JobMonitor:
             self._first_start = min(found.starts.values(), default=None)
         add = functools.partial(
             self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
-            is_launcher=is_launcher,
+            is_overhead_now=is_overhead_now,
         )  # fmt: skip
         if found.cgroup is not None:
             try:

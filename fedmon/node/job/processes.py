@@ -121,7 +121,7 @@ def name_of(pid: int) -> str:
     return read_file(b"/proc/%d/comm" % pid, 64).decode(errors="replace").rstrip("\n")
 
 
-def is_launcher(pid: int) -> bool:
+def is_overhead_now(pid: int) -> bool:
     """Tell by its name whether a process of this machine is a scheduler's or a launcher's at this moment."""
     try:
         return name_of(pid) in _OVERHEAD

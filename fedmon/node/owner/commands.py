@@ -725,10 +725,10 @@ def _job(record: WatchedJob) -> Document:
 
 
 def _watch_found(jobs: JobWatches, found: FoundJob, *, job_id: str, cgroup: str | None, name: str) -> WatchedJob:
-    from fedmon.node.job.processes import is_launcher  # what finds batch jobs is needed for these alone
+    from fedmon.node.job.processes import is_overhead_now  # what finds batch jobs is needed for these alone
 
     add = functools.partial(
-        jobs.add, job_id, name=name, overhead=dict(found.overhead), is_launcher=is_launcher, origin=found.origin
+        jobs.add, job_id, name=name, overhead=dict(found.overhead), is_overhead_now=is_overhead_now, origin=found.origin
     )
     if cgroup is not None:
         try:

@@ -102,15 +102,15 @@ class JobWatches:
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
         overhead: Mapping[int, int] | None = None,
-        is_launcher: Callable[[int], bool] | None = None,
+        is_overhead_now: Callable[[int], bool] | None = None,
         origin: JobOrigin | None = None,
         is_command: bool = False,
     ) -> WatchedJob:
         """Watch a job from the next tick on: processes and all that descend from them, or a cgroup.
 
         ``marker`` is a ``NAME=value`` in the environment of its processes, by default FEDMON_JOB_ID with the job's id.
-        ``starts`` guards against numbers that were given again, and ``exclude``, ``overhead`` and ``is_launcher`` tell
-        of processes that are not the job's wherever they are, see JobMaker; a JobCgroup may be empty already. The last
+        ``starts`` guards against numbers that were given again; ``exclude``, ``overhead`` and ``is_overhead_now`` tell
+        of processes that are not the job's wherever they are, see JobMaker. A JobCgroup may be empty already. The last
         sample of a command waits for `command_ended`. Raises InvalidIdError, InvalidInputError, NotFoundError and
         ConflictError.
         """
@@ -135,7 +135,7 @@ class JobWatches:
                 starts=starts,
                 exclude=exclude,
                 overhead=overhead,
-                is_launcher=is_launcher,
+                is_overhead_now=is_overhead_now,
             )
             try:
                 self._refuse_shared(job_id, watching, may_have_ended=isinstance(cgroup, JobCgroup))

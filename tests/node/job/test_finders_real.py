@@ -15,7 +15,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.job.commands import Runner, runner
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import identify, named
-from fedmon.node.job.processes import is_launcher
+from fedmon.node.job.processes import is_overhead_now
 from tests.node.job.machine import Commands, Machine, program, said
 from tests.node.jobs_real import Program, Watch
 from tests.support.requirements import require
@@ -220,9 +220,9 @@ def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_
         with Watch() as watch:
             if kept == "cgroup":
                 (folder / "cgroup.procs").write_text(str(job.pid))
-                watch.watches.add("a", cgroup=folder.name, is_launcher=is_launcher)
+                watch.watches.add("a", cgroup=folder.name, is_overhead_now=is_overhead_now)
             else:
-                watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
+                watch.watches.add("a", pids=[job.pid], is_overhead_now=is_overhead_now)
             assert watch.value("job_processes") == 1
             assert job.stdin is not None
             os.write(job.stdin.fileno(), b"go\n")

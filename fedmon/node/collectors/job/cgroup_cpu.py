@@ -13,12 +13,12 @@ from fedmon.node.collectors.job.members import Excluded, parents_first
 from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birth_of, find_birth, stat_fields
 
 
-class OverheadCpu:
+class ExcludedCpu:
     """Reads the CPU time of the excluded processes of a cgroup, with that of the children that they waited for.
 
-    The children of launchers are the job's programs, and are not excluded.
-    ``folder`` is the cgroup that counts CPU time; a process outside it is not counted there. The time of a process that
-    was excluded by number stays in the sum after its end, as it does in the cgroup's.
+    The children of overhead are the job's programs, and are not excluded. ``folder`` is the cgroup that counts CPU
+    time; a process outside it is not counted there. The time of a process that was excluded by number stays in the sum
+    after its end, as it does in the cgroup's.
     """
 
     def __init__(self, folder: Path, excluded: Excluded, *, proc: Path) -> None:
@@ -45,7 +45,7 @@ class OverheadCpu:
                 raise ProcessLookupError
             user, system, of_children_user, of_children_system = map(int, stat_fields(text)[11:15])
         except (FileNotFoundError, ProcessLookupError):
-            if pid not in self._named and pid not in self._excluded.alone:
+            if pid not in self._named and pid not in self._excluded.overhead:
                 self._used.pop(pid, None)  # its parent's sum holds it now
                 del self._is_inside[pid]
                 self._excluded.ended(pid)
@@ -53,7 +53,7 @@ class OverheadCpu:
         except (OSError, ValueError, IndexError):
             return
         if self._is_inside[pid]:
-            below = (0, 0) if pid in self._excluded.alone else (of_children_user, of_children_system)
+            below = (0, 0) if pid in self._excluded.overhead else (of_children_user, of_children_system)
             self._used[pid] = (user + below[0], system + below[1])
 
 
@@ -69,7 +69,7 @@ class CgroupCpu:
     """
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
-        self._overhead: OverheadCpu | None = None
+        self._excluded_cpu: ExcludedCpu | None = None
         self._elsewhere = self._highest = (0, 0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
         choices = []
@@ -84,15 +84,15 @@ class CgroupCpu:
             except CollectorUnavailableError:
                 continue
             if excluded is not None and excluded.may_hold:
-                self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
+                self._excluded_cpu = ExcludedCpu(paths[0].parent, excluded, proc=proc)
                 # Processes that entered the cgroup later used a part of it elsewhere.
-                self._elsewhere = _above(self._overhead.read(), used)
+                self._elsewhere = _above(self._excluded_cpu.read(), used)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
-        others = (0, 0) if self._overhead is None else _above(self._overhead.read(), self._elsewhere)
+        others = (0, 0) if self._excluded_cpu is None else _above(self._excluded_cpu.read(), self._elsewhere)
         self._highest = _above(self._read(), others, least=self._highest)
         return self._highest[0] / 1e9, self._highest[1] / 1e9
 

@@ -61,21 +61,21 @@ class JobMaker:
         starts: Mapping[int, int] | None = None,
         exclude: Collection[int] = (),
         overhead: Mapping[int, int] | None = None,
-        is_launcher: Callable[[int], bool] | None = None,
+        is_overhead_now: Callable[[int], bool] | None = None,
     ) -> Watching:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` maps some of the processes to their start, in clock ticks since the boot: a reused number is refused;
         some of several may have ended. Processes in ``exclude`` are not the job's, nor are their descendants. Processes
         in ``overhead``, with their starts, are not the job's either, but their descendants are; the same holds for
-        later ones for which ``is_launcher`` is true. A JobCgroup was made for this job and may be empty. Raises
+        later ones for which ``is_overhead_now`` is true. A JobCgroup was made for this job and may be empty. Raises
         InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: {self._roots.proc} not found")
         births = self._roots_of(pids, starts or {})
         found = Cgroups.found(self._roots.cgroup)
-        excluded = Excluded(exclude, alone=overhead, is_launcher=is_launcher)
+        excluded = Excluded(exclude, overhead=overhead, is_overhead_now=is_overhead_now)
         try:
             if isinstance(cgroup, JobCgroup):
                 return self._of_cgroup(cgroup, excluded, mono)

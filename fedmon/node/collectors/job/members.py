@@ -174,56 +174,56 @@ class Members(Protocol):
 class Excluded:
     """Processes in the job's cgroup or below its roots that are not the job's, with their descendants.
 
-    ``alone`` maps launchers of the job's programs to their start: only they themselves are left out. ``is_launcher``
-    tells whether a process that comes later is a launcher at this moment.
+    ``overhead`` maps daemons and launchers of the job's programs to their start: only they themselves are left out.
+    ``is_overhead_now`` tells whether a process that comes later is one of them at this moment.
     """
 
     def __init__(
         self,
         pids: Collection[int] = (),
         *,
-        alone: Mapping[int, int] | None = None,
-        is_launcher: Callable[[int], bool] | None = None,
+        overhead: Mapping[int, int] | None = None,
+        is_overhead_now: Callable[[int], bool] | None = None,
     ) -> None:
         self._starts: dict[int, int | None] = dict.fromkeys(pids)
-        self.alone = dict(alone or {})
-        self._is_launcher = is_launcher
+        self.overhead = dict(overhead or {})
+        self._is_overhead_now = is_overhead_now
         self._late: dict[int, Birth] = {}
 
     @property
     def processes(self) -> dict[int, int | None]:
         """The known excluded processes, with their starts if known."""
-        return {**self._starts, **self.alone}
+        return {**self._starts, **self.overhead}
 
     @property
     def may_hold(self) -> bool:
         """Whether a process is excluded, or a later one may be."""
-        return bool(self._starts or self.alone) or self._is_launcher is not None
+        return bool(self._starts or self.overhead) or self._is_overhead_now is not None
 
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
         """Leave out excluded processes, of births with parents before their children."""
-        if not (self._starts or self.alone):
+        if not (self._starts or self.overhead):
             return births
         return [birth for birth in births if not self._holds(birth, members)]
 
     def programs(self, births: Sequence[Birth]) -> Sequence[Birth]:
-        """Leave out launchers that came meanwhile, of processes that are the job's.
+        """Leave out overhead that came meanwhile, of processes that are the job's.
 
-        One comes back when it is a launcher no longer: a daemon forks itself to become a program.
+        One comes back when it is overhead no longer: a daemon forks itself to become a program.
         """
-        is_launcher = self._is_launcher
-        if is_launcher is None:
+        is_overhead_now = self._is_overhead_now
+        if is_overhead_now is None:
             return births
         found = []
         for birth in births:
-            if is_launcher(birth.pid):
-                self.alone[birth.pid], self._late[birth.pid] = birth.start, birth
+            if is_overhead_now(birth.pid):
+                self.overhead[birth.pid], self._late[birth.pid] = birth.start, birth
             else:
                 found.append(birth)
-        for pid in [pid for pid in self._late if not is_launcher(pid)]:
+        for pid in [pid for pid in self._late if not is_overhead_now(pid)]:
             birth = self._late.pop(pid)
-            if self.alone.get(pid) == birth.start:
-                del self.alone[pid]
+            if self.overhead.get(pid) == birth.start:
+                del self.overhead[pid]
             if all(each.pid != pid for each in found):
                 found.append(birth)
         return found
@@ -233,7 +233,7 @@ class Excluded:
         self._starts.pop(pid, None)
 
     def _holds(self, birth: Birth, members: Container[int]) -> bool:
-        if self.alone.get(birth.pid) == birth.start:
+        if self.overhead.get(birth.pid) == birth.start:
             return True
         is_known = birth.pid in self._starts and self._starts[birth.pid] in (None, birth.start)
         is_child = birth.parent in self._starts and birth.parent not in members
@@ -305,7 +305,7 @@ class Descendants:
         return [*roots, *descended([root.pid for root in roots], everything)]
 
     def _own(self, births: Iterable[Birth], members: Mapping[int, Process]) -> list[Birth]:
-        known: dict[int, int] = self._excluded.alone | {pid: process.start for pid, process in members.items()}
+        known: dict[int, int] = self._excluded.overhead | {pid: process.start for pid, process in members.items()}
         found: list[Birth] = []
         left = list(births)
         while left:
