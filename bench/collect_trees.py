@@ -31,7 +31,7 @@ from bench.line import medians, print_line
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.job.collectors import SmapsCollector
-from fedmon.node.registers.jobs import JobWatches
+from fedmon.node.measure.jobs import JobWatches
 
 BUDGET_MS = 1.0
 """For a sample of 100 processes."""

@@ -33,12 +33,12 @@ from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.runs import RunScalars
 from fedmon.node.folder import NodeFolder
+from fedmon.node.measure.jobs import WatchedJob
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
-from fedmon.node.registers.jobs import WatchedJob
 from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
 from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers

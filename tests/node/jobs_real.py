@@ -12,7 +12,7 @@ from typing import Self
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Reading, Roots
-from fedmon.node.registers.jobs import JobWatches
+from fedmon.node.measure.jobs import JobWatches
 
 CHILD = Path(__file__).with_name("job_child.py")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

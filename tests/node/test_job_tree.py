@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.node.registers.jobs import MARKER
+from fedmon.node.measure.jobs import MARKER
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.support.requirements import require
 from tests.support.waiting import wait_until

@@ -40,11 +40,11 @@ from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.processes import is_overhead_now
 from fedmon.node.job.wrapper import Channel
+from fedmon.node.measure.jobs import WatchedJob
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import HOST_STREAM
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
-from fedmon.node.registers.jobs import WatchedJob
 
 if TYPE_CHECKING:
     from fedmon.node.job.finders import Found, JobSearch

@@ -11,11 +11,11 @@ from typing import Any
 from fedmon.common.metrics.sample import USER_STREAM, Sample, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
+from fedmon.node.measure.jobs import JOB_STREAM, JobWatches, WatchedJob
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
 from fedmon.node.measure.survey import Instruments, roots_of
-from fedmon.node.registers.jobs import JOB_STREAM, JobWatches, WatchedJob
 
 logger = logging.getLogger(__name__)
 

@@ -29,12 +29,12 @@ from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import JobState
 from fedmon.node.folder import NodeFolder
+from fedmon.node.measure.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
-from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_file, visible, visible_text
 from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType

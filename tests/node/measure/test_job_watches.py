@@ -13,8 +13,8 @@ import pytest
 from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors.base import Roots
+from fedmon.node.measure.jobs import MAX_JOBS, JobWatches, WatchedJob
 from fedmon.node.measure.sampler import Sampler
-from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
 from tests.support.waiting import wait_until
