@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -89,17 +90,33 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
     assert "ended, and everything was released" in after
 
 
-def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_release_everything(tmp_path: Path, number: int, code: int) -> None:
     with running(tmp_path) as (process, run_dir):
         assert fedmon_here("experiment", "watch", str(run_dir), "--for", "0.1").returncode == 6
 
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
 
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "interrupted before its end; everything was released" in err
     assert "STARTED, released" in out or "STOPPED, released" in out
     assert (shown(run_dir)["status"], shown(run_dir)["counts"]) == ("ended", {"RELEASED": 2})
+
+
+def test_a_run_whose_end_a_full_disk_keeps_out_of_the_journal_has_failed(tmp_path: Path) -> None:
+    with running(tmp_path, "--json") as (process, run_dir):
+        full = (run_dir / NAME).stat().st_size, resource.RLIM_INFINITY
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, full)
+
+        with (tmp_path / "gate").open("r+b", buffering=0) as gate:  # waits for no reader, as "w" does
+            gate.write(b"go\n")
+
+        out, _ = process.communicate(timeout=60)
+    told = json.loads(out)
+    assert (process.returncode, told["well"], told["status"]) == (1, False, "failed")
+    assert (told["level"], told["counts"]) == ("EC_FAILURE", {"RELEASED": 2})
+    assert "cannot write to the journal" in told["level_reason"]
 
 
 def test_a_run_that_is_kept_is_released_at_ctrl_c(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import logging
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from fedmon.experiment.situation import Resource, State
 
 _LOOK_S = 0.25
-INTERRUPTED = 130
 MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
@@ -160,7 +158,7 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
         raise typer.Exit(1)
 
 
-def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | None, *, keep: bool, json: bool) -> None:
+def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *, keep: bool, json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
@@ -172,7 +170,7 @@ def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | N
             changes.print(followed(follower, time.time()))
 
     def is_done() -> bool:
-        return heard.is_set() or _is_over(ec.snapshot)
+        return bool(heard) or _is_over(ec.snapshot)
 
     try:
         while not is_done() and not deadline.passed():
@@ -181,16 +179,18 @@ def _finish(ec: ExperimentController, heard: threading.Event, timeout: float | N
         tell()
         if (is_over := _is_over(ec.snapshot)) and keep:
             sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
-            ec.wait(None, ResourceState.RELEASED, heard.is_set)  # a signal during `heard.wait` could find its lock held
+            ec.wait(None, ResourceState.RELEASED, lambda: heard)
     finally:
         ec.shutdown()
+        follower.look()
+        follower.run.state = ec.snapshot  # a full disk may have kept the end out of the journal
         tell()
     shown = followed(follower, time.time())
     _print(shown, as_json=json)
     code = 0 if shown.is_well else 1
     if not is_over:
-        code = INTERRUPTED if heard.is_set() else NO_ANSWER
-        early = "interrupted before its end" if heard.is_set() else f"not over within {timeout:g} s"
+        code = 128 + heard[0] if heard else NO_ANSWER
+        early = "interrupted before its end" if heard else f"not over within {timeout:g} s"
         sys.stderr.write(f"fedmon: {early}; everything was released\n")
     raise typer.Exit(code)
 
@@ -217,17 +217,17 @@ def _is_over(state: State) -> bool:
 
 
 @contextmanager
-def _heard_signals() -> Iterator[threading.Event]:
-    """Set an event at the first Ctrl-C or SIGTERM; the second raises KeyboardInterrupt.
+def _heard_signals() -> Iterator[list[int]]:
+    """Add the number of the first Ctrl-C or SIGTERM to a list; the second raises KeyboardInterrupt.
 
     An exception at the first could strike while a lock is held, or where it is swallowed.
     """
-    heard = threading.Event()
+    heard: list[int] = []
 
-    def interrupt(*_: object) -> None:
-        if heard.is_set():
+    def interrupt(number: int, _frame: object) -> None:
+        if heard:
             raise KeyboardInterrupt
-        heard.set()
+        heard.append(number)
 
     signals = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, interrupt) for each in signals}
