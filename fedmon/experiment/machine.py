@@ -6,7 +6,7 @@ until its hook has returned or raised; after a return, until the state is reache
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.experiment import events
-from fedmon.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition
 from fedmon.experiment.events import (
     COMES_TO,
     VERB_OF,
@@ -309,8 +309,8 @@ def _count_values(change: Change, conditions: Iterable[AnyCondition]) -> None:
             streaks = _NO_STREAKS
             for (name, source), values in resource.values.items():
                 if name == condition.metric.name:
-                    held = itertools.takewhile(condition.metric.holds, reversed(values))
-                    streaks = streaks.set(source, sum(1 for _ in held))
+                    count = functools.reduce(functools.partial(_counted, condition.metric), values, 0)
+                    streaks = streaks.set(source, count)
             change.update(
                 resource,
                 metric_conditions=(*resource.metric_conditions, condition),
@@ -318,14 +318,20 @@ def _count_values(change: Change, conditions: Iterable[AnyCondition]) -> None:
             )
 
 
+def _counted(metric: Metric, count: int, value: float | None) -> int:
+    """Return how many values in a row fulfil a comparison, after one more; enough of them count for good."""
+    if count >= metric.samples:
+        return count
+    return count + 1 if metric.holds(value) else 0
+
+
 def _measured(change: Change, event: events.Measured, resource: Resource) -> None:
     """Note a value, and count it for the conditions on its metric, even before a want waits for them."""
     streaks, series = resource.streaks, (event.name, event.source)
     for condition in resource.metric_conditions:
-        counts = streaks.get(condition.number, _NO_STREAKS)
-        count = counts.get(event.source, 0)
-        if condition.metric.name == event.name and count < condition.metric.samples:  # what held once has held
-            count = count + 1 if condition.metric.holds(event.value) else 0
+        if condition.metric.name == event.name:
+            counts = streaks.get(condition.number, _NO_STREAKS)
+            count = _counted(condition.metric, counts.get(event.source, 0), event.value)
             streaks = streaks.set(condition.number, counts.set(event.source, count))
     values = resource.values.set(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
     change.update(resource, values=values, streaks=streaks)

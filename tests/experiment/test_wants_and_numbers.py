@@ -146,6 +146,19 @@ def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: Experime
     assert ec.wait_started(patient, timeout=60)
 
 
+def test_numbers_that_held_before_a_condition_hold_for_good(ec: ExperimentController) -> None:
+    source, later = resources(ec, 2)
+    ec.deploy(source)
+    assert ec.wait_started(source, timeout=60)
+    for value in (0.95, 0.96, 0.5):
+        ec.measured(source, "accuracy", value)
+
+    ec.register_condition(later, START, source, metric=Metric(name="accuracy", comparison=">", value=0.9, samples=2))
+    ec.deploy(later)
+
+    assert ec.wait_started(later, timeout=60)
+
+
 def test_numbers_of_several_sources_are_counted_each_for_itself(ec: ExperimentController) -> None:
     source, waiting = resources(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
