@@ -200,7 +200,7 @@ def _lock(file: int, path: Path) -> None:
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             if any(each.path == path for each in list(_open)):
                 text = f"this process has the experiment in {path.parent} open: shut that controller down first"
                 raise FolderInUseError(text) from error

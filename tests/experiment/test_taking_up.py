@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import signal
@@ -262,6 +263,18 @@ def test_two_never_have_one_run(tmp_path: Path) -> None:
         ExperimentController.reconnect(tmp_path)
     with ExperimentController.reconnect(run) as again:
         assert again.run_dir == run
+
+
+def test_a_file_system_without_locks_is_not_told_as_a_second_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fedmon.experiment.journal.fcntl.flock", refuse)
+
+    with pytest.raises(StorageError, match="cannot keep the journal .*: No locks available"):
+        ExperimentController("test", tmp_path)
 
 
 @pytest.mark.parametrize(("torn", "is_read"), [(b'{"event":"reg', True), (b'{"event":"nothing"}\n', False)])
