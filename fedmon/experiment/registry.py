@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.experiment.check.graph import Problem, refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
+from fedmon.experiment.document.description import check_name
 from fedmon.experiment.engine import HookJob
 from fedmon.experiment.errors import (
     DuplicateGuidError,
@@ -133,8 +134,7 @@ class Registry:
                 raise InvalidExperimentError(
                     f"guid {number!r} is not a positive whole number below 2**63: leave it out to get the next one"
                 )
-            if not name.isprintable():
-                raise InvalidExperimentError(f"name {name!r} has characters that no file can hold: use printable ones")
+            check_name(name)
             if number in self._resources or number in self._coming:
                 raise DuplicateGuidError(f"guid {number} is taken: leave the guid out")
             if name in self._guids:

@@ -128,8 +128,8 @@ def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController
     for wrong in (0, -1, 2**63):
         with pytest.raises(InvalidExperimentError, match="not a positive whole number"):
             ec.register_resource("test::Plain", wrong)
-    for nameless in ("two\nlines", "\ud800"):
-        with pytest.raises(InvalidExperimentError, match="no file can hold"):
+    for nameless in ("two\nlines", "\ud800", "my step", "After", "a" * 65):  # no document can hold them
+        with pytest.raises(InvalidExperimentError, match="is not usable: use 1 to 64 letters"):
             ec.register_resource("test::Plain", name=nameless)
     with pytest.raises(UnknownTypeError, match="test::Plain"):
         ec.register_resource("test::Plane")

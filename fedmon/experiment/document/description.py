@@ -171,13 +171,18 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
     return replace(policy, quorums=tuple(quorums))
 
 
-def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
-    where = f"resource {resource.name or resource.guid}"
-    if resource.name and (not _NAME.fullmatch(resource.name) or resource.name.lower() in WORDS):
+def check_name(name: str) -> None:
+    """Raise DescriptionError for a resource's name that no document can hold; "" is none."""
+    if name and (not _NAME.fullmatch(name) or name.lower() in WORDS):
         raise DescriptionError(
-            f"resource name {resource.name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
+            f"resource name {name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
             f"with a letter, and none of the words {', '.join(sorted(WORDS))}"
         )
+
+
+def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
+    where = f"resource {resource.name or resource.guid}"
+    check_name(resource.name)
     conditions = []
     for number, (action, one) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1):
         place = f"{where}: {VERB_OF[action]} condition {one.number}"
