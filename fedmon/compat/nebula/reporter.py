@@ -111,8 +111,10 @@ class Ticks:
     async def next(self) -> Tick | None:
         """Return the next tick; None after all of them once `end` was called."""
         while not (self._waiting or self._is_ended):
-            await self._arrived.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), 1.0)
             self._arrived.clear()
+            self.sampler.check_stuck()
         return self._waiting.popleft() if self._waiting else None
 
     def end(self) -> None:

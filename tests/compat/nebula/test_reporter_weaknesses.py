@@ -12,20 +12,24 @@ import math
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pynvml
+import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.compat.nebula import Reporter
 from fedmon.compat.nebula.outlets import Complaints
 from fedmon.compat.nebula.reporter import QUEUE_LIMIT
+from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import Nvml
+from fedmon.node.measure.sampler import Sampler
 from tests.compat.nebula.reporters import (
     HOST,
     AsyncLogger,
@@ -91,6 +95,36 @@ def test_weakness_02_a_manager_and_a_collector_that_fail_take_only_their_own_val
     run(steps())
     assert logger.of("X-Network/Connections") == []
     assert len(logger.logged[0]) == 12
+
+
+def test_weakness_02_a_collector_that_hangs_takes_only_its_own_values_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Sampler.check_stuck, "__defaults__", (1.0,))  # seconds, as the test cannot wait for ten
+    logger, let_go = Logger(), threading.Event()
+
+    class Hung(Scripted):
+        name = "hung"
+
+        def collect(self, now: Instant) -> Reading:
+            reading = super().collect(now)
+            if self.reads == 3:
+                let_go.wait(60)
+            return reading
+
+    async def steps() -> None:
+        hung = Hung(dict)
+        ours = reporter(trainer=Trainer(logger), streams={"host": [hung, Scripted()]})
+        await ours.start()
+        await until(lambda: hung.reads == 3)
+        count = len(logger.of(CPU))
+        await until(lambda: len(logger.of(CPU)) >= count + 2)
+        assert hung.reads == 3
+        let_go.set()
+        await ours.stop()
+
+    run(steps())
+    assert caplog.text.count("collector hung does not return") == 1
 
 
 def test_weakness_02_a_manager_that_hangs_is_left_alone_and_delays_one_report() -> None:
