@@ -29,7 +29,8 @@ from fedmon.experiment.conditions import (
     number_of,
     state_of,
 )
-from fedmon.experiment.document.files import SFormats, checked_format
+from fedmon.experiment.document.experiment import build, description_of
+from fedmon.experiment.document.files import SFormats, checked_format, read, text_in, write
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import Engine, WaitResult, guids_within, refuse_own_wait
 from fedmon.experiment.errors import (
@@ -254,8 +255,6 @@ class ExperimentController:
         ``format`` is by default that of the file name; ``local_dir`` replaces the document's. Raises DescriptionError,
         NotFoundError, UnknownTypeError, and InvalidInputError for an unknown format.
         """
-        from fedmon.experiment.document import read
-
         found = read(path_of("filepath", filepath), format=format)
         return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
@@ -274,9 +273,6 @@ class ExperimentController:
 
         ``fm`` is by default the description's. Raises the errors of registering, naming the resource.
         """
-        from fedmon.experiment.document import write
-        from fedmon.experiment.document.experiment import build
-
         made = cls(
             description.exp_id,
             description.local_dir if local_dir is None else local_dir,
@@ -793,8 +789,6 @@ class ExperimentController:
 
     def describe(self) -> Description:
         """Return the description of the experiment as it is now."""
-        from fedmon.experiment.document.experiment import description_of
-
         return description_of(
             self.registry,
             self.engine.state,
@@ -807,8 +801,6 @@ class ExperimentController:
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for an unknown format."""
-        from fedmon.experiment.document import text_in
-
         return text_in(checked_format(format), self.describe())
 
     def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
@@ -816,8 +808,6 @@ class ExperimentController:
 
         Credentials are masked. Raises InvalidInputError for an unknown format, and StorageError.
         """
-        from fedmon.experiment.document import write
-
         ending = checked_format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"

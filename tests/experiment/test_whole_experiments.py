@@ -20,7 +20,7 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
-from fedmon.experiment.document import even
+from fedmon.experiment.document.description import even
 from fedmon.experiment.errors import UnknownTypeError
 from tests.experiment.own_types import own
 from tests.support.waiting import wait_until

@@ -15,8 +15,9 @@ from fedmon.common.errors import StorageError
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.check.plan import ExperimentPlan, plan
 from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document import Description, ResourceDescription, read
+from fedmon.experiment.document.description import Description, ResourceDescription
 from fedmon.experiment.document.experiment import is_given, left_of
+from fedmon.experiment.document.files import read
 from fedmon.experiment.errors import (
     AttributeAccessError,
     ExperimentError,

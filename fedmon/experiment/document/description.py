@@ -211,8 +211,3 @@ def _plain(value: Any, where: str) -> Any:
         return attributes.plain(value)
     except ValueError as error:
         raise DescriptionError(f"{where}: {error}") from error
-
-
-def names_of(description: Description) -> dict[int, str]:
-    """Return the names of the resources that have one, by their guids."""
-    return {each.guid: each.name for each in description.resources if each.name}

@@ -28,7 +28,6 @@ from fedmon.experiment.document.description import (
     SetDescription,
     Topology,
     even,
-    names_of,
 )
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF
@@ -162,7 +161,8 @@ def _value(value: Any, where: str) -> Any:
 def to_tables(description: Description) -> dict[str, Any]:
     """Return an experiment as nested tables, from which `from_tables` makes the same. Raises DescriptionError."""
     description = even(description)
-    names, later = names_of(description), {each.guid for each in description.resources}
+    names = {each.guid: each.name for each in description.resources if each.name}
+    later = {each.guid for each in description.resources}
     about = replace(description, topology=None, failures=None, resources=())
     tables: dict[str, Any] = {"experiment": msgspec.to_builtins(about)}
     if description.topology is not None:

@@ -12,7 +12,8 @@ import pytest
 
 from fedmon.compat.nepi.topology import NetGraph, TopologyError, TopologyType, build, describe
 from fedmon.experiment import ExperimentController
-from fedmon.experiment.document import Description, from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.document.description import Description
+from fedmon.experiment.document.files import from_toml, from_xml, to_toml, to_xml
 from fedmon.report.extra import MissingExtraError
 
 

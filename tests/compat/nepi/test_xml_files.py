@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedmon.experiment.conditions import StateCondition
-from fedmon.experiment.document import DescriptionError, from_toml, from_xml, to_toml
 from fedmon.experiment.document.description import Net, TopologyNode
+from fedmon.experiment.document.files import from_toml, from_xml, to_toml
+from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 NEPI = """<?xml version="1.0" encoding="UTF-8"?>

@@ -7,22 +7,20 @@ from pathlib import Path
 import pytest
 
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
-from fedmon.experiment.document import (
+from fedmon.experiment.document.conditions import condition_from
+from fedmon.experiment.document.description import (
     Description,
     FailurePolicy,
+    Net,
     QuorumDescription,
     ResourceDescription,
     SetDescription,
+    Topology,
+    TopologyEdge,
+    TopologyNode,
     even,
-    from_toml,
-    from_xml,
-    read,
-    to_toml,
-    to_xml,
-    write,
 )
-from fedmon.experiment.document.conditions import condition_from
-from fedmon.experiment.document.description import Net, Topology, TopologyEdge, TopologyNode
+from fedmon.experiment.document.files import from_toml, from_xml, read, to_toml, to_xml, write
 from fedmon.experiment.events import Retry
 from fedmon.experiment.states import ResourceAction, ResourceState
 

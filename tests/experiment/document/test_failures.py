@@ -13,7 +13,9 @@ from fedmon.experiment import (
     QuorumFailures,
 )
 from fedmon.experiment.check.document import check
-from fedmon.experiment.document import DescriptionError, QuorumDescription, from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.document.description import QuorumDescription
+from fedmon.experiment.document.files import from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.errors import DescriptionError
 
 RESOURCES = "".join(
     f'[[resource]]\nname = "{name}"\ntype = "local::Process"\nattributes = {{ command = ["true"] }}\n' for name in "abc"

@@ -8,19 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
-from fedmon.experiment.document import (
-    Description,
-    DescriptionError,
-    ResourceDescription,
-    even,
-    from_toml,
-    from_xml,
-    read,
-    to_toml,
-    to_xml,
-    write,
-)
 from fedmon.experiment.document.conditions import condition_from
+from fedmon.experiment.document.description import Description, ResourceDescription, even
+from fedmon.experiment.document.files import from_toml, from_xml, read, to_toml, to_xml, write
+from fedmon.experiment.errors import DescriptionError
 
 
 def toml(condition: str, *, more: str = "") -> str:
