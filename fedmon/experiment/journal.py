@@ -48,7 +48,6 @@ DOCUMENT = "experiment.toml"
 """The file that keeps the document of a run, for its failure policy and its report."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FORK_S, _TICK_S = 1.0, 0.02
-_LOOK_S = 0.2
 _BLOCK_BYTES = 65_536
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(
@@ -115,18 +114,6 @@ def is_folder_name(name: object) -> bool:
 def run_id_of(moment: datetime.datetime) -> str:
     """Return the id of a run that begins at a moment: 20 digits, YYYYMMDDhhmmss and microseconds."""
     return moment.strftime("%Y%m%d%H%M%S%f")
-
-
-def is_held(path: Path) -> bool:
-    """Tell whether a process runs the experiment of a journal."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 class Journal(Closing):
@@ -384,13 +371,17 @@ class Follower:
             raise NotFoundError(
                 f"no run found in {self.folder}: it has no {NAME}; the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
             )
-        self._seen = self._stat()
         self._begin()
 
     @property
     def is_held(self) -> bool:
         """Whether a process runs the experiment."""
-        return is_held(self.path)
+        try:
+            with self.path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        return False
 
     def look(self) -> bool:
         """Read the new events, and tell whether there were any. Raises StorageError, which names a wrong line."""
@@ -406,23 +397,6 @@ class Follower:
         except OSError as error:
             raise StorageError(f"cannot read the journal {self.path}: {error.strerror}") from error
         return self._offset > before
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the journal changes, or its process ends; return False after the timeout."""
-        deadline, pause = Deadline(timeout_s), threading.Event()
-        while (seen := self._stat()) == self._seen:
-            if deadline.passed():
-                return False
-            pause.wait(min(_LOOK_S, deadline.left_s()))
-        self._seen = seen
-        return True
-
-    def _stat(self) -> tuple[object, ...]:
-        try:
-            about = self.path.stat()
-        except OSError:
-            return ()
-        return about.st_ino, about.st_size, about.st_mtime_ns, self.is_held
 
     def _begin(self) -> None:
         where = self.folder.parent

@@ -7,6 +7,7 @@ import logging
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -147,7 +148,7 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
     if json or shown.status == "running":
         changes.print(shown)
     while shown.status == "running" and not deadline.passed():
-        follower.wait(min(_LOOK_S, deadline.left_s()))
+        threading.Event().wait(min(_LOOK_S, deadline.left_s()))
         shown = followed(follower, time.time())
         changes.print(shown)
     if not json:
