@@ -13,7 +13,7 @@ import secrets
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import msgspec
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
 from fedmon.common.files import Closing
+from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.errors import InvalidExperimentError, UnwritableEventError
 from fedmon.experiment.events import (
     Action,
@@ -216,17 +217,6 @@ def _line(event: AnyEvent) -> bytes:
         raise UnwritableEventError(f"{type(event).__name__} cannot be written down in the journal: {error}") from error
 
 
-def read_journal(path: Path) -> Iterator[AnyEvent]:
-    """Return the events of a journal, without a torn last line. Raises StorageError, which names a wrong line."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield _event(line, number, path)
-    except OSError as error:
-        raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
-
-
 def _event(line: bytes, number: int, path: Path) -> AnyEvent:
     try:
         return _DECODER.decode(line)
@@ -238,22 +228,16 @@ class Reports:
     """The numbers of the reports that conditions know, by their source; those without a gap take no memory."""
 
     def __init__(self) -> None:
-        self._below: dict[str, int] = {}
-        self._above: dict[str, set[int]] = {}
+        self._known: dict[str, SeqRanges] = {}
         self._last: tuple[str, int] | None = None
         self._names: set[str] = set()
 
     def add(self, source: str, number: int) -> bool:
         """Add a report; return False if it was known."""
-        below, above = self._below.get(source, 0), self._above.setdefault(source, set())
-        if number < below or number in above:
-            return False
-        above.add(number)
-        while below in above:
-            above.remove(below)
-            below += 1
-        self._below[source] = below
-        return True
+        known = self._known.setdefault(source, SeqRanges())
+        is_new = not known.within(number, number)
+        known.add(number, number)
+        return is_new
 
     def note(self, event: Measured) -> None:
         """Add a value that the journal holds; a crash may have cut off the rest of the last report."""
@@ -321,7 +305,14 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 self.due[number], self.tasks = event, max(self.tasks, number)
             case TaskDone(number=number):
                 self.due.pop(number, None)
+        self._take_reports(event)
         self._take_actions(actions)
+
+    def _take_reports(self, event: AnyEvent) -> None:
+        if isinstance(event, Measured) and event.nth is not None:
+            self.reports.setdefault(event.guid, Reports()).note(event)
+        elif isinstance(event, AttributeSet) and event.name == "jobId":
+            self.reports.pop(event.guid, None)
 
     def _take_actions(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -334,22 +325,18 @@ class SavedRun(msgspec.Struct, kw_only=True):
 def saved_run(run_dir: str | Path) -> SavedRun:
     """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
     where = path_of("run_dir", run_dir)
-    folder = run_folder(where.parent.name, where.parent.parent, where.name)
+    run_folder(where.parent.name, where.parent.parent, where.name)  # checks the names
     if not (where / NAME).is_file():
         raise StorageError(f"no run found in {where}: it has no {NAME}")
     journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
     try:
-        run = SavedRun(folder=folder, journal=journal)
-        for event in read_journal(journal.path):
-            run.take(event)
-            if isinstance(event, Measured) and event.nth is not None:
-                run.reports.setdefault(event.guid, Reports()).note(event)
-            elif isinstance(event, AttributeSet) and event.name == "jobId":
-                run.reports.pop(event.guid, None)
+        follower = Follower(where)
+        follower.look()
     except BaseException:
         journal.close()
         raise
-    resources = run.state.resources
+    run = follower.run
+    run.journal, resources = journal, run.state.resources
     run.names = {guid: name for guid, name in run.names.items() if guid in resources}
     failed = ResourceState.FAILED
     run.unjudged = [guid for guid in run.unjudged if guid in resources and resources[guid].state is failed]

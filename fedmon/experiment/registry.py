@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
+from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.check.graph import Problem, refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
 from fedmon.experiment.document.description import check_name
@@ -376,10 +377,5 @@ def _hook(hook: Callable[[int], object], rm: ResourceManager, other: ResourceMan
 
 def _ranges(guids: Iterable[int]) -> str:
     """Return guids as ranges: ``1-5, 8``."""
-    found: list[list[int]] = []
-    for guid in sorted(guids):
-        if found and guid == found[-1][1] + 1:
-            found[-1][1] = guid
-        else:
-            found.append([guid, guid])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found) or "none yet"
+    ranges = SeqRanges((guid, guid) for guid in sorted(guids))
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges) or "none yet"

@@ -22,9 +22,7 @@ from fedmon.experiment.errors import (
     UnknownGuidError,
     UnknownTypeError,
 )
-from fedmon.experiment.journal import NAME, read_journal
-from fedmon.experiment.machine import step
-from fedmon.experiment.situation import State
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
 from tests.experiment.own_types import added
 from tests.support.waiting import wait_until
@@ -113,11 +111,10 @@ def test_everything_is_in_the_journal(ec: ExperimentController) -> None:
     assert ec.wait_finished(guids, timeout=60)
     ec.shutdown()
 
-    state = State()
-    for event in read_journal(Path(ec.run_dir) / NAME):
-        state, _ = step(state, event)
+    follower = Follower(ec.run_dir)
+    follower.look()
 
-    assert state == ec.snapshot
+    assert follower.run.state == ec.snapshot
 
 
 def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController) -> None:

@@ -12,8 +12,8 @@ from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.experiment import ExperimentController
 from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError
-from fedmon.experiment.events import Connected
-from fedmon.experiment.journal import NAME, read_journal
+from fedmon.experiment.events import AnyEvent, Connected
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
@@ -39,8 +39,9 @@ class Node(ResourceManager):
         if isinstance(answer, Exception):
             raise answer
         self.did.append(f"{what} {guid}")
-        events = [one for one in read_journal(Path(self.ec.run_dir) / NAME) if isinstance(one, Connected)]
-        self.known += [event.is_on for event in events[-1:]]
+        events: list[AnyEvent] = []
+        Follower(self.ec.run_dir, on_event=events.append).look()
+        self.known += [event.is_on for event in events if isinstance(event, Connected)][-1:]
         return answer
 
     def valid_connection(self, guid: int) -> bool:
