@@ -444,11 +444,10 @@ class ExperimentController:
         self._discard([self.get_resource(guid).guid])
 
     def _discard(self, guids: Iterable[int]) -> None:
-        gone = tuple(guid for guid in guids if guid in self)
+        gone = dict.fromkeys(guid for guid in guids if guid in self)
         if gone:
-            self.engine.note(Removed(t=self.engine.now(), guids=gone))
-            for guid in gone:
-                self.registry.remove(guid)
+            self.engine.note(Removed(t=self.engine.now(), guids=tuple(gone)))
+            self.registry.remove(gone)
 
     def __contains__(self, guid: int) -> bool:
         return guid in self.registry
@@ -592,7 +591,6 @@ class ExperimentController:
             deploying=chosen,
             group=group,
             wait_all_ready=bool(wait_all_ready),
-            names=self.registry.names,
             asked_for=self.registry.asked_for,
         )
         with self._lock:
@@ -820,7 +818,7 @@ class ExperimentController:
 
         Resources of a federation ask nodes for problems, which may take a moment; nothing is changed there.
         """
-        return plan(self.engine.state, names=self.registry.names, problems=self.registry.foreseen())
+        return plan(self.engine.state, problems=self.registry.foreseen())
 
     def explain(self, guid: int | str) -> Explanation:
         """Return the reason of a resource's state: its waits, with their start and the time left."""
@@ -844,7 +842,7 @@ class ExperimentController:
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder; return the path of the file."""
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        picture = picture_of(self.engine.state, names=self.registry.names)
+        picture = picture_of(self.engine.state)
         name = f"{self.folder.exp_id}_{self.folder.run_id}"
         return str(plot(picture, folder, name, format=format, show=show))
 

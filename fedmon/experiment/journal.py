@@ -262,9 +262,8 @@ class SavedRun(msgspec.Struct, kw_only=True):
     """A run as its journal tells it: its folder, its state, and the actions whose end was not noted.
 
     ``journal`` is held. ``until`` is the moment of the last event, ``process`` the one that ran it last;
-    ``highest_guid``, ``conditions`` and ``tasks`` are the last numbers. ``names`` are those of resources;
-    ``unassigned`` are attributes to set, by guid and name; ``unjudged`` are failed resources that the failure manager
-    has not judged; ``due`` are tasks that have not run.
+    ``highest_guid``, ``conditions`` and ``tasks`` are the last numbers. ``unassigned`` are attributes to set, by guid
+    and name; ``unjudged`` are failed resources that the failure manager has not judged; ``due`` are tasks to run.
     """
 
     folder: RunFolder
@@ -276,7 +275,6 @@ class SavedRun(msgspec.Struct, kw_only=True):
     tasks: int = 0
     opened: Opened | None = None
     process: int = 0
-    names: dict[int, str] = {}
     unassigned: dict[tuple[int, str], Any] = {}
     unjudged: list[int] = []
     due: dict[int, TaskScheduled] = {}
@@ -292,9 +290,8 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 self.opened, self.process = event, event.process
             case Reopened(process=process):
                 self.process = process
-            case Registered(guid=guid, name=name):
+            case Registered(guid=guid):
                 self.highest_guid = max(self.highest_guid, guid)
-                self.names |= {guid: name} if name else {}
             case AttributeSet(guid=guid, name=name):
                 self.unassigned.pop((guid, name), None)
             case Leveled(guid=guid) if guid in self.unjudged:
@@ -337,7 +334,6 @@ def saved_run(run_dir: str | Path) -> SavedRun:
         raise
     run = follower.run
     run.journal, resources = journal, run.state.resources
-    run.names = {guid: name for guid, name in run.names.items() if guid in resources}
     failed = ResourceState.FAILED
     run.unjudged = [guid for guid in run.unjudged if guid in resources and resources[guid].state is failed]
     return run

@@ -505,6 +505,7 @@ def _registered(change: Change, event: events.Registered) -> None:
     change.resources[event.guid] = Resource(
         guid=event.guid,
         rtype=event.rtype,
+        name=event.name,
         critical=event.critical,
         attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,
         timeouts=event.timeouts,

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -56,13 +56,12 @@ _HIGHEST = 2**63
 class Registry:
     """The resources of an experiment in order of registration; safe from any thread.
 
-    ``names`` are those of resources by guid, ``asked_for`` the guids in any condition so far.
+    ``asked_for`` are the guids in any condition so far.
     """
 
     def __init__(self, ec: Experiment, left: SavedRun) -> None:
         self._ec = ec
-        self.names: dict[int, str] = {}
-        self._guids: dict[str, int] = {}  # by name
+        self._guids = {seen.name: guid for guid, seen in left.state.resources.items() if seen.name}
         self._resources: dict[int, ResourceManager] = {}
         self._highest, self._coming = left.highest_guid, set[int]()
         self._numbers = itertools.count(left.conditions + 1)
@@ -120,7 +119,7 @@ class Registry:
         except BaseException:
             with self._lock:
                 self._coming.discard(number)
-                self.remove(number)
+                self.remove({number})
             raise
         with self._lock:
             self._coming.discard(number)
@@ -141,14 +140,17 @@ class Registry:
             if name in self._guids:
                 raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._guids[name]}")
             if name:
-                self.names[number], self._guids[name] = name, number
+                self._guids[name] = number
             self._coming.add(number)
             return number
 
-    def remove(self, guid: int) -> None:
-        """Remove a resource, if it exists."""
-        self._resources.pop(guid, None)
-        self._guids.pop(self.names.pop(guid, ""), None)
+    def remove(self, guids: Collection[int]) -> None:
+        """Remove those of some resources that exist."""
+        for guid in guids:
+            self._resources.pop(guid, None)
+        for name, guid in list(self._guids.items()):
+            if guid in guids:
+                self._guids.pop(name, None)
 
     def get(self, guid: int | str) -> ResourceManager:
         """Return a resource by guid or name. Raises UnknownGuidError with the known ones."""
@@ -299,8 +301,6 @@ class Registry:
     def restore(self, left: SavedRun) -> None:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
         engine = self._ec.engine
-        for guid, name in left.names.items():
-            self.names[guid], self._guids[name] = name, guid
         for guid, seen in sorted(left.state.resources.items()):
             resource = self._resources[guid] = ResourceFactory.create(seen.rtype, self._ec, guid)
             resource.restore(seen.attributes, seen.traces)

@@ -36,6 +36,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     guid: int
     rtype: str
+    name: str = ""
     state: ResourceState = ResourceState.NEW
     times: tuple[tuple[ResourceState, float], ...] = ()
     critical: bool = True

@@ -57,9 +57,7 @@ class Diagram(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[ResourceState, ...]
 
 
-def picture_of(
-    state: State, *, title: str = "", names: Mapping[int, str] | None = None, problems: Iterable[Problem] = ()
-) -> Diagram:
+def picture_of(state: State, *, title: str = "", problems: Iterable[Problem] = ()) -> Diagram:
     """Return the diagram of an experiment; the resources and waits of errors are red."""
     paths = [problem.guids for problem in problems if problem.severity == "error"]
     wrong = {guid for path in paths for guid in path}
@@ -67,7 +65,7 @@ def picture_of(
     resources = sorted(state.resources.values(), key=lambda resource: resource.guid)
     boxes = {}
     for one in resources:
-        name = f"{one.guid} {(names or {}).get(one.guid, '')}".strip()
+        name = f"{one.guid} {one.name}".rstrip()
         boxes[one.guid] = Box(
             lines=(shorten(name, _MAX_LABEL), shorten(one.rtype, _MAX_LABEL), one.state.name),
             fill=COLOURS[one.state],

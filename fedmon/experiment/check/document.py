@@ -86,7 +86,7 @@ def check(
             try:
                 problems += _refused(sound, made)
                 problems += made.registry.foreseen(asks=asks and not any(each.severity == "error" for each in problems))
-                found = plan(made.snapshot, names=made.registry.names, problems=problems, wait_all_ready=wait_all_ready)
+                found = plan(made.snapshot, problems=problems, wait_all_ready=wait_all_ready)
             finally:
                 # No `shutdown`: it would call release hooks.
                 made.give_up()

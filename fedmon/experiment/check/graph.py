@@ -66,11 +66,10 @@ class ImpossiblePlanError(ExperimentError, RuntimeError):
         super().__init__("the experiment cannot work: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems))
 
 
-def called(guid: int, names: Mapping[int, str], state: State) -> str:
+def called(guid: int, state: State) -> str:
     """Return how messages name a resource: by guid, with its name or else its type."""
     resource = state.resources.get(guid)
-    more = names.get(guid) or (resource.rtype if resource is not None else "")
-    return f"resource {guid}{f' ({more})' if more else ''}"
+    return f"resource {guid}" if resource is None else f"resource {guid} ({resource.name or resource.rtype})"
 
 
 def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCondition]]:
@@ -134,7 +133,7 @@ class Dependencies:
         """Tell whether a resource is deployed, or about to be."""
         return resource.group is not None or self._deploying is None or resource.guid in self._deploying
 
-    def circles(self, names: Mapping[int, str]) -> list[Problem]:
+    def circles(self) -> list[Problem]:
         """Return the circles of steps that wait for each other as problems, each with its path."""
         left = {
             step: [need for need in self._needs[step] if need in self.stuck]
@@ -149,7 +148,7 @@ class Dependencies:
                 circle = _shortest(min(error.args[1]), left)
             else:
                 break
-            found.append(self._problem(circle, names))
+            found.append(self._problem(circle))
             told = set(circle)
             left = {step: [need for need in needs if need not in told] for step, needs in left.items()}
         return sorted(found, key=lambda problem: problem.guids)
@@ -266,20 +265,20 @@ class Dependencies:
 
     # --- circles in words ---------------------------------------------------------------------------------------------
 
-    def _problem(self, circle: list[Step], names: Mapping[int, str]) -> Problem:
+    def _problem(self, circle: list[Step]) -> Problem:
         """Return a circle as a problem; its path begins with the lowest guid."""
         start = circle.index(min(step for step in circle if step.kind in DONE))
         circle = circle[start:] + circle[: start + 1]
         verbs = [(step, need) for step, need in pairwise(circle) if step.kind in DONE]
-        hops = [self._hop(*hop, end, names) for hop, (end, _) in zip(verbs, verbs[1:] + verbs[:1], strict=True)]
+        hops = [self._hop(*hop, end) for hop, (end, _) in zip(verbs, verbs[1:] + verbs[:1], strict=True)]
         path = [guid for guid, _ in groupby(step.guid for step, _ in verbs)]
         path += [path[0]] * (path[-1] != path[0] or len(path) == 1)
         is_group = any(step.kind == "group" for step in circle)
         kind: ProblemKind = "group-deadlock" if is_group else "condition-cycle"
         return Problem(kind=kind, guids=tuple(path), text=", ".join(hops))
 
-    def _hop(self, step: Step, need: Step, end: Step, names: Mapping[int, str]) -> str:
-        who, whom = (called(guid, names, self._state) for guid in (step.guid, end.guid))
+    def _hop(self, step: Step, need: Step, end: Step) -> str:
+        who, whom = (called(guid, self._state) for guid in (step.guid, end.guid))
         if need.kind == "group":
             return f"{step.kind} of {who} waits for its whole group to be READY, including {whom}"
         if need.kind == "condition":
@@ -326,7 +325,6 @@ def refuse_circles(
     deploying: Collection[int],
     group: int | None = None,
     wait_all_ready: bool = True,
-    names: Mapping[int, str] | None = None,
     nature: Natures | None = None,
 ) -> None:
     """Refuse a deployment in which resources would wait for each other forever. Raises ImpossiblePlanError."""
@@ -342,6 +340,5 @@ def refuse_circles(
         return
     number = None if joined is None else group
     graph = Dependencies(state, nature, roots=roots, deploying=deploying, group=number, wait_all_ready=wait_all_ready)
-    circles = graph.circles(names or {})
-    if circles:
+    if circles := graph.circles():
         raise ImpossiblePlanError(circles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -47,7 +47,6 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     state: State
-    names: Mapping[int, str] = {}
     waves: tuple[tuple[Step, ...], ...] = ()
     stuck: tuple[int, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -71,28 +70,21 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
 
-def plan(
-    state: State,
-    *,
-    names: Mapping[int, str] | None = None,
-    problems: Iterable[Problem] = (),
-    wait_all_ready: bool = True,
-) -> ExperimentPlan:
+def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool = True) -> ExperimentPlan:
     """Plan the rest of an experiment without doing any of it; problems are returned, not raised.
 
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
-    names, nature = names or {}, natures()
+    nature = natures()
     graph = Dependencies(state, nature, wait_all_ready=wait_all_ready)
     stopping = {guid for guid, one in state.resources.items() if _has(ResourceAction.STOP, one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
     ]
-    found = [*_Checks(state, names, nature).all(), *graph.circles(names), *problems]
+    found = [*_Checks(state, nature).all(), *graph.circles(), *problems]
     return ExperimentPlan(
         state=state,
-        names=names,
         waves=tuple(filter(None, waves)),
         stuck=tuple(sorted({step.guid for step in graph.stuck if step.kind in DONE})),
         problems=tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))),
@@ -105,7 +97,6 @@ def refuse_impossible(
     deploying: Collection[int],
     group: int | None = None,
     wait_all_ready: bool = True,
-    names: Mapping[int, str] | None = None,
     asked_for: AbstractSet[int] | None = None,
 ) -> None:
     """Refuse a deployment that is known to fail, without asking the federation; cheap enough for each deployment.
@@ -113,17 +104,15 @@ def refuse_impossible(
     ``group`` is the number of the group that they join (default: a new one); ``asked_for`` all members of conditions,
     if known. Raises ImpossiblePlanError for missing parts, waits for lost resources, and circles.
     """
-    names, nature = names or {}, natures()
+    nature = natures()
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
-    found = list(_Checks(state, names, nature).hopeless(chosen))
+    found = list(_Checks(state, nature).hopeless(chosen))
     if found:
         raise ImpossiblePlanError(found)
     # A new circle leads through a member of the group, or through a resource that another one waits for.
     is_alone = asked_for is not None and group is None and asked_for.isdisjoint(deploying)
     if not is_alone or any(one.connections for one in chosen):
-        refuse_circles(
-            state, deploying=deploying, group=group, wait_all_ready=wait_all_ready, names=names, nature=nature
-        )
+        refuse_circles(state, deploying=deploying, group=group, wait_all_ready=wait_all_ready, nature=nature)
 
 
 def unknown_metric(name: str) -> str | None:
@@ -157,8 +146,8 @@ class _Found(NamedTuple):
 class _Checks:
     """Checks an experiment piece by piece."""
 
-    def __init__(self, state: State, names: Mapping[int, str], nature: Natures) -> None:
-        self._state, self._resources, self._names, self._nature = state, state.resources, names, nature
+    def __init__(self, state: State, nature: Natures) -> None:
+        self._state, self._resources, self._nature = state, state.resources, nature
 
     def all(self) -> Iterator[Problem]:
         """Return all problems but circles."""
@@ -183,7 +172,7 @@ class _Checks:
             yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=f"{what}{text}")
 
     def _called(self, guid: int) -> str:
-        return called(guid, self._names, self._state)
+        return called(guid, self._state)
 
     # --- single resources ---------------------------------------------------------------------------------------------
 
@@ -328,7 +317,7 @@ def _told(plan: ExperimentPlan, step: Step) -> str:
     resource = plan.state.resources[step.guid]
     conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == step.kind]
     waits = " and ".join(filter(None, (_wait(plan, condition) for condition in conditions)))
-    who = _name(plan, step.guid) if plan.names.get(step.guid) else f"{step.guid} {resource.rtype}"
+    who = f"{step.guid} {resource.name or resource.rtype}"
     return f"{who} when {waits}" if waits else who
 
 
@@ -341,4 +330,4 @@ def _wait(plan: ExperimentPlan, condition: AnyCondition) -> str:
 
 
 def _name(plan: ExperimentPlan, guid: int) -> str:
-    return f"{guid} {plan.names.get(guid, '')}".rstrip()
+    return f"{guid} {plan.state.resources[guid].name}".rstrip()

@@ -87,10 +87,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failed and self.level == FailureLevel.OK.name
 
 
-def standings(state: State, names: Mapping[int, str], explained: Mapping[int, Explanation]) -> tuple[Standing, ...]:
+def standings(state: State, explained: Mapping[int, Explanation]) -> tuple[Standing, ...]:
     """Return the status of each resource, with its waits if it was explained."""
     resources = sorted(state.resources.values(), key=lambda each: each.guid)
-    return tuple(_standing(each, names.get(each.guid, ""), explained.get(each.guid)) for each in resources)
+    return tuple(_standing(each, explained.get(each.guid)) for each in resources)
 
 
 def explanations(state: State, now: float) -> dict[int, Explanation]:
@@ -100,7 +100,7 @@ def explanations(state: State, now: float) -> dict[int, Explanation]:
     return {guid: explain(state, guid, now, nature) for guid in unfinished[:MAX_EXPLAINED]}
 
 
-def blocker(state: State, names: Mapping[int, str], now: float, explained: Mapping[int, Explanation]) -> str:
+def blocker(state: State, now: float, explained: Mapping[int, Explanation]) -> str:
     """Return the resource that holds up most others, and the cause of its wait; "" if none waits for another."""
     chains = [each.chain for each in explained.values() if each.state < ResourceState.STARTED and len(each.chain) > 1]
     if not chains or state.is_aborted:
@@ -109,8 +109,8 @@ def blocker(state: State, names: Mapping[int, str], now: float, explained: Mappi
     found = state.resources.get(guid)
     if found is not None and found.state >= ResourceState.STOPPED:  # only a delay is left
         guid = next(chain[-2] for chain in chains if chain[-1] == guid)
-        return f"{called(guid, names, state)}: {_waiting(explain(state, guid, now))}"
-    text = f"{plural(count, 'resource waits', 'resources wait')} for {called(guid, names, state)}"
+        return f"{called(guid, state)}: {_waiting(explain(state, guid, now))}"
+    text = f"{plural(count, 'resource waits', 'resources wait')} for {called(guid, state)}"
     if found is None:
         return f"{text}, which does not exist"
     return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
@@ -130,11 +130,11 @@ def followed(follower: Follower, now: float) -> Overview:
     follower.look()  # after the look for the process, so that its last events are not missed
     if is_live and not follower.is_held:
         return followed(follower, now)
-    state, names, folder = follower.run.state, follower.run.names, follower.folder
+    state, folder = follower.run.state, follower.folder
     now = max(now, follower.run.until) if is_live else follower.run.until
     counts = Counter(resource.state for resource in state.resources.values())
     explained = explanations(state, now) if is_live else {}
-    resources = standings(state, names, explained)
+    resources = standings(state, explained)
     status: Status = "running"
     if not is_live and any(each.state is not ResourceState.RELEASED for each in state.resources.values()):
         status = "left"
@@ -151,7 +151,7 @@ def followed(follower: Follower, now: float) -> Overview:
         level=state.level.name,
         level_reason=state.level_reason,
         counts={each.name: count for each, count in sorted(counts.items())},
-        blocker=blocker(state, names, now, explained),
+        blocker=blocker(state, now, explained),
         resources=resources,
     )
 
@@ -162,11 +162,11 @@ def heading(shown: Overview) -> str:
     return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {_WORDS[shown.status]}{by}")
 
 
-def _standing(resource: Resource, name: str, explained: Explanation | None) -> Standing:
+def _standing(resource: Resource, explained: Explanation | None) -> Standing:
     first = explained.waiting[0] if explained is not None and explained.waiting else None
     return Standing(
         guid=resource.guid,
-        name=name,
+        name=resource.name,
         rtype=resource.rtype,
         state=resource.state.name,
         reached=_reached(resource).name,

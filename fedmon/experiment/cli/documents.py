@@ -42,7 +42,7 @@ def check(
 
     with connected(broker, settings, researcher) if ask else nullcontext() as federation:
         found = checking.check(file, wait_all_ready=not each, asks=ask, federation=federation)
-    plan, names = found.plan, found.plan.names
+    plan = found.plan
     document = {
         "file": str(found.path),
         "exp_id": found.description.exp_id,
@@ -52,7 +52,7 @@ def check(
             for one in found.description.resources
         ],
         "waves": [
-            [{"kind": step.kind, "guid": step.guid, "name": names.get(step.guid, "")} for step in wave]
+            [{"kind": step.kind, "guid": step.guid, "name": plan.state.resources[step.guid].name} for step in wave]
             for wave in plan.waves
         ],
         "stuck": plan.stuck,
@@ -130,8 +130,7 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
         follower = Follower(what)
         follower.look()
         name, run = follower.folder.parent.name, follower.folder.name
-        reached = as_reached(follower.run.state)
-        return name, picture_of(reached, title=f"{name}, run {run}", names=follower.run.names)
+        return name, picture_of(as_reached(follower.run.state), title=f"{name}, run {run}")
     found = checking.check(what)
     name = found.description.exp_id
-    return name, picture_of(found.plan.state, title=name, names=found.plan.names, problems=found.plan.problems)
+    return name, picture_of(found.plan.state, title=name, problems=found.plan.problems)

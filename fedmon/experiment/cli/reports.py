@@ -311,9 +311,8 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
             ]
             # A graph may be long: it stands below what matters more.
             at = titles.index("Resources") + 1 if "Resources" in titles else len(titles)
-            names = {each.guid: each.name for each in shown.resources if each.name}
             with contextlib.suppress(InvalidInputError):  # it is too large
-                png = content_of(picture_of(as_reached(state), names=names), "png")
+                png = content_of(picture_of(as_reached(state)), "png")
                 parts.insert(at, _picture("Graph", "The resources and their conditions", png))
             if shown.began and 0 < len(shown.resources) <= MAX_BARS:
                 at = 1 + any(each.failed for each in shown.resources)

@@ -37,11 +37,7 @@ def description_of(
     failures: FailurePolicy | None,
 ) -> Description:
     """Return an experiment as documents hold it; credentials are masked."""
-    resources = [
-        _resource(registry.get(guid), registry.names.get(guid, ""), state)
-        for guid in registry
-        if guid in state.resources
-    ]
+    resources = [_resource(registry.get(guid), state) for guid in registry if guid in state.resources]
     return even(
         Description(
             exp_id=folder.exp_id,
@@ -56,7 +52,7 @@ def description_of(
     )
 
 
-def _resource(resource: ResourceManager, name: str, state: State) -> ResourceDescription:
+def _resource(resource: ResourceManager, state: State) -> ResourceDescription:
     seen = state.resources[resource.guid]
     sets = []
     for _, want in sorted(state.wants.items()):
@@ -69,7 +65,7 @@ def _resource(resource: ResourceManager, name: str, state: State) -> ResourceDes
     return ResourceDescription(
         guid=resource.guid,
         rtype=seen.rtype,
-        name=name,
+        name=seen.name,
         attributes={each.name: MASK if each.is_masked else each.value for each in resource.changed_attributes()},
         connections=tuple(sorted(seen.connections)),
         conditions=tuple((action, left) for action, left in conditions if left is not None),

@@ -32,10 +32,12 @@ def wish(
     return StateCondition(number=number, group=group, at_least=at_least, state=wanted)
 
 
-def experiment(rtypes: int | Sequence[str], *wishes: Wish, at_least: int | None = None) -> State:
-    """Return resources of types, or so many of type "t", with conditions."""
+def experiment(rtypes: int | Sequence[str], *wishes: Wish, at_least: int | None = None, name: str = "") -> State:
+    """Return resources of types, or so many of type "t", with conditions; the first has a name."""
     rtypes = ["t"] * rtypes if isinstance(rtypes, int) else rtypes
-    state = after(State(), *(events.Registered(t=0, guid=guid, rtype=rtype) for guid, rtype in enumerate(rtypes, 1)))
+    names = [name, *[""] * len(rtypes)]
+    registered = enumerate(zip(rtypes, names, strict=False), 1)
+    state = after(State(), *(events.Registered(t=0, guid=guid, rtype=t, name=own) for guid, (t, own) in registered))
     for number, (guid, action, whom, wanted) in enumerate(wishes, 1):
         condition = wish(number, whom, wanted, at_least)
         state = after(state, events.ConditionAdded(t=0, guids=(guid,), action=action, condition=condition))

@@ -49,7 +49,7 @@ def test_all_that_is_wrong_in_a_file_is_found_with_its_line(file: Path) -> None:
         "not-stopped": ((1, 2), 4),
     }
     assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in str(found.plan)
-    drawn = dot_of(picture_of(found.plan.state, names=found.plan.names))
+    drawn = dot_of(picture_of(found.plan.state))
     assert '2 -> 1 [label="set limits: STOPPED"' in drawn
     assert "1 -> 2 [dir=none" in drawn
 

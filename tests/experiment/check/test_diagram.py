@@ -38,7 +38,7 @@ def furnished() -> State:
     metric = MetricCondition(number=2, group=(3,), metric=Metric(name="acc$ur$acy", comparison=">", value=0.9))
     ready = StateCondition(number=3, group=(3,), state=ResourceState.READY)
     return after(
-        experiment(['a "quoted" \\ type'] * 3),
+        experiment(['a "quoted" \\ type'] * 3, name="one"),
         events.Connected(t=0, guid=1, other=3),
         events.ConditionAdded(t=0, guids=(3,), action=ResourceAction.START, condition=condition),
         events.ConditionAdded(t=0, guids=(3,), action=ResourceAction.STOP, condition=metric),
@@ -48,7 +48,7 @@ def furnished() -> State:
 
 
 def test_dot_tells_states_connections_and_conditions() -> None:
-    lines = dot_of(picture_of(furnished(), title='the "first"', names={1: "one"})).splitlines()
+    lines = dot_of(picture_of(furnished(), title='the "first"')).splitlines()
 
     assert lines[0] == 'digraph "the \\"first\\"" {'
     started = COLOURS[ResourceState.STARTED]
@@ -62,7 +62,7 @@ def test_dot_tells_states_connections_and_conditions() -> None:
 
 
 def test_mermaid_tells_the_same_and_reads_no_text_as_syntax() -> None:
-    lines = mermaid_of(picture_of(furnished(), title='the "first"', names={1: "one"})).splitlines()
+    lines = mermaid_of(picture_of(furnished(), title='the "first"')).splitlines()
 
     assert lines[:4] == ["---", 'title: "the \\"first\\""', "---", "flowchart TD"]
     assert '  r2["2<br>a #34;quoted#34; #92; type<br>STARTED"]' in lines
@@ -73,7 +73,7 @@ def test_mermaid_tells_the_same_and_reads_no_text_as_syntax() -> None:
 
 
 def test_svg_holds_every_label_as_text_and_png_the_colours_of_the_states() -> None:
-    picture = picture_of(furnished(), title="first", names={1: "one"})
+    picture = picture_of(furnished(), title="first")
     svg = content_of(picture, "svg").decode()
     png = Image.open(io.BytesIO(content_of(picture, "png"))).convert("RGB")
 

@@ -213,7 +213,7 @@ def test_a_verb_with_a_timeout_says_when_it_gives_up(made: Callable[[], Experime
 
         (waiting,) = ec.explain(guid).waiting
         state = ec.snapshot
-        (shown,) = standings(state, {}, explanations(state, waiting.since + 5))
+        (shown,) = standings(state, explanations(state, waiting.since + 5))
 
     assert (waiting.action, waiting.gives_up_in_s is not None and 290 < waiting.gives_up_in_s <= 300) == (
         "deploy",

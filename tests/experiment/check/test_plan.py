@@ -55,7 +55,7 @@ def test_a_circle_is_found_and_refused_with_its_path(count: int, wishes: list[Wi
 
 
 def test_a_circle_is_told_in_words() -> None:
-    planned = plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STOPPED)), names={1: "a"})
+    planned = plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STOPPED), name="a"))
 
     assert planned.errors[0].text == (
         "start of resource 1 (a) waits for resource 2 (t) to be STARTED, "
@@ -225,9 +225,9 @@ def test_an_attribute_that_waits_for_such_an_end_is_a_warning_and_a_circle_is_to
 
 
 def test_the_text_tells_the_order_and_its_last_line_the_verdict() -> None:
-    state = experiment(3, (2, START, 1, STOPPED), (1, STOP, 3, STARTED))
+    state = experiment(3, (2, START, 1, STOPPED), (1, STOP, 3, STARTED), name="first")
 
-    assert str(plan(state, names={1: "first"})).splitlines() == [
+    assert str(plan(state)).splitlines() == [
         "3 resources, 2 conditions",
         "   1. deploy 1 first, 2 t, 3 t",
         "   2. start 1 first, 3 t",
