@@ -45,12 +45,12 @@ from fedmon.experiment.journal import (
     DOCUMENT,
     NAME,
     Journal,
+    ReplayedRun,
     Reports,
-    SavedRun,
     path_of,
+    replayed_run,
     run_folder,
     run_id_of,
-    saved_run,
 )
 from fedmon.experiment.registry import Registry
 from fedmon.experiment.resource import ResourceManager
@@ -135,7 +135,7 @@ class ExperimentController:
         journal: bool = True,
         max_running: int | None = None,
         nthreads: int | None = None,
-        left: SavedRun | None = None,
+        left: ReplayedRun | None = None,
         **netgraph: Any,
     ) -> None:
         """Begin a run, or continue with one that another process ``left``; see `reconnect`.
@@ -163,7 +163,7 @@ class ExperimentController:
         self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         if left is None:
-            left = SavedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
+            left = ReplayedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
         self._reports = left.reports
         self.registry = Registry(self, left)
         self.engine = self._engine_for(left)
@@ -186,7 +186,7 @@ class ExperimentController:
         options: dict[str, Any] = {"persist": self.persist, "threads": self.max_running or 0}
         return Opened(t=self.engine.now(), process=os.getpid(), **options)
 
-    def _engine_for(self, left: SavedRun) -> Engine:
+    def _engine_for(self, left: ReplayedRun) -> Engine:
         return Engine(
             left.journal,
             call=self.registry.call,
@@ -214,7 +214,7 @@ class ExperimentController:
         Python; it does not judge old failures again. Raises StorageError without a journal, FolderInUseError while
         the process lives, and ConnectionFailedError if a resource needs the broker: then the run stays as it was.
         """
-        left = saved_run(run_dir)
+        left = replayed_run(run_dir)
         try:
             policy = failure.policy_left_in(left.folder.run_dir) if fm is None else fm
             made = cls(left=left, fm=policy, federation=federation)

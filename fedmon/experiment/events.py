@@ -16,6 +16,7 @@ from fedmon.experiment.errors import InvalidPolicyError
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
+ActionVerb = Literal["deploy", "start", "stop"]
 COMES_TO: Mapping[Verb, ResourceState] = {
     "discover": ResourceState.DISCOVERED,
     "reserve": ResourceState.RESERVED,
@@ -27,7 +28,7 @@ COMES_TO: Mapping[Verb, ResourceState] = {
     "fail": ResourceState.FAILED,
 }
 """The state that a verb leads to."""
-VERB_OF: Mapping[ResourceAction, Verb] = {
+VERB_OF: Mapping[ResourceAction, ActionVerb] = {
     ResourceAction.DEPLOY: "deploy",
     ResourceAction.START: "start",
     ResourceAction.STOP: "stop",

@@ -258,7 +258,7 @@ class Reports:
         return taken
 
 
-class SavedRun(msgspec.Struct, kw_only=True):
+class ReplayedRun(msgspec.Struct, kw_only=True):
     """A run as its journal tells it: its folder, its state, and the actions whose end was not noted.
 
     ``journal`` is held. ``until`` is the moment of the last event, ``process`` the one that ran it last;
@@ -319,7 +319,7 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 self.unjudged.append(action.guid)
 
 
-def saved_run(run_dir: str | Path) -> SavedRun:
+def replayed_run(run_dir: str | Path) -> ReplayedRun:
     """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
     where = path_of("run_dir", run_dir)
     run_folder(where.parent.name, where.parent.parent, where.name)  # checks the names
@@ -384,7 +384,7 @@ class Follower:
     def _begin(self) -> None:
         where = self.folder.parent
         folder = RunFolder(exp_id=where.name, run_id=self.folder.name, local_dir=where.parent)
-        self.run, self.began = SavedRun(folder=folder), 0.0
+        self.run, self.began = ReplayedRun(folder=folder), 0.0
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:

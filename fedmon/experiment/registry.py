@@ -41,7 +41,7 @@ from fedmon.experiment.events import (
     checked_timeouts,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import SavedRun
+from fedmon.experiment.journal import ReplayedRun
 from fedmon.experiment.machine import step
 from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
 from fedmon.experiment.situation import Guids, waits_for_itself
@@ -59,7 +59,7 @@ class Registry:
     ``asked_for`` are the guids in any condition so far.
     """
 
-    def __init__(self, ec: Experiment, left: SavedRun) -> None:
+    def __init__(self, ec: Experiment, left: ReplayedRun) -> None:
         self._ec = ec
         self._guids = {seen.name: guid for guid, seen in left.state.resources.items() if seen.name}
         self._resources: dict[int, ResourceManager] = {}
@@ -268,7 +268,7 @@ class Registry:
         """Call a verb of a resource."""
         resource = self._resources.get(guid)
         if resource is not None:
-            resource.called(verb, reason)
+            resource.run_verb(verb, reason)
 
     def assign(self, guid: int, name: str, value: Any) -> None:
         """Set an attribute; an error is logged."""
@@ -298,7 +298,7 @@ class Registry:
 
     # --- reconnecting -----------------------------------------------------------------------------------------------
 
-    def restore(self, left: SavedRun) -> None:
+    def restore(self, left: ReplayedRun) -> None:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
         engine = self._ec.engine
         for guid, seen in sorted(left.state.resources.items()):
@@ -309,7 +309,7 @@ class Registry:
             if plain != seen.plain:
                 engine.post(Recoded(t=engine.now(), guid=guid, plain=plain))
 
-    def take_up(self, left: SavedRun) -> None:
+    def take_up(self, left: ReplayedRun) -> None:
         """Go on where another process stopped: timers, attributes to set, and `reconnect` of the resources."""
         engine, alone = self._ec.engine, []
         for guid, seen in sorted(left.state.resources.items()):
@@ -324,7 +324,7 @@ class Registry:
             engine.run(functools.partial(self.assign, guid, name, value))
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:
-                again = functools.partial(self._resources[guid].reconnected, seen.calling)
+                again = functools.partial(self._resources[guid].take_up, seen.calling)
                 engine.reconnect(guid, seen.calling, again)
 
     # --- problems for plans -----------------------------------------------------------------------------------------

@@ -631,7 +631,7 @@ class ResourceManager:
         """Fail, or retry the verb, after a method other than a hook raised; see `failtrap`."""
         self._noted(self._failed(verb, error))
 
-    def called(self, verb: str, reason: str) -> None:
+    def run_verb(self, verb: str, reason: str) -> None:
         """Call a verb for the experiment, and note its end."""
         if verb in ("fail", "release"):
             self.fail(reason) if verb == "fail" else self.release()
@@ -641,7 +641,7 @@ class ResourceManager:
             if seen.calling == verb and not seen.returned:  # else called in another way, or released, meanwhile
                 self._noted(self._outermost(verb, getattr(self, verb))[0])
 
-    def reconnected(self, verb: str | None) -> None:
+    def take_up(self, verb: str | None) -> None:
         """Continue after the death of another process, and note the end of the verb."""
         with self.__turn:
             event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))

@@ -7,13 +7,13 @@ thousands of them out of the garbage collector.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from immutables import Map, MapMutation
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.events import COMES_TO, VERB_OF, Retry, Verb
+from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb, Retry, Verb
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Guids = int | str | Iterable[int | str]
@@ -88,7 +88,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource that is not connected to any itself.
     """
 
-    verb: Literal["deploy", "start", "stop"]
+    verb: ActionVerb
     of: str
     state: ResourceState = ResourceState.READY
     through: tuple[str, ...] = ()

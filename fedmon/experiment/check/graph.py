@@ -12,17 +12,12 @@ import msgspec
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import ExperimentError
-from fedmon.experiment.events import VERB_OF
+from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb
 from fedmon.experiment.natures import Natures, Need, natures, needed
 from fedmon.experiment.situation import Resource, State, has_held
 from fedmon.experiment.states import ResourceState
 
-Verb = Literal["deploy", "start", "stop"]
-DONE: Mapping[Verb, ResourceState] = {
-    "deploy": ResourceState.READY,
-    "start": ResourceState.STARTED,
-    "stop": ResourceState.STOPPED,
-}
+DONE: Mapping[ActionVerb, ResourceState] = {verb: COMES_TO[verb] for verb in VERB_OF.values()}
 """The state that completes a verb."""
 _VERB_TO = {
     wanted: next(verb for verb, state in DONE.items() if wanted <= state)
@@ -66,7 +61,7 @@ class ImpossiblePlanError(ExperimentError, RuntimeError):
         super().__init__("the experiment cannot work: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems))
 
 
-def called(guid: int, state: State) -> str:
+def titled(guid: int, state: State) -> str:
     """Return how messages name a resource: by guid, with its name or else its type."""
     resource = state.resources.get(guid)
     return f"resource {guid}" if resource is None else f"resource {guid} ({resource.name or resource.rtype})"
@@ -87,7 +82,7 @@ class Step(NamedTuple):
     """A verb of resource ``guid``; or a group that gets READY or a condition, under a number."""
 
     guid: int
-    kind: Verb | Literal["group", "condition"]
+    kind: ActionVerb | Literal["group", "condition"]
 
 
 class Dependencies:
@@ -176,7 +171,7 @@ class Dependencies:
             yield from map(self._condition, conditions)
             yield from (self._coming(other.guid, need.state) for need, other in own)
 
-    def _asked(self, resource: Resource, verb: Verb) -> tuple[list[AnyCondition], list[tuple[Need, Resource]]]:
+    def _asked(self, resource: Resource, verb: ActionVerb) -> tuple[list[AnyCondition], list[tuple[Need, Resource]]]:
         """Return the conditions of a verb, and the needs that its type declares."""
         conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
         own = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
@@ -278,7 +273,7 @@ class Dependencies:
         return Problem(kind=kind, guids=tuple(path), text=", ".join(hops))
 
     def _hop(self, step: Step, need: Step, end: Step) -> str:
-        who, whom = (called(guid, self._state) for guid in (step.guid, end.guid))
+        who, whom = (titled(guid, self._state) for guid in (step.guid, end.guid))
         if need.kind == "group":
             return f"{step.kind} of {who} waits for its whole group to be READY, including {whom}"
         if need.kind == "condition":

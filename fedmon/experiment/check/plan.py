@@ -20,8 +20,8 @@ from fedmon.experiment.check.graph import (
     ProblemKind,
     Severity,
     Step,
-    called,
     refuse_circles,
+    titled,
     waits_of,
 )
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
@@ -171,8 +171,8 @@ class _Checks:
         for kind, text, guids, severity in found:
             yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=f"{what}{text}")
 
-    def _called(self, guid: int) -> str:
-        return called(guid, self._state)
+    def _titled(self, guid: int) -> str:
+        return titled(guid, self._state)
 
     # --- single resources ---------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class _Checks:
         mine = self._nature(resource.rtype)
         if resource.state >= ResourceState.READY or not (mine.attributes or mine.connections):
             return
-        who = self._called(resource.guid)
+        who = self._titled(resource.guid)
         severity: Severity = "warning" if _has(ResourceAction.DEPLOY, resource) else "error"
         for name in mine.attributes:
             if resource.attributes.get(name) in (None, ""):
@@ -199,8 +199,8 @@ class _Checks:
         for verb in ("deploy", "start"):
             for _, other in needed(resource, verb, self._resources, self._nature):
                 if resource.state < COMES_TO[verb] and other.state >= ResourceState.FAILED and other.critical:
-                    whom = self._called(other.guid)
-                    text = f"{verb} of {self._called(resource.guid)} needs {whom}, which is {other.state.name}"
+                    whom = self._titled(other.guid)
+                    text = f"{verb} of {self._titled(resource.guid)} needs {whom}, which is {other.state.name}"
                     yield _Found("failed-resource", text, (other.guid,), "warning")
 
     def _quorums(self, resource: Resource) -> Iterator[_Found]:
@@ -211,7 +211,7 @@ class _Checks:
         for action, condition in resource.conditions:
             if action is ResourceAction.START and condition.needed < len(awaited.intersection(condition.group)):
                 text = (
-                    f"start of {self._called(resource.guid)} waits for {condition.needed} of {len(condition.group)} "
+                    f"start of {self._titled(resource.guid)} waits for {condition.needed} of {len(condition.group)} "
                     f"jobs, but it ends only after all of them: set atLeast={condition.needed} on it"
                 )
                 yield _Found("unused-quorum", text, (), "warning")
@@ -231,7 +231,7 @@ class _Checks:
                 if key not in checked:
                     checked[key] = list(check(condition, name))
                 if checked[key]:
-                    yield from self._of(resource, checked[key], f"{what} of {self._called(resource.guid)} ")
+                    yield from self._of(resource, checked[key], f"{what} of {self._titled(resource.guid)} ")
 
     def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
         yield from self._losses(condition, name)
@@ -239,7 +239,7 @@ class _Checks:
             if isinstance(condition, MetricCondition):
                 yield from self._of_metric(condition, other)
             elif other.state < condition.state and condition.state in self._nature(other.rtype).skips:
-                text = f"waits for {self._called(other.guid)} to be {condition.state.name}"
+                text = f"waits for {self._titled(other.guid)} to be {condition.state.name}"
                 text = f"{text}, which its type skips: the next state counts"
                 yield _Found("skipped-state", text, (other.guid,), "warning")
         if isinstance(condition, StateCondition) and condition.state is ResourceState.STOPPED:
@@ -252,7 +252,7 @@ class _Checks:
             for guid in condition.group if condition.state is not ResourceState.FAILED else ():
                 member = self._resources.get(guid)
                 if member is not None and member.state is ResourceState.FAILED and member.critical:
-                    text = f"waits for {self._called(guid)}, which is critical and failed"
+                    text = f"waits for {self._titled(guid)}, which is critical and failed"
                     yield _Found("failed-resource", text, (guid,))
             return
         want = Want(key=(0, name), since=0.0, conditions=(condition,))
@@ -265,7 +265,7 @@ class _Checks:
         if other.state >= ResourceState.STOPPED or has_held(condition, other):
             return
         nature, metric = self._nature(other.rtype), condition.metric.name
-        text, guids = f"waits for {metric} of {self._called(other.guid)}", (other.guid,)
+        text, guids = f"waits for {metric} of {self._titled(other.guid)}", (other.guid,)
         if nature.rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
             advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
             text = f"{text}, which is not in the table of metrics; {advice}"
@@ -284,7 +284,7 @@ class _Checks:
             and lasts(one, self._resources, self._nature)
         ]
         for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
-            text = f"waits for {self._called(one.guid)} to be STOPPED, but its type runs until a stop or its release"
+            text = f"waits for {self._titled(one.guid)} to be STOPPED, but its type runs until a stop or its release"
             yield _Found("not-stopped", text, (one.guid,), "warning")
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fedmon.common.log import escape_control
 from fedmon.common.text import plural
 from fedmon.experiment.check.explain import Explanation, explain
-from fedmon.experiment.check.graph import called
+from fedmon.experiment.check.graph import titled
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.natures import natures
 from fedmon.experiment.situation import Resource, State
@@ -109,8 +109,8 @@ def blocker(state: State, now: float, explained: Mapping[int, Explanation]) -> s
     found = state.resources.get(guid)
     if found is not None and found.state >= ResourceState.STOPPED:  # only a delay is left
         guid = next(chain[-2] for chain in chains if chain[-1] == guid)
-        return f"{called(guid, state)}: {_waiting(explain(state, guid, now))}"
-    text = f"{plural(count, 'resource waits', 'resources wait')} for {called(guid, state)}"
+        return f"{titled(guid, state)}: {_waiting(explain(state, guid, now))}"
+    text = f"{plural(count, 'resource waits', 'resources wait')} for {titled(guid, state)}"
     if found is None:
         return f"{text}, which does not exist"
     return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
