@@ -94,9 +94,7 @@ class ExperimentRunner:
         limit = max_runs if max_runs is not None and max_runs > 0 else math.inf
         if limit == math.inf and compute_metric_callback is None:
             raise RunnerError("the runs would never end: give max_runs, or a compute_metric_callback that converges")
-        guids: list[Any] = [wait_guids] if isinstance(wait_guids, int | str) else list(wait_guids)
-        for guid in guids:
-            ec.get_resource(guid)
+        guids = ec.registry.guids_of(wait_guids)
         self._stopped.clear()
         self.failed_runs, self.failures, self.samples = [], {}, []
         make = ec.repeats()
@@ -118,7 +116,7 @@ class ExperimentRunner:
                 raise RunnerError(f"the last {fruitless} of {run} runs gave no metric; run {run}: {why}")
 
     def _once(
-        self, ec: ExperimentController, run: int, guids: list[Any], wait_s: float, compute: Compute | None
+        self, ec: ExperimentController, run: int, guids: tuple[int, ...], wait_s: float, compute: Compute | None
     ) -> None:
         """Deploy, wait, release and compute the metric."""
         why = ""

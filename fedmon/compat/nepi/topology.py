@@ -14,9 +14,8 @@ from fedmon.experiment.document.description import Net, Nid, Topology, TopologyE
 from fedmon.experiment.errors import ExperimentError, UnknownNameError
 from fedmon.report.extra import report_extra
 
-_BASE = {4: ("10.0.0.0", 8), 6: ("fd00::", 8)}
-_LINK = {4: 30, 6: 126}
-"""Four addresses for each edge, of which two are its ends'."""
+_BASE = {4: ("10.0.0.0", 8, 30), 6: ("fd00::", 8, 126)}
+"""By version the default network, and the prefix of an edge's: four addresses, of which two are its ends'."""
 
 
 class TopologyError(ExperimentError, InvalidInputError, RuntimeError):
@@ -206,7 +205,7 @@ class NetGraph:
             raise TopologyError("addresses need a connected topology, and this graph is disconnected")
         if version not in _BASE:
             raise TopologyError(f"IP version {version!r:.20} is not 4 or 6")
-        (base, length), link, edges = _BASE[version], _LINK[version], self.edges()
+        (base, length, link), edges = _BASE[version], self.edges()
         asked = f"{network or base}/{length if prefix is None else prefix}"
         try:
             block = ipaddress.ip_network(asked)
