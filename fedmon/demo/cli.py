@@ -89,8 +89,10 @@ def demo(
     screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": False, "timings_s": {}}
     started = time.monotonic()
-    # A terminated demo must end its nodes and its broker, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A demo that is terminated, or whose terminal is closed, must end its nodes and its broker, too.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="fedmon-demo-") as name:
         try:
             with contextlib.ExitStack() as stack:
@@ -122,6 +124,11 @@ def demo(
     if json and not (keep and document["ok"]):
         print(json_text.dumps(document, indent=2))
     raise typer.Exit(0 if document["ok"] else 1)
+
+
+def _end(number: int, _frame: object) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell sends it to its jobs again while they end
+    sys.exit(128 + number)
 
 
 def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
@@ -231,7 +238,7 @@ class Story:
         self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
         self._plan = folder / PLAN
         self._changed = threading.Condition()
-        self._decisions: dict[str, tuple[PlanDecision, float]] = {}
+        self._decisions: dict[str, PlanDecision] = {}
         self.document = document
 
     def run(self) -> None:
@@ -306,29 +313,25 @@ class Story:
 
     def _approval(self) -> None:
         self._screen.step(4, STEPS, "May this code run on your data?")
-        plan = self._plan
-        plan.write_bytes((DATA / plan.name).read_bytes())
-        wanted = self._fed.approve(plan, description="Logistic regression, in rounds", datasets=TAGS)
+        self._plan.write_bytes((DATA / PLAN).read_bytes())
+        wanted = self._fed.approve(self._plan, description="Logistic regression, in rounds", datasets=TAGS)
         asked = self._answered(wanted, "approval")
         self._time("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
-        self._screen.note(f"sent {plan.name}; every node says it is pending")
+        self._screen.note(f"sent {PLAN}; every node says it is pending")
         self._screen.note(f"SHA-256 {sha256}")
         started = time.monotonic()
         for node_id in NODES:
             self._decide(node_id, sha256)
         self._wait(lambda: set(self._decisions) >= set(NODES), "the owners' decisions did not arrive")
         self._time("three_owners_decide", time.monotonic() - started)
-        rows = [
-            (node_id, decision.status.value, decision.note)
-            for node_id, (decision, _) in sorted(self._decisions.items())
-        ]
+        rows = [(node, decision.status.value, decision.note) for node, decision in sorted(self._decisions.items())]
         self._screen.note("pushed to the researcher:")
         self._screen.table(("node", "decision", "note"), rows)
-        status = self._answered(self._fed.plan_status(plan), "training-plan-status")
+        status = self._answered(self._fed.plan_status(self._plan), "training-plan-status")
         self.document["plan"] = {
             "sha256": sha256,
-            "decisions": {node: decision.status.value for node, (decision, _) in self._decisions.items()},
+            "decisions": {node: decision.status.value for node, decision in self._decisions.items()},
             "status": {
                 node: outcome.reply.status.value if outcome.reply and outcome.reply.status else None
                 for node, outcome in status.items()
@@ -340,8 +343,7 @@ class Story:
         shown = self._typed(node_id, "plan", "show", sha256[:8])
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        note = "sums only"
-        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--for", "*", "--note", note)
+        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--for", "*", "--note", "sums only")
 
     def approve_other_plans(self) -> None:
         """Have the owners approve the plans of the other examples, for those who join."""
@@ -436,8 +438,7 @@ class Story:
             self._screen.note("left out, since numpy is not installed")
             return
         self._hospitals.set_release(CAREFUL, "ask")
-        args = {**TABLE, "task": "describe"}
-        run = self._fed.run(self._plan, nodes=[CAREFUL], tags=list(TAGS), args=args)
+        run = self._fed.run(self._plan, nodes=[CAREFUL], tags=list(TAGS), args={**TABLE, "task": "describe"})
         try:
             run.result(timeout_s=PATIENCE_S)
         except RunHeldError as held:
@@ -482,7 +483,7 @@ class Story:
 
     def _on_decision(self, decision: PlanDecision) -> None:
         with self._changed:
-            self._decisions[decision.node_id] = (decision, time.monotonic())
+            self._decisions[decision.node_id] = decision
             self._changed.notify_all()
 
     def _are(self, state: str, *node_ids: str) -> bool:
@@ -511,9 +512,7 @@ class Story:
 
 
 def _ms(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+    return "-" if seconds is None else f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
 class RoundCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import msgspec
 import typer
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConnectionFailedError, FedmonError, SettingsError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidInputError, SettingsError
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, TimeoutOption
 
@@ -51,6 +51,8 @@ def doctor(
     json: JsonOption = False,
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and print a remedy for each failure."""
+    if directory and (broker or settings):
+        raise InvalidInputError("--dir looks at a node, which has its own settings: leave --broker and --settings away")
     checks: list[Check] = []
     for check in check_node(directory) if directory else check_researcher(settings, broker, timeout_s=timeout):
         checks.append(check)
@@ -141,8 +143,7 @@ class EchoClient:
             return next(((retained, when) for text, retained, when in self._messages if text.startswith(start)), None)
 
         with self._arrived:
-            self._arrived.wait_for(found, timeout=self._timeout_s)
-            return found()
+            return self._arrived.wait_for(found, timeout=self._timeout_s)
 
     def _on_message(self, _topic: str, payload: bytes, retained: bool) -> None:
         with self._arrived:
@@ -379,9 +380,8 @@ def _clocks(outcomes: Outcomes[Pong]) -> Check:
     """Compare clocks; a pong was written at most its round trip before it came."""
     if not outcomes.ok:
         return skipped("clock offset", "no node answered")
-    now = utc_now()
     offsets = {
-        node_id: (pong.time - now).total_seconds() + outcomes.elapsed_s - (outcomes[node_id].elapsed_s or 0)
+        node_id: (pong.time - utc_now()).total_seconds() + outcomes.elapsed_s - (outcomes[node_id].elapsed_s or 0)
         for node_id, pong in outcomes.ok.items()
     }
     worst = max(offsets, key=lambda node_id: abs(offsets[node_id]))

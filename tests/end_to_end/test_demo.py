@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -386,6 +387,29 @@ def test_a_kept_demo_ends_with_all_its_processes(kept: KeptDemo) -> None:
 
     assert code == 143
     wait_until(lambda: not _alive(kept.group), what="every process of the demo to end")
+
+
+def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+        os.execve(sys.executable, [sys.executable, "-m", "fedmon", "demo"], plain_environment())
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        seen = b""
+        while b"[1/10]" not in seen:
+            seen += screen.read(1)
+        processes = psutil.Process(child).children(recursive=True)
+        nodes = [line for process in psutil.Process(child).children() if "node" in (line := process.cmdline())]
+        folders = {Path(line[line.index("--dir") + 1]).parent for line in nodes}
+    os.kill(child, signal.SIGHUP)  # as a shell does that the terminal is closed for, too
+    _, status = os.waitpid(child, 0)
+    left = psutil.wait_procs(processes, timeout=60.0)[1]
+    for process in left:
+        process.kill()
+
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert left == []
+    assert (len(nodes), [folder.exists() for folder in folders]) == (3, [False])
 
 
 def _alive(group: int) -> bool:

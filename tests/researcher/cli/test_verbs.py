@@ -346,6 +346,14 @@ def test_the_doctor_looks_at_a_node_that_does_not_run_and_obeys_nobody(tmp_path:
     assert done.stdout.endswith("1 of 5 checks failed\n")
 
 
+@pytest.mark.parametrize("option", ["--broker", "--settings"])
+def test_the_doctor_refuses_settings_beside_a_node_that_has_its_own(option: str, tmp_path: Path) -> None:
+    done = fedmon_here("doctor", "--dir", str(tmp_path), option, "mqtt://127.0.0.1")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "leave --broker and --settings away" in done.stderr
+
+
 def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="patient", url=url, runs=NO_RUNS)
     with NodeProcess(folder) as node:
