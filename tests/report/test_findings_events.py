@@ -229,7 +229,10 @@ def test_the_finder_is_named_with_its_confidence(confidence: str, severity: Seve
 
 def test_energy_of_machines_is_told_when_the_share_of_the_job_is_not_known() -> None:
     host = {'node_energy_joules_total{method="psys"}': 36_000.0}
-    assert "share of it is not known" in only(energy.energy(case(node(job={}, host=host)))).text
+    one, two = (only(energy.energy(case(node("a", job={}, host=host), *more))) for more in ([], [node("b", job={})]))
+
+    assert one.text.endswith(" on average. The job's share of it is not known.")
+    assert two.text.endswith(" The job's share of it is not known. Not measured on b.")
 
 
 def test_a_network_that_moved_nothing_is_not_worth_a_sentence() -> None:

@@ -56,8 +56,7 @@ def energy(case: Case) -> Finding | None:
         text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(joules)}{power}."
         text += " The job's share of it is not known." if is_of_job else ""
         how = f"growth of the energy counters of whole machines. Source: {source}"
-    lacking = [node for node in case.nodes if node.name not in (jobs if is_of_job else machines)
-               and (is_of_job or not node.counted_by)]  # fmt: skip
+    lacking = [node for node in case.nodes if node.name not in amounts and (amounts is jobs or not node.counted_by)]
     known = joules if amounts is jobs or not is_of_job else None
     return Finding(
         name="energy",
