@@ -91,8 +91,7 @@ class WideTable:
 
 def job_tables(source: Source) -> list[WideTable]:
     """Return all metrics of a job as a table, and those of the tool itself as another."""
-    keys = {(one.node_id, one.stream, one.boot) for one in source.streams}
-    names = {metric_name(name) for key in keys for rows in source.rows_with(key) for name in rows.series(key)}
+    names = {metric_name(name) for key in source.keys for rows in source.rows_with(key) for name in rows.series(key)}
     own = sorted(name for name in names if name.startswith("agent_"))
     found: list[WideTable] = []
     for table_name, metrics in (("all_metrics", sorted(names.difference(own))), ("tool_metrics", own)):

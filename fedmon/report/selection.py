@@ -240,7 +240,7 @@ def plan(
     Raises NotFoundError for a job that is not there, and StorageError.
     """
     job = None if job is None else find_job(source, job)
-    keys = sorted({(one.node_id, one.stream, one.boot) for one in source.streams})
+    keys = source.keys
     if job is not None:
         nodes = {node_id for node_id, stream, _ in keys if stream == JOB + job}
         keys = [key for key in keys if key[0] in nodes and (not key[1].startswith(JOB) or key[1] == JOB + job)]

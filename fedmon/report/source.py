@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Source(Closing):
                 for stream in recording.extents():
                     self.streams.append(self._timed(stream, self.rows[number]))
                     self._holders.setdefault((stream.node_id, stream.stream, stream.boot), set()).add(number)
+            self.keys = sorted(self._holders)
             self.hosts = self._hosts()
         except BaseException:
             self.close()
@@ -102,7 +104,7 @@ class Source(Closing):
         until_t: float | None = None,
     ) -> Iterator[Block]:
         """Return samples as arrays, by node, stream, boot and number; ``series`` says which series are wanted."""
-        for key in sorted({(one.node_id, one.stream, one.boot) for one in self.streams}):
+        for key in self.keys:
             if node_id not in (None, key[0]) or stream not in (None, key[1]):
                 continue
             limits = Limits(
@@ -163,12 +165,12 @@ class Source(Closing):
                     document[name] = document[name] | value
                 elif value not in (None, "", [], {}):
                     document[name] = value
-        names = [document.get("hostname") for document in known.values()]
+        names = Counter(name for document in known.values() if isinstance(name := document.get("hostname"), str))
         hosts: list[Host] = []
         for node_id in sorted(boots):
             document = known.get(node_id, {})
             hostname = document.get("hostname")
-            is_unique = isinstance(hostname, str) and names.count(hostname) == 1
+            is_unique = isinstance(hostname, str) and names[hostname] == 1
             hardware = document.get("hardware")
             boot_id = hardware.get("boot_id") if isinstance(hardware, dict) else None
             hosts.append(

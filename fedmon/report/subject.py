@@ -97,12 +97,17 @@ class Subject:
                     progress(min(1.0, done / whole))
 
     def _case(self, totals: Totals) -> Case:
-        found = totals.streams()
+        found: dict[str, dict[str, StreamTotal]] = {}
+        for total in totals.streams():
+            found.setdefault(total.node_id, {})[total.stream] = total
+        recorded: dict[str, list[RecordedStream]] = {}
+        for one in self._streams():
+            if not is_user_stream(one.stream):
+                recorded.setdefault(one.node_id, []).append(one)
         counted = {host.node_id: first for first, same in self._same.items() for host in same}
         nodes: list[Node] = []
         for host in self.hosts:
-            streams = {one.stream: one for one in found if one.node_id == host.node_id}
-            own = [one for one in self._streams() if one.node_id == host.node_id and not is_user_stream(one.stream)]
+            streams, own = found.get(host.node_id, {}), recorded.get(host.node_id, [])
             job = streams.get(f"{JOB}{self.job}") if self.job is not None else None
             document = host.jobs.get(self.job, {}) if self.job is not None else {}
             has_begin = job is None or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream)

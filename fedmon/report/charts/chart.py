@@ -270,39 +270,36 @@ class _Maker:
 
     def _over_time(self, figure: Figure, each: str, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
         lines = {part: self._line(figure, part) for part in parts}
-        names = list(dict.fromkeys(part.name for part in parts))
         nodes = sorted({part.node for part in parts}, key=natural)
+        devices: dict[str, dict[str, list[Line]]] = {part.name: {} for part in parts}
+        for part in sorted(parts, key=lambda part: natural(part.node)):
+            devices[part.name].setdefault(part.node, []).append(lines[part])
+        by_name = {line: {node: joined(line, found, figure.within) for node, found in by_node.items()}
+                   for line, by_node in devices.items()}  # fmt: skip
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
             return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
                          quantity=figure.quantity, x=self.x,
                          lines=tuple(_few(found, is_stack=figure.is_stack)),
-                         limits=() if self.several else self._limits(figure, each, found, is_joined=len(names) > 1),
+                         limits=() if self.several else self._limits(figure, each, found, is_joined=len(by_name) > 1),
                          is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
 
-        def of(node: str, line: str) -> Line:
-            return joined(
-                line, [lines[part] for part in parts if (part.node, part.name) == (node, line)], figure.within
-            )
-
         if not self.several:
-            if len(names) == 1:
+            if len(by_name) == 1:
                 found = [lines[part]._replace(label=part.device or part.name or figure.title)
                          for part in sorted(parts, key=lambda part: natural(part.device))]  # fmt: skip
             else:
-                found = [of(nodes[0], line) for line in names]
+                found = [one for by_node in by_name.values() for one in by_node.values()]
             return [chart("_per_node", title, found)] if self._choice.per_node else []
         made = []
         if self._choice.combined:
-            over = [joined(line or figure.title, [of(node, line) for node in nodes if any(
-                (part.node, part.name) == (node, line) for part in parts)], figure.over) for line in names]  # fmt: skip
+            over = [joined(line or figure.title, [*by_node.values()], figure.over) for line, by_node in by_name.items()]
             words = f"{figure.over.value} of {len(nodes)} nodes" if len(nodes) > 1 else nodes[0]
             made.append(chart("_all_nodes", f"{title}, {words}", over, combined=True))
         if self._choice.per_node:
-            for line in names:
-                each_node = [of(node, line)._replace(label=node) for node in nodes
-                             if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
-                is_only = len(names) == 1
+            for line, by_node in by_name.items():
+                each_node = [one._replace(label=node) for node, one in by_node.items()]
+                is_only = len(by_name) == 1
                 one = chart("_per_node" if is_only else f"_{_file_name(line)}_per_node",
                             title if is_only else f"{title}: {line}", each_node)  # fmt: skip
                 made.append(msgspec.structs.replace(one, is_stack=False))
@@ -311,8 +308,8 @@ class _Maker:
     def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, dict[str, str]]]:
         found = []
         chosen = [one for one in self._parts.get(metric, ()) if not set(figure.without) & set(one[1].values())]
-        alike = {name for _, labels in chosen for name in labels
-                 if len({other.get(name) for _, other in chosen}) == 1}  # fmt: skip
+        names = {name for _, labels in chosen for name in labels}
+        alike = {name for name in names if len({labels.get(name) for _, labels in chosen}) == 1}
         for key, labels in chosen:
             is_of_job = key.stream.startswith(JOB)
             kept = [figure.lines.get(metric) or figure.limits.get(metric, "")]
