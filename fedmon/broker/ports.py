@@ -63,10 +63,9 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(host, port) from None
-        cause = error.strerror or str(error)
         raise BrokerStartError(
-            f"cannot listen on port {port} of {host or 'every address'}: {cause}; use an address of this machine such "
-            f"as 127.0.0.1, and a port above 1023 unless you are root"
+            f"cannot listen on port {port} of {host or 'every address'}: {error.strerror or error}; use an address of "
+            f"this machine such as 127.0.0.1, and a port above 1023 unless you are root"
         ) from None
     return listener
 
@@ -79,8 +78,7 @@ def _address(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketK
 
 def is_open(host: str, port: int, *, timeout_s: float) -> bool:
     """Tell whether connections to a port are accepted."""
-    try:
+    with contextlib.suppress(OSError):
         socket.create_connection((host, port), timeout=timeout_s).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False

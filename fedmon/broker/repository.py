@@ -95,8 +95,7 @@ class _Endpoints:
             party = await run_in_threadpool(self._party, request)
             if request.headers.get("content-encoding", "identity") != "identity":
                 return _refusal(415, "send the file as it is, without Content-Encoding")
-            async with asyncio.timeout(UPLOAD_S):
-                stored = await self._stored(request, party, is_form=is_form)
+            stored = await self._stored(request, party, is_form=is_form)
         except UploadRefusedError as error:
             return _refusal(error.status, str(error))
         except TimeoutError:
@@ -110,20 +109,15 @@ class _Endpoints:
         if is_form:
             answer: dict[str, object] = {"file": url, "created_at": _moment(stored.stored)}
         else:
-            answer = {
-                "sha256": stored.sha256,
-                "size_bytes": stored.size_bytes,
-                "expires": _moment(stored.expires),
-            }
+            answer = {"sha256": stored.sha256, "size_bytes": stored.size_bytes, "expires": _moment(stored.expires)}
         return JSONResponse({"url": url, **answer}, status_code=201)
 
     async def _stored(self, request: Request, party: str | None, *, is_form: bool) -> StoredFile:
         max_bytes = self._store.limits.max_file_bytes
-        max_body_bytes = max_bytes + (_MULTIPART_EXTRA_BYTES if is_form else 0)
-        length = request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > max_body_bytes:
-            raise too_large(max_bytes)
         error = too_large(max_bytes)
+        max_body_bytes = max_bytes + (_MULTIPART_EXTRA_BYTES if is_form else 0)
+        if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > max_body_bytes:
+            raise error
         with Upload(self._store, party) as upload:
             if is_form:
                 with self._store.room(party) as take:
@@ -157,9 +151,16 @@ class _Endpoints:
 async def _bounded(
     request: Request, max_bytes: int, *, error: UploadRefusedError, take: Callable[[int], None] = lambda _size: None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it streams in, and tell ``take`` each size. Raises the error when it is too long."""
-    received = 0
-    async for chunk in request.stream():
+    """Yield the body as it streams in, and tell ``take`` each size.
+
+    Raises the error when it is too long, and TimeoutError after a minute.
+    """
+    received, chunks, until = 0, request.stream(), asyncio.get_running_loop().time() + UPLOAD_S
+    while True:
+        # Only the wait for the client ends at the deadline: a thread that writes cannot be cancelled.
+        async with asyncio.timeout_at(until):
+            if (chunk := await anext(chunks, None)) is None:
+                return
         received += len(chunk)
         if received > max_bytes:
             raise error

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ class Foreground:
 
 
 @contextlib.contextmanager
-def foreground(*arguments: str | Path) -> Iterator[Foreground]:
+def foreground(*arguments: str | Path, program: Sequence[str] = FEDMON) -> Iterator[Foreground]:
     """Start a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to."""
-    command = [*FEDMON, *map(str, arguments), "--json"]
+    command = [*program, *map(str, arguments), "--json"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

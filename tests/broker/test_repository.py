@@ -8,6 +8,7 @@ import http.client
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -177,6 +178,36 @@ def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> Non
 
     kept = [name for name in repository.on_disk() if not name.startswith("incoming/")]
     assert set(kept) - set(before) == {f"sha256/{hashlib.sha256(b'after the break').hexdigest()}"}
+
+
+SLOW_DISK = """
+import os, sys, threading
+from fedmon.broker import repository
+from fedmon.cli import main
+sync, slow_s = os.fsync, iter([3.0])
+os.fsync = lambda descriptor: (threading.Event().wait(next(slow_s, 0.0)), sync(descriptor))
+repository.UPLOAD_S = 2.0
+main(sys.argv[1:])
+"""
+
+
+def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", SLOW_DISK, "broker"]
+    with foreground(
+        "repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", program=program
+    ) as running:
+        url = running.facts["url"]
+        whole = requests.post(f"{url}/files", data=CONTENT, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=60)
+        connection.putrequest("POST", "/files")
+        connection.putheader("Content-Length", str(len(CONTENT)))
+        connection.endheaders(CONTENT[:100])
+        late = connection.getresponse().status
+        connection.close()
+        held = requests.get(f"{url}/health", timeout=60).json()
+
+    assert (whole.status_code, late) == (201, 408)
+    assert held == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
 
 
 def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
