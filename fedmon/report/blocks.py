@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.store.recording_file import LARGEST, Key
-from fedmon.common.store.recording_format import VERBATIM, checked, directory, inflated, restored
-from fedmon.common.store.recording_reader import RecordingRows, SampleRow
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_format import VERBATIM, Chooser, checked, directory, inflated, restored
+from fedmon.common.store.recording_reader import RecordingRows, RowSelection
 from fedmon.common.store.seq_ranges import SeqRanges
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -58,7 +57,7 @@ _EXACT = 2**53
 """Up to it every whole number has a floating point number."""
 _WHOLE = 2**62
 
-Chooser = Callable[[str], bool]
+_DAMAGED = (zlib.error, struct.error, msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
 class Decoded(NamedTuple):
@@ -69,73 +68,6 @@ class Decoded(NamedTuple):
     t: Floats
     mono: Floats
     values: Floats
-
-
-class Decoder:
-    """Decodes rows that follow each other, those of one shape at once; ``damaged`` counts samples left out.
-
-    ``wanted`` says which series are decoded; None is all. A row is left out, and said in the log, when something of
-    its selected part cannot be decoded.
-    """
-
-    def __init__(self, wanted: Chooser | None = None, *, what: str = "a stream") -> None:
-        self.damaged = 0
-        self._wanted, self._what = wanted, what
-        self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
-        self._shape: _Shape | None = None
-
-    def add(self, row: SampleRow) -> Decoded | None:
-        """Take a row; returns the rows taken before if this one does not continue them."""
-        length = row.last_seq - row.first_seq + 1
-        shape = self._shape
-        ready: Decoded | None = None
-        try:
-            names, entries, _, start = directory(row.body)
-            chosen, places = self._chosen(names)
-            if shape is None or not shape.goes_on(row.first_seq, length, chosen):
-                ready = self.take()
-                shape = _Shape(row.first_seq, length, chosen)
-            shape.add(row.body, entries, start, places)
-        except (
-            zlib.error,
-            struct.error,
-            msgspec.DecodeError,
-            ValueError,
-            TypeError,
-            LookupError,
-            ArithmeticError,
-        ) as error:
-            logger.warning(
-                "left out: samples %d to %d of %s are damaged: %s", row.first_seq, row.last_seq, self._what, error
-            )
-            self.damaged += length
-            return ready
-        self._shape = shape
-        return ready
-
-    def take(self) -> Decoded | None:
-        """Return the rows taken and not yet returned; None without any."""
-        shape, self._shape = self._shape, None
-        return shape.decoded() if shape is not None else None
-
-    @property
-    def samples(self) -> int:
-        """How many samples were taken and not returned yet."""
-        return 0 if self._shape is None else self._shape.rows * self._shape.length
-
-    @property
-    def values(self) -> int:
-        """How many values were taken and not returned yet."""
-        return 0 if self._shape is None else self.samples * (2 + len(self._shape.names))
-
-    def _chosen(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-        """Return the wanted names, and for each column of the row its place among the decoded ones, -1 for none."""
-        found = self._places.get(names)
-        if found is None:
-            chosen = tuple(name for name in names if self._wanted is None or self._wanted(name))
-            numbers = {name: number for number, name in enumerate(chosen, start=2)}
-            found = self._places[names] = (chosen, [0, 1, *(numbers.get(name, -1) for name in names)])
-        return found
 
 
 class _Shape:
@@ -188,10 +120,8 @@ class _Shape:
             return
         self._single.append((place, self.rows, _floats(restored(column, self.length))))
 
-    def decoded(self) -> Decoded | None:
-        """Return the columns taken; None without any."""
-        if not self.rows:
-            return None
+    def decoded(self) -> Decoded:
+        """Return the columns taken."""
         values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
         if self._at:
             place, row, decimals, unit = np.array(self._at, dtype=np.int64).T
@@ -228,32 +158,38 @@ _WINDOW_SAMPLES = 65_536
 """Samples of several recordings that are compared at once."""
 
 
-class Limits(NamedTuple):
-    """Limits of a read, all of them included, ``until_t`` too."""
-
-    first_seq: int = 0
-    last_seq: int = LARGEST
-    since_t: float = -math.inf
-    until_t: float = math.inf
-    series: Chooser | None = None
-
-
 class Damage:
-    """Counts the samples that could not be read."""
+    """The samples that could not be read, each counted once."""
 
-    samples = 0
+    def __init__(self) -> None:
+        self._found: dict[Key, SeqRanges] = {}
+
+    def add(self, key: Key, first_seq: int, last_seq: int) -> None:
+        """Add samples of one stream, which may have been added before."""
+        self._found.setdefault(key, SeqRanges()).add(first_seq, last_seq)
+
+    def ranges(self) -> list[tuple[Key, int, int]]:
+        """Return all of them, by stream and number."""
+        return [(key, first, last) for key, found in self._found.items() for first, last in found]
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return sum(found.total for found in self._found.values())
 
 
-def read_blocks(recordings: Sequence[RecordingRows], key: Key, limits: Limits, damage: Damage) -> Iterator[Block]:
-    """Return samples in order, each once. Raises StorageError."""
+def read_blocks(
+    recordings: Sequence[RecordingRows], key: Key, selection: RowSelection, damage: Damage
+) -> Iterator[Block]:
+    """Return the selected samples of a stream in order, each once. Raises StorageError."""
     if len(recordings) == 1:
-        yield from _read(recordings[0], key, limits, damage)
+        yield from _read(recordings[0], key, selection, damage)
         return
     reaches = [reach for recording in recordings for reach in recording.reaches(key)]
-    last = min(limits.last_seq, max((reach.last_seq for reach in reaches), default=-1))
-    first = max(limits.first_seq, min((reach.first_seq for reach in reaches), default=0))
+    last = min(selection.last_seq, max((reach.last_seq for reach in reaches), default=-1))
+    first = max(selection.first_seq, min((reach.first_seq for reach in reaches), default=0))
     while first <= last:
-        window = limits._replace(first_seq=first, last_seq=min(last, first + _WINDOW_SAMPLES - 1))
+        window = msgspec.structs.replace(selection, first_seq=first, last_seq=min(last, first + _WINDOW_SAMPLES - 1))
         yield from _once([_read(recording, key, window, damage) for recording in recordings])
         first = window.last_seq + 1
 
@@ -268,40 +204,52 @@ def _once(parts: Sequence[Iterator[Block]]) -> list[Block]:
     return sorted(found, key=lambda block: block.seq)
 
 
-def _read(recording: RecordingRows, key: Key, limits: Limits, damage: Damage) -> Iterator[Block]:
-    node_id, stream, _ = key
-    decoder = Decoder(limits.series, what=f"stream {stream} of node {node_id}")
-    since_t = None if limits.since_t == -math.inf else limits.since_t
-    until_t = None if limits.until_t == math.inf else limits.until_t
-    position = limits.first_seq
-    waiting: list[Decoded] = []
-    samples = values = 0
+def _read(recording: RecordingRows, key: Key, selection: RowSelection, damage: Damage) -> Iterator[Block]:
+    """Return the selected samples of one recording; a damaged row is left out, with a line in the log."""
+    columns: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
+    shapes: list[_Shape] = []
+    position, samples, values = selection.first_seq, 0, 0
 
     def taken() -> Iterator[Block]:
         nonlocal position
-        for block in _joined(key, waiting):
+        for block in _joined(key, [shape.decoded() for shape in shapes]):
             # A row may begin before what is wanted, or before what was read when rows were merged meanwhile.
-            if block.last_seq >= position and block.seq <= limits.last_seq:
-                part = block.part(position, min(block.last_seq, limits.last_seq))
+            if block.last_seq >= position and block.seq <= selection.last_seq:
+                part = block.part(position, min(block.last_seq, selection.last_seq))
                 position = part.last_seq + 1
-                yield from _timed(part, limits)
-        waiting.clear()
+                yield from _timed(part, selection)
+        shapes.clear()
 
-    for row in recording.rows(
-        key, first_seq=limits.first_seq, last_seq=limits.last_seq, since_t=since_t, until_t=until_t
-    ):
-        ready = decoder.add(row)
-        if ready is not None:
-            waiting.append(ready)
-            samples += len(ready.t)
-            values += ready.values.size
-        if decoder.values + values >= BLOCK_VALUES or decoder.samples + samples >= BLOCK_SAMPLES:
-            waiting += filter(None, [decoder.take()])
+    for row in recording.rows(key, selection):
+        length = row.last_seq - row.first_seq + 1
+        try:
+            names, entries, _, start = directory(row.body)
+            if names not in columns:
+                columns[names] = _places(names, selection.series)
+            chosen, places = columns[names]
+            goes_on = bool(shapes) and shapes[-1].goes_on(row.first_seq, length, chosen)
+            shape = shapes[-1] if goes_on else _Shape(row.first_seq, length, chosen)
+            shape.add(row.body, entries, start, places)
+        except _DAMAGED as error:
+            logger.warning("left out: samples %d to %d of stream %s of node %s are damaged: %s",
+                           row.first_seq, row.last_seq, key[1], key[0], error)  # fmt: skip
+            damage.add(key, row.first_seq, row.last_seq)
+            continue
+        if not goes_on:
+            shapes.append(shape)
+        samples += length
+        values += length * (2 + len(chosen))
+        if values >= BLOCK_VALUES or samples >= BLOCK_SAMPLES:
             yield from taken()
             samples = values = 0
-    waiting += filter(None, [decoder.take()])
     yield from taken()
-    damage.samples += decoder.damaged
+
+
+def _places(names: tuple[str, ...], wanted: Chooser | None) -> tuple[tuple[str, ...], list[int]]:
+    """Return the wanted names, and for each column of a row its place among the decoded ones, -1 for none."""
+    chosen = tuple(name for name in names if wanted is None or wanted(name))
+    numbers = {name: number for number, name in enumerate(chosen, start=2)}
+    return chosen, [0, 1, *(numbers.get(name, -1) for name in names)]
 
 
 def _joined(key: Key, parts: Sequence[Decoded]) -> Iterator[Block]:
@@ -334,9 +282,10 @@ def _block(key: Key, run: Sequence[Decoded]) -> Block:
     return Block(node_id, boot, stream, first.first_seq, t, mono, columns)
 
 
-def _timed(block: Block, limits: Limits) -> Iterator[Block]:
+def _timed(block: Block, selection: RowSelection) -> Iterator[Block]:
     """Return the parts of a block between two times; several where the clock was set in between."""
-    inside = (block.t >= limits.since_t) & (block.t <= limits.until_t)
+    low_t = -np.inf if selection.since_t is None else selection.since_t
+    inside = (block.t >= low_t) & (block.t <= (np.inf if selection.until_t is None else selection.until_t))
     if inside.all():
         yield block
         return

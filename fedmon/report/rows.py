@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind, is_counter
+from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
-from fedmon.report.blocks import Floats
+from fedmon.report.blocks import Damage, Floats
 from fedmon.report.export import csv
 from fedmon.report.selection import Column, Layout, Plan, Span, SpanReader, SpanRows
 from fedmon.report.source import Source
@@ -134,12 +135,13 @@ _ENVIRONMENT = {
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message to a reading process; ``paths`` as the system has them, which need not be text."""
+    """The work of a reading process; ``paths`` as the system has them, which need not be text."""
 
     paths: list[bytes]
     layout: Layout
     is_tidy: bool
     as_lines: bool
+    spans: list[Span] = []
 
 
 class Portion(NamedTuple):
@@ -150,23 +152,11 @@ class Portion(NamedTuple):
     lines: memoryview = memoryview(b"")
 
 
-class Reader:
-    """Makes the pieces of a table; for one thread. Raises StorageError."""
-
-    def __init__(self, task: Task, recordings: Sequence[RecordingRows]) -> None:
-        self._task = task
-        self._reader = SpanReader(recordings, task.layout)
-
-    @property
-    def damaged(self) -> int:
-        """How many samples were left out so far."""
-        return self._reader.damaged
-
-    def read(self, span: Span) -> Portion:
-        """Return the rows of a span."""
-        made = list(batches(self._task.layout, span, self._reader.read(span), is_tidy=self._task.is_tidy))
-        rows = sum(batch.num_rows for batch in made)
-        return Portion(rows, lines=csv.text(made)) if self._task.as_lines else Portion(rows, made)
+def _portion(task: Task, reader: SpanReader, span: Span) -> Portion:
+    """Return the rows of a span. Raises StorageError."""
+    made = list(batches(task.layout, span, reader.read(span), is_tidy=task.is_tidy))
+    rows = sum(batch.num_rows for batch in made)
+    return Portion(rows, lines=csv.text(made)) if task.as_lines else Portion(rows, made)
 
 
 def readers(plan: Plan) -> int:
@@ -184,23 +174,21 @@ def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = 
     """
     count = readers(plan) if processes is None else min(processes, len(plan.spans))
     if count and sys.executable:
-        yield from _by_processes(source, plan, task, count)
+        yield from _by_processes(plan, task, count, source.damage)
         return
-    reader = Reader(task, source.rows)
+    reader = SpanReader(source.rows, task.layout, source.damage)
     for span in plan.spans:
-        yield reader.read(span)
-    source.count_damaged(reader.damaged)
+        yield _portion(task, reader, span)
 
 
-def _by_processes(source: Source, plan: Plan, task: Task, count: int) -> Iterator[Portion]:
+def _by_processes(plan: Plan, task: Task, count: int, damage: Damage) -> Iterator[Portion]:
     workers: list[_Worker] = []
     try:
-        workers = [_Worker(task) for _ in range(count)]
+        workers = [_Worker(task, damage) for _ in range(count)]
         for first, worker in enumerate(workers):
             worker.order(plan.spans[first::count])
         for number in range(len(plan.spans)):
             yield workers[number % count].piece()
-        source.count_damaged(sum(worker.damaged for worker in workers))
     finally:
         for worker in workers:
             worker.stop()
@@ -209,9 +197,8 @@ def _by_processes(source: Source, plan: Plan, task: Task, count: int) -> Iterato
 class _Worker:
     """One reading process; it makes the pieces of its spans in order, and waits while its pipe is full."""
 
-    def __init__(self, task: Task) -> None:
-        self.damaged = 0
-        self._task = task
+    def __init__(self, task: Task, damage: Damage) -> None:
+        self._task, self._damage = task, damage
         self._schema = schema(task.layout, is_tidy=task.is_tidy)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", _PROGRAM],
@@ -229,7 +216,7 @@ class _Worker:
     def order(self, spans: Sequence[Span]) -> None:
         """Have it read these spans; called once."""
         with contextlib.suppress(BrokenPipeError), self._orders:
-            _send(self._orders, msgspec.json.encode(Order(task=self._task, spans=list(spans))))
+            _send(self._orders, msgspec.json.encode(msgspec.structs.replace(self._task, spans=list(spans))))
 
     def piece(self) -> Portion:
         """Return the next piece. Raises StorageError, also if the process is gone."""
@@ -237,7 +224,8 @@ class _Worker:
         if answer.error is not None:
             raise StorageError(answer.error)
         parts = [self._receive() for _ in range(answer.parts)]
-        self.damaged = answer.damaged
+        for lost in answer.damaged:
+            self._damage.add(*lost)
         if self._task.as_lines:
             return Portion(answer.rows, lines=memoryview(parts[0]))
         return Portion(answer.rows, [pa.ipc.read_record_batch(part, self._schema) for part in parts])
@@ -275,36 +263,28 @@ def _send(stream: IO[bytes], message: bytes | memoryview) -> None:
             view = view[stream.write(view) :]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one reading process."""
-
-    task: Task
-    spans: list[Span]
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Sent before a piece: its rows and parts, samples left out so far, and an error if there is one."""
 
     rows: int = 0
     parts: int = 0
-    damaged: int = 0
+    damaged: list[tuple[Key, int, int]] = []
     error: str | None = None
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Read an Order, and send for each of its spans an Answer and the parts of the piece: its lines, or its batches."""
+    """Read a Task, and send for each of its spans an Answer and the parts of the piece: its lines, or its batches."""
     length = int.from_bytes(source.read(_LENGTH), "big")
-    order = msgspec.json.decode(source.read(length), type=Order)
-    reader = Reader(order.task, [RecordingRows(Path(os.fsdecode(path))) for path in order.task.paths])
-    for span in order.spans:
+    task, damage = msgspec.json.decode(source.read(length), type=Task), Damage()
+    reader = SpanReader([RecordingRows(Path(os.fsdecode(path))) for path in task.paths], task.layout, damage)
+    for span in task.spans:
         try:
-            piece = reader.read(span)
+            piece = _portion(task, reader, span)
         except FedmonError as found:
             _send(target, msgspec.json.encode(Answer(error=str(found))))
             break
-        is_lines = order.task.as_lines
-        parts = [piece.lines] if is_lines else [memoryview(batch.serialize()) for batch in piece.batches]
-        _send(target, msgspec.json.encode(Answer(rows=piece.rows, parts=len(parts), damaged=reader.damaged)))
+        parts = [piece.lines] if task.as_lines else [memoryview(batch.serialize()) for batch in piece.batches]
+        _send(target, msgspec.json.encode(Answer(rows=piece.rows, parts=len(parts), damaged=damage.ranges())))
         for part in parts:
             _send(target, part)
 

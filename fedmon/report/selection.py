@@ -16,10 +16,10 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import Reach, RecordingRows, chooser
+from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.common.text import sound
-from fedmon.report.blocks import Block, Damage, Floats, Limits, read_blocks
+from fedmon.report.blocks import Block, Damage, Floats, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.source import JOB, Host, Source
 
@@ -344,11 +344,11 @@ class SpanReader:
     """Reads spans of recordings into the columns of a layout; for one thread.
 
     It keeps nothing from span to span: a rate at the begin of one is found by reading back to the value before.
-    Raises StorageError.
+    Samples that are left out are added to ``damage``. Raises StorageError.
     """
 
-    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout) -> None:
-        self._recordings = recordings
+    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout, damage: Damage) -> None:
+        self._recordings, self._damage = recordings, damage
         self._width = len(layout.columns)
         self._values: dict[str, dict[str, int]] = {}
         self._rates: dict[str, dict[str, int]] = {}
@@ -356,12 +356,6 @@ class SpanReader:
             self._place(column, number)
         self._origin = self._values.pop("", {})
         self._numbered = next((stream for stream in self._values if stream.startswith(JOB)), "host")
-        self._damage = Damage()
-
-    @property
-    def damaged(self) -> int:
-        """How many samples were left out so far because they are damaged; at the edge of two spans they count twice."""
-        return self._damage.samples
 
     def read(self, span: Span) -> SpanRows:
         """Return the rows of a span."""
@@ -388,8 +382,8 @@ class SpanReader:
         growth = Rates()
         end = -1
         for first, last in runs:
-            limits = Limits(first_seq=first, last_seq=last, series=wanted.__contains__)
-            for block in read_blocks(recordings, key, limits, self._damage):
+            selection = RowSelection(first_seq=first, last_seq=last, series=wanted.__contains__)
+            for block in read_blocks(recordings, key, selection, self._damage):
                 if rates and block.seq != end + 1:
                     _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
                 end = block.last_seq
@@ -483,8 +477,9 @@ def _begin(
         row = max(rows, key=lambda row: min(row.last_seq, position - 1))
         if min(row.last_seq, position - 1) <= read_to:
             return
-        limits = Limits(first_seq=row.first_seq, last_seq=position - 1, series={*wanted, PERF_CLOCK}.__contains__)
-        for before in reversed(list(read_blocks(recordings, key, limits, Damage()))):
+        chosen = {*wanted, PERF_CLOCK}.__contains__
+        selection = RowSelection(first_seq=row.first_seq, last_seq=position - 1, series=chosen)
+        for before in reversed(list(read_blocks(recordings, key, selection, Damage()))):
             for name in wanted & before.columns.keys():
                 values, times = before.columns[name], clock_of(name, before.columns, before.mono)
                 known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))

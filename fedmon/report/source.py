@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import RecordingRows
-from fedmon.report.blocks import Block, Damage, Limits, read_blocks
+from fedmon.common.store.recording_reader import RecordingRows, RowSelection
+from fedmon.report.blocks import Block, Damage, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""
@@ -55,7 +54,7 @@ class Source(Closing):
         self._recordings: list[Recording] = []
         self.rows: list[RecordingRows] = []
         self._holders: dict[Key, set[int]] = {}
-        self._damage = Damage()
+        self.damage = Damage()
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
@@ -104,15 +103,10 @@ class Source(Closing):
         until_t: float | None = None,
     ) -> Iterator[Block]:
         """Return samples as arrays, by node, stream, boot and number; ``series`` says which series are wanted."""
+        selection = RowSelection(since_t=since_t, until_t=until_t, series=series)
         for key in self.keys:
-            if node_id not in (None, key[0]) or stream not in (None, key[1]):
-                continue
-            limits = Limits(
-                since_t=-math.inf if since_t is None else since_t,
-                until_t=math.inf if until_t is None else until_t,
-                series=series,
-            )
-            yield from read_blocks(self.rows_with(key), key, limits, self._damage)
+            if node_id in (None, key[0]) and stream in (None, key[1]):
+                yield from read_blocks(self.rows_with(key), key, selection, self.damage)
 
     def marks(self) -> list[Mark]:
         """Return the events, by time."""
@@ -135,11 +129,7 @@ class Source(Closing):
     @property
     def damaged(self) -> int:
         """How many samples were left out so far because they are damaged."""
-        return self._damage.samples
-
-    def count_damaged(self, samples: int) -> None:
-        """Add samples that a reader of its rows left out."""
-        self._damage.samples += samples
+        return self.damage.samples
 
     @staticmethod
     def _timed(stream: RecordedStream, rows: RecordingRows) -> RecordedStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -9,9 +10,35 @@ import pytest
 
 from fedmon.cli import main
 from fedmon.common.store.recording import Recording
+from fedmon.report.frames import WideTable
+from fedmon.report.source import Source
 from tests.report.charts.recordings import T0, recording, samples
 
 CPU = "host_cpu_busy_ratio"
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(
+    processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = 'gpu_utilization_ratio{gpu="0"}'
+    each = [samples({CPU: [0.5] * 300, gpu: [0.5] * 300}, first=first) for first in (0, 300, 600)]
+    path = recording(tmp_path / "a.fmr", *each)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE batch SET body = substr(body, 1, 60) WHERE first_seq = 300")
+
+    said = {}
+    for view in ("perfmon", "nebula"):
+        with pytest.raises(SystemExit):
+            main(["export", str(path), "-o", f"{tmp_path}/{view}.csv", "--view", view, "--json"])
+        said[view] = json.loads(capsys.readouterr().out)["damaged_samples"]
+    with Source([path]) as source:
+        table = WideTable(source, processes=processes)
+        for _ in range(2):
+            assert sum(batch.num_rows for batch in table.batches()) == 600
+
+        assert source.damaged == 300
+    assert said == {"perfmon": 300, "nebula": 300}
 
 
 @pytest.mark.parametrize(

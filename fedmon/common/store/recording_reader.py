@@ -147,19 +147,10 @@ class RecordingRows:
         """Tell whether the recording knows a stream."""
         return self._source(key) is not None
 
-    def rows(
-        self,
-        key: Key,
-        *,
-        first_seq: int = 0,
-        last_seq: int = LARGEST,
-        since_t: float | None = None,
-        until_t: float | None = None,
-    ) -> Iterator[SampleRow]:
-        """Return the rows in which there is a sample with these numbers and, in some sample, these times; in order."""
+    def rows(self, key: Key, selection: RowSelection) -> Iterator[SampleRow]:
+        """Return the rows of a stream with a sample of the selected numbers and, in some sample, times; in order."""
         source = self._source(key)
         if source is not None:
-            selection = RowSelection(first_seq=first_seq, last_seq=last_seq, since_t=since_t, until_t=until_t)
             yield from map(SampleRow._make, raw_rows(self._file, source, selection))
 
     def before(self, key: Key, seq: int) -> SampleRow | None:

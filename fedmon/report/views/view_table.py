@@ -48,9 +48,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def instants(self, source: Source) -> Instants:
         """Read it all. Raises StorageError."""
-        reader = SpanReader(source.rows, self.layout)
+        reader = SpanReader(source.rows, self.layout, source.damage)
         parts = [reader.read(span) for span in self.spans]
-        source.count_damaged(reader.damaged)
         t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
 
         def read(number: int) -> Floats:
