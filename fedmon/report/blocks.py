@@ -212,13 +212,14 @@ def _read(recording: RecordingRows, key: Key, selection: RowSelection, damage: D
 
     def taken() -> Iterator[Block]:
         nonlocal position
-        for block in _joined(key, [shape.decoded() for shape in shapes]):
+        parts = [shape.decoded() for shape in shapes]
+        shapes.clear()
+        for block in _joined(key, parts):
             # A row may begin before what is wanted, or before what was read when rows were merged meanwhile.
             if block.last_seq >= position and block.seq <= selection.last_seq:
                 part = block.part(position, min(block.last_seq, selection.last_seq))
                 position = part.last_seq + 1
                 yield from _timed(part, selection)
-        shapes.clear()
 
     for row in recording.rows(key, selection):
         length = row.last_seq - row.first_seq + 1

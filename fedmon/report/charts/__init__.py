@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmon.common.errors import StorageError
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
-from fedmon.report.charts.chart import Chart, Charts, Choice, charts
+from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
 from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.subject import Subject
 
@@ -26,23 +26,6 @@ def read_bins(
     for block in subject.blocks(progress, series=lambda name: wanted(name) or name == PERF_CLOCK):
         bins.add(block)
     return bins
-
-
-def charts_of(
-    bins: Bins,
-    subject: Subject,
-    *,
-    gaps: Sequence[tuple[float, float, str]] = (),
-    choice: Choice | None = None,
-) -> Charts:
-    """Return the charts of a reading of a subject; see `fedmon.report.charts.chart.charts`."""
-    names = {host.node_id: host.name for host in subject.source.hosts}
-    several = len(names) > 1
-    marks = [
-        (mark.t, f"{names.get(mark.node_id, mark.node_id)}: {mark.text}" if several else mark.text)
-        for mark in subject.source.marks()
-    ]
-    return charts(bins, names, job=subject.job, marks=marks, gaps=gaps, choice=choice)
 
 
 def write_charts(

@@ -37,6 +37,7 @@ from fedmon.report.charts.catalogue import (
 )
 from fedmon.report.selection import natural
 from fedmon.report.source import HOST, JOB
+from fedmon.report.subject import Subject
 from fedmon.report.training import COSTS, VALUE, LearningCurve
 
 MOST_LINES = 7
@@ -147,23 +148,20 @@ class _Part(NamedTuple):
     device: str
 
 
-def charts(
-    bins: Bins,
-    nodes: Mapping[str, str],
-    *,
-    job: str | None = None,
-    marks: Iterable[tuple[float, str]] = (),
-    gaps: Iterable[tuple[float, float, str]] = (),
-    choice: Choice | None = None,
+def charts_of(
+    bins: Bins, subject: Subject, *, gaps: Iterable[tuple[float, float, str]] = (), choice: Choice | None = None
 ) -> Charts:
-    """Return the charts of all metrics; ``nodes`` maps ids to names. None of constant values, unless asked for.
+    """Return the charts of all metrics in a reading of a subject; none of constant values, unless asked for.
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
     """
+    nodes = {host.node_id: host.name for host in subject.source.hosts}
     maker = _Maker(bins, nodes, choice or Choice())
     made = maker.charts()
-    kept = tuple(_first(made, job, several=maker.several, by_step=maker.by_step))
+    kept = tuple(_first(made, subject.job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
+    marks = [(mark.t, f"{nodes.get(mark.node_id, mark.node_id)}: {mark.text}" if len(nodes) > 1 else mark.text)
+             for mark in subject.source.marks()]  # fmt: skip
     inside = sorted({mark for mark in (*marks, *maker.finished()) if bins.start <= mark[0] <= bins.end})
     return Charts(
         span=(bins.start, bins.end),
