@@ -15,7 +15,7 @@ def size_rate(per_second: float) -> str:
     return f"{size(per_second)}/s"
 
 
-def number(value: float, digits: int = 3) -> str:
+def significant(value: float, digits: int = 3) -> str:
     """Return a number with this number of significant digits, and an exponent only if needed for reading."""
     if not math.isfinite(value):
         return "-"
@@ -29,12 +29,12 @@ def number(value: float, digits: int = 3) -> str:
 def energy(joules: float) -> str:
     """Return joules as "12 J", "3.4 Wh" or "1.2 kWh"."""
     if abs(joules) >= _KWH:
-        return f"{number(joules / _KWH)} kWh"
+        return f"{significant(joules / _KWH)} kWh"
     if abs(joules) >= _WH:
-        return f"{number(joules / _WH)} Wh"
-    return f"{number(joules)} J ({number(joules / _WH)} Wh)"
+        return f"{significant(joules / _WH)} Wh"
+    return f"{significant(joules)} J ({significant(joules / _WH)} Wh)"
 
 
 def mass(grams: float) -> str:
     """Return grams as "12 g" or "1.2 kg"."""
-    return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
+    return f"{significant(grams / 1000)} kg" if abs(grams) >= 1000 else f"{significant(grams)} g"

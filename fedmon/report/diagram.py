@@ -39,8 +39,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     is_thick: bool = False
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line between two boxes, by their keys; the legend explains each ``kind``."""
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """An edge between two boxes, by their keys; the legend explains each ``kind``."""
 
     start: int
     end: int
@@ -52,41 +52,41 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Stop = tuple[int, int, str]
-"""A row and its content: a box by its key, or the lines of one colour from that box, which pass the row."""
+"""A row and its content: a box by its key, or the edges of one colour from that box, which pass the row."""
 
 
-def laid_out(keys: Sequence[int], lines: Sequence[Line]) -> tuple[dict[int, Point], list[tuple[Point, ...]]]:
-    """Return the middle of each box, and the corners of each line, in inches, with y upward.
+def laid_out(keys: Sequence[int], edges: Sequence[Edge]) -> tuple[dict[int, Point], list[tuple[Point, ...]]]:
+    """Return the middle of each box, and the corners of each edge, in inches, with y upward.
 
-    A line from a box to itself has none. Raises MissingExtraError without networkx.
+    An edge from a box to itself has none. Raises MissingExtraError without networkx.
     """
-    row_of = _wrapped(_generations(keys, lines))
-    stops = [list(_stops(line, row_of)) for line in lines]
+    row_of = _wrapped(_generations(keys, edges))
+    stops = [list(_stops(edge, row_of)) for edge in edges]
     rows: dict[int, list[_Stop]] = defaultdict(list)
     for stop in dict.fromkeys(chain(((row_of[key], key, "") for key in keys), *stops)):
         rows[stop[0]].append(stop)
     xs = _columns(rows, stops)
     places = {key: (xs[row, key, ""], -_ROW * row) for key, row in row_of.items()}
-    parallel, seen = Counter(map(_pair, lines)), Counter[frozenset[int]]()
+    parallel, seen = Counter(map(_pair, edges)), Counter[frozenset[int]]()
     ways = []
-    for line, each in zip(lines, stops, strict=True):
-        aside = (seen[_pair(line)] - (parallel[_pair(line)] - 1) / 2) * _LANE / 2
-        seen[_pair(line)] += 1
+    for edge, each in zip(edges, stops, strict=True):
+        aside = (seen[_pair(edge)] - (parallel[_pair(edge)] - 1) / 2) * _LANE / 2
+        seen[_pair(edge)] += 1
         ways.append(tuple(_way(each, xs, aside)))
     return places, ways
 
 
-def _pair(line: Line) -> frozenset[int]:
-    return frozenset((line.start, line.end))
+def _pair(edge: Edge) -> frozenset[int]:
+    return frozenset((edge.start, edge.end))
 
 
-def _generations(keys: Sequence[int], lines: Sequence[Line]) -> dict[int, int]:
+def _generations(keys: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
     """Return the row of each box: below all boxes that lead to it; the boxes of a circle take separate rows."""
     with report_extra("a drawing"):
         import networkx as nx
     graph = nx.DiGraph()
     graph.add_nodes_from(keys)
-    graph.add_edges_from((line.start, line.end) for line in lines if line.start != line.end)
+    graph.add_edges_from((edge.start, edge.end) for edge in edges if edge.start != edge.end)
     parts = nx.condensation(graph)
     row_of: dict[int, int] = {}
     below: dict[int, int] = {}
@@ -114,13 +114,13 @@ def _wrapped(row_of: Mapping[int, int]) -> dict[int, int]:
     return wrapped
 
 
-def _stops(line: Line, row_of: Mapping[int, int]) -> Iterator[_Stop]:
-    first, last = row_of[line.start], row_of[line.end]
+def _stops(edge: Edge, row_of: Mapping[int, int]) -> Iterator[_Stop]:
+    first, last = row_of[edge.start], row_of[edge.end]
     step = 1 if last > first else -1
-    yield first, line.start, ""
+    yield first, edge.start, ""
     for row in range(first + step, last, step) if first != last else ():
-        yield row, line.start, line.colour
-    yield last, line.end, ""
+        yield row, edge.start, edge.colour
+    yield last, edge.end, ""
 
 
 def _columns(rows: Mapping[int, list[_Stop]], stops: Sequence[Sequence[_Stop]]) -> dict[_Stop, float]:
@@ -144,7 +144,7 @@ def _columns(rows: Mapping[int, list[_Stop]], stops: Sequence[Sequence[_Stop]]) 
 
 
 def _way(stops: Sequence[_Stop], xs: Mapping[_Stop, float], aside: float) -> Iterator[Point]:
-    """Return the corners of a line, which passes rows straight, ``aside`` of others between the same boxes."""
+    """Return the corners of an edge, which passes rows straight, ``aside`` of others between the same boxes."""
     if stops[0] == stops[-1]:
         return
     half = _HEIGHT / 2 * (1 if stops[-1][0] > stops[0][0] else -1)
@@ -160,11 +160,11 @@ def _way(stops: Sequence[_Stop], xs: Mapping[_Stop, float], aside: float) -> Ite
 
 
 def drawn(
-    boxes: Mapping[int, Box], lines: Sequence[Line], *, title: str, legend: Mapping[str, str], kind: str
+    boxes: Mapping[int, Box], edges: Sequence[Edge], *, title: str, legend: Mapping[str, str], kind: str
 ) -> bytes:
     """Return a drawing as one of `KINDS`; ``legend`` names the colours of boxes. Raises MissingExtraError."""
-    places, ways = laid_out(list(boxes), lines)
-    handles = len(legend) + len({line.kind for line in lines})
+    places, ways = laid_out(list(boxes), edges)
+    handles = len(legend) + len({edge.kind for edge in edges})
     xs = [x + side for x, _ in places.values() for side in (-_WIDTH / 2, _WIDTH / 2)] or [0.0]
     low, middle = min((y for _, y in places.values()), default=0.0) - _ROW / 2, (min(xs) + max(xs)) / 2
     width = max(max(xs) - min(xs) + 1.0 + 2 * _MARGIN, _NARROWEST)
@@ -180,13 +180,13 @@ def drawn(
         for key, box in boxes.items():
             _box(axes, places[key], box)
         into: Counter[int] = Counter()
-        for line, way in zip(lines, ways, strict=True):
-            _line(axes, line, way, places[line.start], _LABELS_AT[into[line.end] % len(_LABELS_AT)])
-            into[line.end] += bool(line.label)
+        for edge, way in zip(edges, ways, strict=True):
+            _edge(axes, edge, way, places[edge.start], _LABELS_AT[into[edge.end] % len(_LABELS_AT)])
+            into[edge.end] += bool(edge.label)
         _text(axes, (middle, high - 0.2), title, fontsize=12)
         if handles:
             look = {"fontsize": 7.5, "frameon": False, "borderpad": 0.3}
-            axes.legend(handles=_handles(lines, legend), loc="lower center", ncols=min(handles, columns), **look)
+            axes.legend(handles=_handles(edges, legend), loc="lower center", ncols=min(handles, columns), **look)
 
     dpi = min(_DPI, _MAX_PIXELS / max(width, high - low))
     return _written(draw, kind, figsize=(width, high - low), dpi=dpi)
@@ -215,12 +215,12 @@ def _box(axes: Axes, at: Point, box: Box) -> None:
         _text(axes, (at[0], y), kept, fontsize=8.5, weight="normal" if index else "bold", zorder=4)
 
 
-def _line(axes: Axes, line: Line, way: Sequence[Point], at: Point, label_at: float) -> None:
+def _edge(axes: Axes, edge: Edge, way: Sequence[Point], at: Point, label_at: float) -> None:
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 
-    look: dict[str, Any] = {"arrowstyle": "-|>" if line.has_head else "-", "mutation_scale": 12, "color": line.colour}
-    look |= {"linestyle": "--" if line.is_dashed else "-", "linewidth": 1.1, "zorder": 2}
+    look: dict[str, Any] = {"arrowstyle": "-|>" if edge.has_head else "-", "mutation_scale": 12, "color": edge.colour}
+    look |= {"linestyle": "--" if edge.is_dashed else "-", "linewidth": 1.1, "zorder": 2}
     if way:
         axes.add_patch(FancyArrowPatch(path=Path(list(way)), **look))
         (x, y), (end_x, end_y) = way[-2:]
@@ -230,19 +230,19 @@ def _line(axes: Axes, line: Line, way: Sequence[Point], at: Point, label_at: flo
         axes.add_patch(FancyArrowPatch((x, y + 0.12), (x, y - 0.12), connectionstyle="arc3,rad=-1.6", **look))
         middle = x + 0.3, y - 0.45
     around = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    if line.label:
-        text = "\n".join(textwrap.wrap(line.label, _LETTERS))
-        _text(axes, middle, text, fontsize=7.5, color=line.colour, bbox=around, zorder=5)
+    if edge.label:
+        text = "\n".join(textwrap.wrap(edge.label, _LETTERS))
+        _text(axes, middle, text, fontsize=7.5, color=edge.colour, bbox=around, zorder=5)
 
 
-def _handles(lines: Sequence[Line], legend: Mapping[str, str]) -> list[Any]:
+def _handles(edges: Sequence[Edge], legend: Mapping[str, str]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     found: list[Any] = [Patch(facecolor=colour, edgecolor="#444444", label=name) for name, colour in legend.items()]
-    for kind, line in sorted({line.kind: line for line in lines}.items()):
-        look: dict[str, Any] = {"linestyle": "--" if line.is_dashed else "-", "linewidth": 1.1}
-        found.append(Line2D([], [], color=line.colour, label=kind, **look))
+    for kind, edge in sorted({edge.kind: edge for edge in edges}.items()):
+        look: dict[str, Any] = {"linestyle": "--" if edge.is_dashed else "-", "linewidth": 1.1}
+        found.append(Line2D([], [], color=edge.colour, label=kind, **look))
     return found
 
 

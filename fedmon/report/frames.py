@@ -91,7 +91,7 @@ class WideTable:
 
 def job_tables(source: Source) -> list[WideTable]:
     """Return all metrics of a job as a table, and those of the tool itself as another."""
-    names = {metric_name(name) for key in source.keys for rows in source.rows_with(key) for name in rows.series(key)}
+    names = {metric_name(name) for key in source.keys for rows in source.readers_of(key) for name in rows.series(key)}
     own = sorted(name for name in names if name.startswith("agent_"))
     found: list[WideTable] = []
     for table_name, metrics in (("all_metrics", sorted(names.difference(own))), ("tool_metrics", own)):

@@ -159,7 +159,7 @@ def _portion(task: Task, reader: SpanReader, span: Span) -> Portion:
     return Portion(rows, lines=csv.text(made)) if task.as_lines else Portion(rows, made)
 
 
-def readers(plan: Plan) -> int:
+def reader_count(plan: Plan) -> int:
     """Return how many processes should read: none for short reads, else one per CPU, up to a limit."""
     if plan.rows * len(plan.layout.columns) < LONG_VALUES or len(plan.spans) < 2:
         return 0
@@ -172,11 +172,11 @@ def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = 
 
     Raises StorageError.
     """
-    count = readers(plan) if processes is None else min(processes, len(plan.spans))
+    count = reader_count(plan) if processes is None else min(processes, len(plan.spans))
     if count and sys.executable:
         yield from _by_processes(plan, task, count, source.damage)
         return
-    reader = SpanReader(source.rows, task.layout, source.damage)
+    reader = SpanReader(source.readers, task.layout, source.damage)
     for span in plan.spans:
         yield _portion(task, reader, span)
 

@@ -248,7 +248,7 @@ def plan(
     filled = _filled(source) if origin else None
     found: list[tuple[Key, list[str]]] = []
     for key in keys:
-        names = dict.fromkeys(name for rows in source.rows_with(key) for name in rows.series(key))
+        names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key))
         chosen = [name for name in names if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
             found.append((key, chosen))
@@ -330,7 +330,7 @@ def _owner(source: Source, host: Host, jobs: set[str], keys: Sequence[Key]) -> O
 
 
 def _reaches(source: Source, key: Key) -> list[Reach]:
-    return [reach for one in source.rows_with(key) for reach in one.reaches(key)]
+    return [reach for one in source.readers_of(key) for reach in one.reaches(key)]
 
 
 class SpanRows(NamedTuple):

@@ -52,17 +52,17 @@ class Source(Closing):
         if not self.paths:
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
-        self.rows: list[RecordingRows] = []
+        self.readers: list[RecordingRows] = []
         self._holders: dict[Key, set[int]] = {}
         self.damage = Damage()
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
-                self.rows.append(RecordingRows(self._recordings[-1].path))
+                self.readers.append(RecordingRows(self._recordings[-1].path))
             self.streams: list[RecordedStream] = []
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
-                    self.streams.append(self._timed(stream, self.rows[number]))
+                    self.streams.append(self._timed(stream, self.readers[number]))
                     self._holders.setdefault((stream.node_id, stream.stream, stream.boot), set()).add(number)
             self.keys = sorted(self._holders)
             self.hosts = self._hosts()
@@ -74,8 +74,8 @@ class Source(Closing):
         """Close the files; safe to call twice."""
         for recording in self._recordings:
             recording.close()
-        for rows in self.rows:
-            rows.close()
+        for reader in self.readers:
+            reader.close()
 
     @property
     def job_ids(self) -> list[str]:
@@ -106,7 +106,7 @@ class Source(Closing):
         selection = RowSelection(since_t=since_t, until_t=until_t, series=series)
         for key in self.keys:
             if node_id in (None, key[0]) and stream in (None, key[1]):
-                yield from read_blocks(self.rows_with(key), key, selection, self.damage)
+                yield from read_blocks(self.readers_of(key), key, selection, self.damage)
 
     def marks(self) -> list[Mark]:
         """Return the events, by time."""
@@ -122,9 +122,9 @@ class Source(Closing):
             for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream)
         ]
 
-    def rows_with(self, key: Key) -> list[RecordingRows]:
+    def readers_of(self, key: Key) -> list[RecordingRows]:
         """Return the recordings that hold something of a stream, row by row."""
-        return [self.rows[number] for number in sorted(self._holders.get(key, ()))]
+        return [self.readers[number] for number in sorted(self._holders.get(key, ()))]
 
     @property
     def damaged(self) -> int:

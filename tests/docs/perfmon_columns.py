@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.views.perfmon import CPU, DERIVED, GROUPS, gpu_columns
-from fedmon.report.views.view_table import Computed, Counted, Growth, Quantity, Sum
+from fedmon.report.views.view_table import Computed, Counted, Growth, Sum, ViewQuantity
 
 HEAD = "| JSON | table | made of |\n|---|---|---|\n"
 _ZONES = ("package-N", "core-N", "uncore-N", "dram-N")
 
 
-def made_of(quantity: Quantity) -> list[str]:
+def made_of(quantity: ViewQuantity) -> list[str]:
     """Name the metrics that a quantity follows from."""
     match quantity:
         case Counted(metric=metric):

@@ -16,7 +16,7 @@ from fedmon.common.text import shorten
 from fedmon.experiment.check.graph import Problem, waits_of
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.report.diagram import Box, Line, drawn
+from fedmon.report.diagram import Box, Edge, drawn
 
 COLOURS: Mapping[ResourceState, str] = {
     ResourceState.NEW: "#ffffff",
@@ -53,7 +53,7 @@ class Diagram(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     boxes: dict[int, Box]
-    lines: tuple[Line, ...]
+    lines: tuple[Edge, ...]
     states: tuple[ResourceState, ...]
 
 
@@ -107,11 +107,11 @@ def _conditions(state: State, resources: Iterable[Resource]) -> Iterator[tuple[s
     yield from found.values()
 
 
-def _line(start: int, end: int, kind: str, wrong: Collection[tuple[int, int]], label: str = "") -> Line:
+def _line(start: int, end: int, kind: str, wrong: Collection[tuple[int, int]], label: str = "") -> Edge:
     is_dashed = kind == "connection"
     is_wrong = (start, end) in wrong or (is_dashed and (end, start) in wrong)
     colour = _WRONG if is_wrong else _LINES[kind]
-    return Line(
+    return Edge(
         start=start,
         end=end,
         kind="a problem" if is_wrong else kind,

@@ -48,7 +48,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class TextTable(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of texts under headers; the columns numbered in ``numeric`` are set to the right."""
 
     headers: tuple[str, ...]
@@ -78,7 +78,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
 
 
-Part: TypeAlias = Paragraph | Facts | Findings | Table | Picture | Bars | Drawn
+Part: TypeAlias = Paragraph | Facts | Findings | TextTable | Picture | Bars | Drawn
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from fedmon.report.document.model import (
     Part,
     Picture,
     Section,
-    Table,
+    TextTable,
     shown,
 )
 from fedmon.report.findings.case import Finding
@@ -104,7 +104,7 @@ def _part(part: Part, numbered: dict[int, int]) -> str:
             return f'<dl class="bars">{rows}</dl>\n'
         case Findings():
             return f'<ul class="findings">{"".join(map(_finding, part.findings))}</ul>\n'
-        case Table():
+        case TextTable():
             return _table(part)
         case Picture():
             data = base64.b64encode(part.png()).decode()
@@ -138,7 +138,7 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _table(table: Table) -> str:
+def _table(table: TextTable) -> str:
     def cells(tag: str, texts: tuple[str, ...]) -> str:
         return "".join(
             f"<{tag}{NUMERIC if at in table.numeric else ''}>{_text(text)}</{tag}>" for at, text in enumerate(texts)

@@ -20,7 +20,7 @@ from fedmon.report.document.model import (
     Paragraph,
     Part,
     Section,
-    Table,
+    TextTable,
     shown,
 )
 from fedmon.report.findings.case import Finding, Severity
@@ -163,7 +163,7 @@ def _part(page: Page, part: Part) -> None:
         case Findings():
             for finding in part.findings:
                 _finding(page, finding)
-        case Table():
+        case TextTable():
             _table(page, part)
         case Drawn() if not part.title:
             _charts(page, part)
@@ -243,7 +243,7 @@ def _charts(page: Page, part: Drawn) -> None:
         page.set_xy(page.l_margin, top + height + 1)
 
 
-def _table(page: Page, table: Table) -> None:
+def _table(page: Page, table: TextTable) -> None:
     """Draw a table with its headers again on each page."""
     if table.title:
         page.need(30)
@@ -264,7 +264,7 @@ def _table(page: Page, table: Table) -> None:
     page.ln(2)
 
 
-def _widths(page: Page, table: Table) -> list[float]:
+def _widths(page: Page, table: TextTable) -> list[float]:
     """Give each column the width it needs, and at most a fair share to the widest ones."""
     wanted: list[float] = []
     for at, header in enumerate(table.headers):

@@ -12,9 +12,9 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, is_counter, metric_of
 from fedmon.common.text import duration, joined, moment, plural
-from fedmon.report.amounts import number
+from fedmon.report.amounts import significant
 from fedmon.report.document import summary
-from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, Table, shown
+from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, TextTable, shown
 from fedmon.report.document.summary import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
@@ -137,7 +137,7 @@ def missing(case: Case) -> list[tuple[float, float, str]]:
     return found
 
 
-def _filled(table: Table) -> tuple[Table, ...]:
+def _filled(table: TextTable) -> tuple[TextTable, ...]:
     return (table,) if table.rows else ()
 
 
@@ -192,7 +192,7 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
         parts.append(absent)
     parts += [table for table in (_holes(case), _marks(case)) if table.rows]
     parts.append(
-        Table(
+        TextTable(
             title="How each finding was computed",
             headers=("Finding", "Computed from"),
             rows=tuple((one.title, shown(one.how)) for one in findings if one.how),
@@ -204,20 +204,20 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     streams = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
     intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
-    asked = {number(float(value)) for node in case.nodes
+    asked = {significant(float(value)) for node in case.nodes
              if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip
     tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
     rows: list[tuple[str, str]] = [("Measured by", f"fedmon {', '.join(sorted(tools)) or 'of unknown version'}")]
     rows += [("Written by", f"fedmon {__version__}"), ("Samples", f"{sum(one.samples for one in streams)}")]
     if intervals:
-        low, high = number(intervals[0]), number(intervals[-1])
+        low, high = significant(intervals[0]), significant(intervals[-1])
         rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
     if asked:
         rows.append(("Asked for", f"every {' or '.join(sorted(asked))} s"))
     return tuple((name, shown(text)) for name, text in rows)
 
 
-def _absent(case: Case) -> Table:
+def _absent(case: Case) -> TextTable:
     """Return the metrics that were not measured, by reason."""
     by_reason: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for node in case.nodes:
@@ -230,11 +230,11 @@ def _absent(case: Case) -> Table:
         (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else joined(list(nodes), most=4))
         for reason, (metrics, nodes) in by_reason.items()
     ]
-    return Table(title="Not measured, by reason", headers=("Reason", "Metrics", "Nodes"),
-                 rows=tuple(rows[:_MOST_ROWS]))  # fmt: skip
+    return TextTable(title="Not measured, by reason", headers=("Reason", "Metrics", "Nodes"),
+                     rows=tuple(rows[:_MOST_ROWS]))  # fmt: skip
 
 
-def _holes(case: Case) -> Table:
+def _holes(case: Case) -> TextTable:
     rows = [
         (hole.seconds, (shown(node.name, 60), stream.stream, moment(hole.after_t), duration(hole.seconds),
                         str(hole.missing or "-")))
@@ -243,23 +243,23 @@ def _holes(case: Case) -> Table:
         for hole in stream.holes
     ]  # fmt: skip
     rows.sort(key=lambda row: -row[0])
-    return Table(title="Gaps, the longest first", headers=("Node", "Stream", "From", "Length", "Samples missing"),
-                 rows=tuple(row for _, row in rows[:20]), numeric=frozenset({3, 4}))  # fmt: skip
+    return TextTable(title="Gaps, the longest first", headers=("Node", "Stream", "From", "Length", "Samples missing"),
+                     rows=tuple(row for _, row in rows[:20]), numeric=frozenset({3, 4}))  # fmt: skip
 
 
-def _marks(case: Case) -> Table:
+def _marks(case: Case) -> TextTable:
     names = {node.host.node_id: node.name for node in case.nodes}
     rows = [(moment(mark.t), shown(names.get(mark.node_id, mark.node_id), 60), shown(mark.text, 240))
             for mark in case.marks]  # fmt: skip
     title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {plural(len(rows), 'event')}"
-    return Table(title=title, headers=("Time", "Node", "Event"), rows=tuple(rows[:_MOST_ROWS]))
+    return TextTable(title=title, headers=("Time", "Node", "Event"), rows=tuple(rows[:_MOST_ROWS]))
 
 
 def _metrics(names: list[str]) -> str:
     return joined([shown(name, 80) for name in names], most=6)
 
 
-def value_table(case: Case) -> tuple[Table, int]:
+def value_table(case: Case) -> tuple[TextTable, int]:
     """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
 
     Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named.
@@ -288,7 +288,8 @@ def value_table(case: Case) -> tuple[Table, int]:
     many = len(case.nodes) > 1
     headers = ("Series", "Mean", "Lowest", "Highest", "Sum or last", *(("Most on",) if many else ()))
     rows = [_row(name, found[name], many=many) for name in names[:MOST_SERIES]]
-    return Table(headers=headers, rows=tuple(rows), numeric=frozenset({1, 2, 3, 4})), max(0, len(names) - MOST_SERIES)
+    table = TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({1, 2, 3, 4}))
+    return table, max(0, len(names) - MOST_SERIES)
 
 
 def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
@@ -316,7 +317,7 @@ def _mean(total: SeriesTotal) -> float | None:
     return total.per_second if is_counter(total.series) else total.mean
 
 
-def user_table(case: Case) -> Table:
+def user_table(case: Case) -> TextTable:
     """Return one row for each node and value that a program reported, the jobs of one training together."""
     found: dict[tuple[str, str], list[tuple[SeriesTotal, SeriesTotal | None]]] = {}
     for node in case.nodes:
@@ -333,13 +334,13 @@ def user_table(case: Case) -> Table:
                 shown(name, 60),
                 shown(where, 60),
                 str(sum(total.values for total, _ in totals)),
-                number(first.first, 4),
-                number(last[0].last, 4),
-                number(min(total.low for total, _ in totals), 4),
-                number(max(total.high for total, _ in totals), 4),
-                number(step.last) if step is not None else MISSING,
+                significant(first.first, 4),
+                significant(last[0].last, 4),
+                significant(min(total.low for total, _ in totals), 4),
+                significant(max(total.high for total, _ in totals), 4),
+                significant(step.last) if step is not None else MISSING,
                 f"{moment(first.first_t)}, {duration(last[0].last_t - first.first_t)}",
             )
         )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
-    return Table(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
+    return TextTable(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))

@@ -1,4 +1,4 @@
-"""The subject of a report: names and values, and the tables of nodes, of their hardware, and of the jobs on them."""
+"""The facts of a report: names and values, and the tables of nodes, of their hardware, and of the jobs on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, percent, plural, size
-from fedmon.report.amounts import number
-from fedmon.report.document.model import WORDS, Bars, Facts, Table, shown
+from fedmon.report.amounts import significant
+from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.findings.completeness import gap_share, main_stream
 from fedmon.report.findings.cpu import BUSY, cpu_use
@@ -24,7 +24,7 @@ from fedmon.report.source import JOB
 _MOST_ROWS = 200
 
 
-def node_table(case: Case) -> Table:
+def node_table(case: Case) -> TextTable:
     """Return one row for each node, with the columns of which some node knows something."""
     columns = _COLUMNS_OF_A_JOB if case.job is not None else _COLUMNS
     cells = {title: [ask(case, node) for node in case.nodes[:_MOST_ROWS]] for title, ask in columns.items()}
@@ -32,12 +32,12 @@ def node_table(case: Case) -> Table:
     shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in case.nodes]
     rows = [(shown(node.name + shared[at], 120), *(cells[title][at] for title in kept))
             for at, node in enumerate(case.nodes[:_MOST_ROWS])]  # fmt: skip
-    return Table(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
+    return TextTable(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
 
 
 def _cpus_busy(_case: Case, node: Node) -> str:
     use = cpu_use(node)
-    return f"{number(use.busy)} of {number(use.cpus)}" if use is not None else MISSING
+    return f"{significant(use.busy)} of {significant(use.cpus)}" if use is not None else MISSING
 
 
 def _efficiency(_case: Case, node: Node) -> str:
@@ -80,7 +80,7 @@ def _energy(case: Case, node: Node) -> str:
     joules = job_joules(node) if case.job is not None else None
     if case.job is None and (total := node.one(NODE_JOULES)) is not None and total.grown_s > 0:
         joules = total.increase
-    return f"{number(joules / 3600)} Wh" if joules is not None else MISSING
+    return f"{significant(joules / 3600)} Wh" if joules is not None else MISSING
 
 
 def _samples(case: Case, node: Node) -> str:
@@ -119,7 +119,7 @@ _COLUMNS: Mapping[str, Ask] = {
 }
 
 
-def job_table(case: Case) -> Table:
+def job_table(case: Case) -> TextTable:
     """Return one row for each job of each node of a recording that is about nodes."""
     rows: list[tuple[str, ...]] = []
     for node in case.nodes:
@@ -142,17 +142,17 @@ def job_table(case: Case) -> Table:
                 )
             )
     headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
-    return Table(headers=headers, rows=tuple(rows[:_MOST_ROWS]), numeric=frozenset({5, 6, 7}))
+    return TextTable(headers=headers, rows=tuple(rows[:_MOST_ROWS]), numeric=frozenset({5, 6, 7}))
 
 
-def hardware_table(case: Case) -> Table:
+def hardware_table(case: Case) -> TextTable:
     """Return the hardware of the nodes, one row for equal ones."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in case.nodes:
         alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
     rows = tuple((joined(names, most=8, last=", "), *parts) for parts, names in alike.items())
     headers = ("Nodes", "Processors", "Memory", "GPUs", "Network", "Disks", "System")
-    return Table(headers=headers, rows=rows)
+    return TextTable(headers=headers, rows=rows)
 
 
 def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def _size(value: object) -> str:
 
 
 def _speed(value: object) -> str:
-    return f"{number(float(value) * 8 / 1e9)} Gbit/s" if isinstance(value, int | float) and value else ""
+    return f"{significant(float(value) * 8 / 1e9)} Gbit/s" if isinstance(value, int | float) and value else ""
 
 
 _BAR = 24
@@ -323,7 +323,7 @@ def bars(findings: Sequence[Finding]) -> Bars:
 def _used(finding: Finding) -> str:
     """Return a part and its whole as text, if both are known."""
     for used, asked, say in (
-        ("cpus_busy", "cpus", number),
+        ("cpus_busy", "cpus", significant),
         ("peak_bytes", "limit_bytes", size),
         ("elapsed_seconds", "limit_seconds", duration),
     ):

@@ -16,7 +16,10 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Format", "Table", "format_of", "write", "write_counted", "write_text"]
+__all__ = ["FORMATS", "VIEW", "Format", "Table", "format_of", "write", "write_counted", "write_text"]
+
+VIEW = "fedmon.view"
+"""The key of a schema's metadata which says that columns are not called after series."""
 
 
 class Table(Protocol):

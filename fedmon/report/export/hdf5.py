@@ -88,7 +88,7 @@ def _add(table: Table, file: h5py.File, name: str, *, path: Path, replace: bool,
     if old is not None and not replace and list(old.attrs.get("columns", ())) != attribute_texts(table.schema.names):
         raise _conflict(path, name)
     group = file.create_group(_NEW, track_order=True)
-    columns = Group(group, table.schema)
+    columns = TableGroup(group, table.schema)
     for batch in table.batches():
         columns.add(batch)
         on_rows(batch.num_rows)
@@ -142,7 +142,7 @@ _UNITS = "microseconds since 1970-01-01T00:00:00Z"
 Values = NDArray[Any]
 
 
-class Group:
+class TableGroup:
     """Fills a group with a table; for one thread.
 
     Beside a dataset for each column the group has the parts of a frame in the layout "fixed" of `pandas.read_hdf`: a

@@ -17,7 +17,7 @@ import numpy as np
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
-from fedmon.report.export import Table
+from fedmon.report.export import VIEW, Table
 from fedmon.report.export.files import ColumnSpool
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
 Words: TypeAlias = tuple[tuple[str, str], ...]
-_VIEW = b"fedmon.view"
-"""The key of a schema's metadata with the names of columns as words, in any form."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +60,7 @@ class MeasuredColumns:
         self.time = times[0]
         self.words = [number for number, field in enumerate(schema) if pa.types.is_string(field.type)]
         self._names = [_OTHER.sub("_", schema.names[number]).strip("_").lower() for number in self.words]
-        is_view = _VIEW in (schema.metadata or {})
+        is_view = VIEW.encode() in (schema.metadata or {})
         self.numbers = [
             _number(number, schema.names[number], is_view=is_view)
             for number, field in enumerate(schema)

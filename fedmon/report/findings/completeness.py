@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 
 from fedmon.common.text import duration, joined, moment, percent, plural
-from fedmon.report.amounts import number
+from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.totals import StreamTotal
@@ -196,9 +196,9 @@ def clocks_apart(case: Case) -> Finding | None:
     apart = offsets[last] - offsets[first] if len(offsets) > 1 else abs(offsets[first])
     if apart < limits.CLOCKS_APART:
         return None
-    text = f"The clock of {first} is {number(apart)} s off"
+    text = f"The clock of {first} is {significant(apart)} s off"
     if len(offsets) > 1:
-        text = f"The clocks of {first} and {last} are {number(apart)} s apart"
+        text = f"The clocks of {first} and {last} are {significant(apart)} s apart"
     return Finding(
         name="clocks-apart",
         severity=Severity.WARNING,
@@ -221,7 +221,7 @@ def clock_set(case: Case) -> Finding | None:
         if steps:
             step = max(steps, key=lambda one: abs(one.by_s))
             way = "forward" if step.by_s > 0 else "back"
-            found[node.name] = f"{node.name} by {number(abs(step.by_s))} s {way} before {moment(step.t)}"
+            found[node.name] = f"{node.name} by {significant(abs(step.by_s))} s {way} before {moment(step.t)}"
             largest = max(largest, abs(step.by_s))
     if not found:
         return None

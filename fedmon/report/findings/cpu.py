@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.text import duration, joined, percent, plural
-from fedmon.report.amounts import number
+from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unequal, unix, unknown
 from fedmon.report.findings.stalls import pressure_shares
@@ -80,14 +80,14 @@ def cpu_efficiency(case: Case) -> Finding | None:
     whose = "of the machine" if is_of_machine else "that it was given"
     text = (
         f"The job used {duration(used_s)} of CPU time in {duration(elapsed_s)} {where}: {percent(ratio)} of the"
-        f" {f'{number(cpus)} CPUs' if cpus != 1 else 'one CPU'} {whose}."
+        f" {f'{significant(cpus)} CPUs' if cpus != 1 else 'one CPU'} {whose}."
     )
     if cpus != 1:
-        idle = f" and {number(cpus - busy)} idle" if busy < cpus else ""
-        text += f" On average {number(busy)} of them were busy{idle}."
+        idle = f" and {significant(cpus - busy)} idle" if busy < cpus else ""
+        text += f" On average {significant(busy)} of them were busy{idle}."
     peaks = [peak.high for node in case.nodes if (peak := node.one(_MOST_BUSY)) is not None]
     if peaks and sum(peaks) > busy + _ROUNDING:
-        text += f" At most {number(sum(peaks))} were busy at once." if cpus != 1 else ""
+        text += f" At most {significant(sum(peaks))} were busy at once." if cpus != 1 else ""
     text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
     severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
                                is_of_machine=is_of_machine)  # fmt: skip
@@ -135,7 +135,8 @@ def _levels(node: Node) -> str:
     median, often = busy.quantile(0.5) or 0.0, busy.quantile(0.95) or 0.0
     if often - median <= max(_ROUNDING, 0.1 * median):
         return ""
-    return f" Half of the time it was at most {number(median)}, and for a twentieth of it more than {number(often)}."
+    most, rarely = significant(median), significant(often)
+    return f" Half of the time it was at most {most}, and for a twentieth of it more than {rarely}."
 
 
 def _starved(node: Node, ratio: float) -> float | None:
@@ -290,8 +291,8 @@ def imbalance(case: Case) -> Finding | None:
         text = f"{text[:-1]}: the mean of their busy CPUs is {percent(ratio)} below the busiest."
     elif is_unequal:
         text = (
-            f"The {len(case.nodes)} nodes of the job were loaded unequally: {number(busy[most])} CPUs busy on {most},"
-            f" {number(busy[least])} on {least}."
+            f"The {len(case.nodes)} nodes of the job were loaded unequally: {significant(busy[most])} CPUs busy on "
+            f"{most}, {significant(busy[least])} on {least}."
         )
     return Finding(
         name="imbalance",

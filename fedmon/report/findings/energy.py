@@ -7,7 +7,7 @@ from typing import Any
 
 from fedmon.common.text import joined, percent
 from fedmon.report.amounts import energy as amount_of
-from fedmon.report.amounts import mass, number
+from fedmon.report.amounts import mass, significant
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
 from fedmon.report.totals import SeriesTotal
 
@@ -46,7 +46,7 @@ def energy(case: Case) -> Finding | None:
         return unknown(case.nodes, "energy", "Energy", JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES)
     counters = [total for node in case.nodes if (total := node.one(metric)) is not None]
     joules, drawn, seconds = sum(amounts.values()), sum(machines.values()), max(total.grown_s for total in counters)
-    power = f", {number((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
+    power = f", {significant((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
     methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
     source = joined([_METHODS.get(method, method) for method in sorted(methods)])
     if amounts is jobs:
@@ -118,6 +118,6 @@ def factor_text(factor: Any) -> str:
     if not isinstance(factor, dict) or not isinstance(factor.get("gco2e_per_kwh"), int | float):
         return "a factor that was not recorded"
     pue = factor.get("pue")
-    overhead = f" x PUE {number(float(pue))}" if isinstance(pue, int | float) and pue != 1 else ""
+    overhead = f" x PUE {significant(float(pue))}" if isinstance(pue, int | float) and pue != 1 else ""
     origin = ", ".join(str(factor[part]) for part in ("region", "name", "date", "source") if factor.get(part))
-    return f"{number(float(factor['gco2e_per_kwh']))} g/kWh{overhead} ({origin})"
+    return f"{significant(float(factor['gco2e_per_kwh']))} g/kWh{overhead} ({origin})"

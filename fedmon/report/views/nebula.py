@@ -10,21 +10,20 @@ import numpy as np
 from fedmon.common.metrics import nebula_tags as tags
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.blocks import Floats
-from fedmon.report.export import Table
+from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
 from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
-    VIEW,
-    Column,
     Computed,
     Counted,
     Growth,
     Instants,
     Names,
-    Quantity,
-    Section,
     Sum,
+    ViewColumn,
+    ViewQuantity,
+    ViewSection,
     ViewTable,
     section,
     survey,
@@ -50,7 +49,7 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
 
     ``generation`` is ``old`` for the tags of 2024. Raises NotFoundError when there is nothing of the job.
     """
-    sections: list[Section] = []
+    sections: list[ViewSection] = []
     for place in survey(source, job, metrics=_METRICS):
         at = place.instants(source)
         sections += section(place.host.name, place, _columns(at, generation), at)
@@ -59,10 +58,10 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
     return [*found, reported] if reported.rows else found
 
 
-def _columns(at: Instants, generation: str) -> Sequence[Column]:
+def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     sent, received, divisor = tags.VOLUMES[generation]
     warmest = _warmest(at)
-    found: list[tuple[str, Quantity]] = [
+    found: list[tuple[str, ViewQuantity]] = [
         (tags.CPU_GLOBAL, Sum(series=("host_cpu_busy_ratio",), times=100)),
         (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
         *([(tags.CPU_TEMPERATURE, Computed(host=warmest, compute=_highest))] if warmest else []),
@@ -85,10 +84,10 @@ def _columns(at: Instants, generation: str) -> Sequence[Column]:
         ),
         *_gpus(at),
     ]
-    return [Column(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
+    return [ViewColumn(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
 
 
-def _gpus(at: Instants) -> Iterator[tuple[str, Quantity]]:
+def _gpus(at: Instants) -> Iterator[tuple[str, ViewQuantity]]:
     for gpu in gpus(at):
         tag = tags.gpu_tag(gpu)
 

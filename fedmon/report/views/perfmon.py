@@ -22,16 +22,16 @@ from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.export import Table
 from fedmon.report.source import Source
 from fedmon.report.views.view_table import (
-    Column,
     Computed,
     Counted,
     Growth,
     Instants,
     Names,
     Place,
-    Quantity,
-    Section,
     Sum,
+    ViewColumn,
+    ViewQuantity,
+    ViewSection,
     ViewTable,
     by_place,
     section,
@@ -113,7 +113,7 @@ def write_json(source: Source, folder: Path, job: str | None = None, *, name_job
 
 
 def _views(source: Source, places: Sequence[Place]) -> list[ViewTable]:
-    groups: dict[str, list[Section]] = {CPU_METRICS: [], PERF_METRICS: [], GPU_METRICS: []}
+    groups: dict[str, list[ViewSection]] = {CPU_METRICS: [], PERF_METRICS: [], GPU_METRICS: []}
     for place in places:
         at = place.instants(source)
         name = place.host.name
@@ -135,11 +135,11 @@ def _job(*names: str, times: float = 1.0) -> Sum:
     return Sum(series=names, times=times, is_of_job=True)
 
 
-def _column(key: str, header: str, quantity: Quantity, *, is_whole: bool = True) -> Column:
-    return Column(path=tuple(key.split(".")), header=header, quantity=quantity, is_whole=is_whole)
+def _column(key: str, header: str, quantity: ViewQuantity, *, is_whole: bool = True) -> ViewColumn:
+    return ViewColumn(path=tuple(key.split(".")), header=header, quantity=quantity, is_whole=is_whole)
 
 
-CPU: tuple[Column, ...] = (
+CPU: tuple[ViewColumn, ...] = (
     _column("cpu_time", "CPU time [s]", _job(*_CPU), is_whole=False),
     _column("cpu_times.user", "CPU time (user) [s]", _job(_CPU[0]), is_whole=False),
     _column("cpu_times.system", "CPU time (system) [s]", _job(_CPU[1]), is_whole=False),
@@ -167,7 +167,7 @@ CPU: tuple[Column, ...] = (
         is_whole=False,
     ),
     *(
-        Column(
+        ViewColumn(
             path=("memory_bw",),
             header="Memory (read) bandwidth [MiB/s]",
             quantity=Growth(
@@ -209,16 +209,16 @@ CPU: tuple[Column, ...] = (
 """The group ``cpu_metrics``, without energy."""
 
 
-def cpu_columns(at: Instants) -> Sequence[Column]:
+def cpu_columns(at: Instants) -> Sequence[ViewColumn]:
     """Return the columns of ``cpu_metrics`` for one place, with the zones of energy that it has."""
     return (*CPU, *_rapl(at))
 
 
-def _rapl(at: Instants) -> Iterator[Column]:
+def _rapl(at: Instants) -> Iterator[ViewColumn]:
     for name in at.host:
         if metric_name(name) == _RAPL:
             zone = rapl_key(split_series(name)[1].get("zone", ""))
-            yield Column(
+            yield ViewColumn(
                 path=("rapl_powercap", zone),
                 header=f"RAPL {zone.replace('-', ' ')} [uJ]",
                 quantity=Counted(metric=name, times=1e6),
@@ -231,7 +231,7 @@ def rapl_key(zone: str) -> str:
     return f"{inside[2]}-{inside[1]}" if inside else zone
 
 
-def gpu_columns(gpu: str) -> tuple[Column, ...]:
+def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:
     """Return the columns of ``nv_gpu_metrics`` for one GPU, by its number."""
 
     def of(metric: str, *, times: float = 1.0, job: bool = False, **labels: str) -> Sum:
@@ -317,10 +317,10 @@ DERIVED: tuple[tuple[str, str, str, str, float], ...] = (
 """Group, key, header, our series and factor of derived values."""
 
 
-def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[Column]:
+def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[ViewColumn]:
     """Return the events of a place's job, or of the machine where there is no job, by group, and derived values."""
     columns = [
-        Column(
+        ViewColumn(
             path=(group, event),
             header=event,
             quantity=Growth(series=(name,), clock=COUNTED_SECONDS, is_of_job=is_of_job),
@@ -328,7 +328,7 @@ def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[Column]:
         for (group, event), name in _events(at.job if is_of_job else at.host).items()
     ]
     columns += [
-        Column(
+        ViewColumn(
             path=(group, key),
             header=header,
             quantity=Sum(series=(name,), times=times, is_of_job=is_of_job),
@@ -340,7 +340,7 @@ def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[Column]:
     return sorted(columns, key=lambda column: order.index(column.path[0]))
 
 
-def _told_apart(sections: Sequence[Section]) -> list[Section]:
+def _told_apart(sections: Sequence[ViewSection]) -> list[ViewSection]:
     """Name the group in the headers of events that several groups count."""
     paths = {column.path for section in sections for column in section.columns}
     shared = {event for event, count in Counter(event for _, event in paths).items() if count > 1}
@@ -424,7 +424,7 @@ def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None)
     }
 
 
-def _host(section: Section, at: Instants) -> dict[str, Any]:
+def _host(section: ViewSection, at: Instants) -> dict[str, Any]:
     """Return the object of a host: its columns by their keys, each as JSON already, which takes the least memory."""
     tree: dict[str, Any] = {
         SECONDS: msgspec.Raw(msgspec.json.encode(np.floor(at.t).astype(np.int64).tolist())),

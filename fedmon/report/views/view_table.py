@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.blocks import Floats
+from fedmon.report.export import VIEW
 from fedmon.report.selection import ORIGIN, Layout, Span, SpanReader, find_job, known_jobs, natural, plan
 from fedmon.report.source import HOST, JOB, Host, Source
 
@@ -48,7 +49,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def instants(self, source: Source) -> Instants:
         """Read it all. Raises StorageError."""
-        reader = SpanReader(source.rows, self.layout, source.damage)
+        reader = SpanReader(source.readers, self.layout, source.damage)
         parts = [reader.read(span) for span in self.spans]
         t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
 
@@ -99,7 +100,7 @@ def _places(
             yield Place(host=host, job=job or called, layout=layout, spans=spans)
 
 
-class Quantity(Protocol):
+class ViewQuantity(Protocol):
     """A number that another tool reports."""
 
     def values(self, at: Instants) -> Floats | None:
@@ -201,13 +202,11 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         return grown
 
 
-VIEW = "fedmon.view"
-"""The key of a schema's metadata which says that columns are not called after series."""
 LABELS: Mapping[str, str] = {"system": "System", "partition": "Partition", "env": "Environment", "name": "Name"}
 """Columns of the owner's words for a run."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class ViewColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column: ``path`` are its keys in JSON, from the outermost, ``header`` its name in tables.
 
     In tables the value of JSON is multiplied by ``table_times``, for columns that had another unit there. ``is_whole``
@@ -216,12 +215,12 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...]
     header: str
-    quantity: Quantity
+    quantity: ViewQuantity
     table_times: float = 1.0
     is_whole: bool = True
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True):
+class ViewSection(msgspec.Struct, frozen=True, kw_only=True):
     """The ``rows`` of one host or pseudo host, called ``name``, with the columns that were measured there.
 
     ``interval_s`` is the usual distance of two samples.
@@ -229,7 +228,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     place: Place
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
     rows: int
     interval_s: float | None
 
@@ -241,18 +240,18 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
             yield missing if values is None else values
 
 
-def section(name: str, place: Place, columns: Sequence[Column], at: Instants) -> Iterator[Section]:
+def section(name: str, place: Place, columns: Sequence[ViewColumn], at: Instants) -> Iterator[ViewSection]:
     """Yield the section of a place if any column can be told of it; of several ways to tell one, the first."""
-    found: dict[tuple[str, ...], Column] = {}
+    found: dict[tuple[str, ...], ViewColumn] = {}
     for column in columns:
         if column.path not in found and column.quantity.values(at) is not None:
             found[column.path] = column
     if found:
-        yield Section(name=name, place=place, columns=tuple(found.values()), rows=len(at.t),
-                      interval_s=at.interval_s)  # fmt: skip
+        yield ViewSection(name=name, place=place, columns=tuple(found.values()), rows=len(at.t),
+                          interval_s=at.interval_s)  # fmt: skip
 
 
-def by_place(source: Source, sections: Sequence[Section]) -> Iterator[tuple[Section, Instants]]:
+def by_place(source: Source, sections: Sequence[ViewSection]) -> Iterator[tuple[ViewSection, Instants]]:
     """Return sections with the instants of their place, which are read once for neighbours."""
     for _, same in itertools.groupby(sections, key=lambda one: id(one.place)):
         first = next(same)
@@ -272,7 +271,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 class ViewTable:
     """A Table (see `fedmon.report.frames`) of sections, one after the other; within one, rows are by time."""
 
-    def __init__(self, name: str, names: Names, source: Source, sections: Sequence[Section]) -> None:
+    def __init__(self, name: str, names: Names, source: Source, sections: Sequence[ViewSection]) -> None:
         self.name = name
         self.sections = tuple(sections)
         self._names, self._source = names, source

@@ -28,7 +28,7 @@ from fedmon.experiment.check.plan import plan
 from fedmon.experiment.conditions import Metric, MetricCondition, StateCondition
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.report.diagram import Line, laid_out
+from fedmon.report.diagram import Edge, laid_out
 from tests.experiment.check.planned import after, experiment
 
 
@@ -151,8 +151,8 @@ def test_only_what_is_drawn_needs_the_extra() -> None:
 # --- the layout -------------------------------------------------------------------------------------------------------
 
 
-def lines(*pairs: tuple[int, int]) -> list[Line]:
-    return [Line(start=start, end=end, kind="", colour="") for start, end in pairs]
+def lines(*pairs: tuple[int, int]) -> list[Edge]:
+    return [Edge(start=start, end=end, kind="", colour="") for start, end in pairs]
 
 
 def test_each_box_has_a_place_of_its_own_below_those_that_lead_to_it() -> None:
