@@ -1,8 +1,12 @@
-"""The tags under which NEBULA's reporter logs a machine, and their units."""
+"""The tags under which NEBULA's reporter logs a machine, their units, and how they follow from our metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fedmon.common.metrics.series import metric_name, series, split_series
 
 MIB = 1024**2
 CPU_GLOBAL = "W-CPU/CPU global (%)"
@@ -25,9 +29,59 @@ WHOLE = ("Package id 0", "Tdie", "Tctl")
 """Sensors that stand for the whole processor. Source: Linux Documentation/hwmon/coretemp.rst and k10temp.rst."""
 
 
-def gpu_tag(number: int | str) -> str:
-    """Return the prefix of the tags of one GPU."""
-    return f"W-GPU/GPU{number}"
+class Formula(NamedTuple):
+    """How the value of a tag follows from those of ``names``, which are series, or from arrays of their values.
+
+    The reporter rounds it to so many ``digits``; None leaves it as it is read.
+    """
+
+    tag: str
+    names: tuple[str, ...]
+    compute: Callable[..., Any]
+    digits: int | None = None
+
+
+_WHOLE, _FREE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
+_DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
+MACHINE = (
+    Formula(CPU_GLOBAL, ("host_cpu_busy_ratio",), lambda busy: busy * 100, 1),
+    Formula(RAM_GLOBAL_PERCENT, (_WHOLE, _FREE), lambda whole, free: 100 * (whole - free) / whole, 1),
+    Formula(RAM_GLOBAL_MB, (_WHOLE, _FREE), lambda whole, free: (whole - free) / MIB, 3),
+    Formula(RAM_PROCESS_PERCENT, (_WHOLE, _RSS), lambda whole, rss: 100 * rss / whole, 3),
+    Formula(RAM_PROCESS_MB, (_RSS,), lambda rss: rss / MIB, 3),
+    # Of the space that users can fill, as df does.
+    Formula(DISK, _DISK, lambda size, free, room: 100 * (size - free) / (size - free + room), 1),
+)
+
+
+def gpu_formulas(gpu: str) -> tuple[Formula, ...]:
+    """Return the formulas of the tags of one GPU."""
+    tag, of = f"W-GPU/GPU{gpu}", functools.partial(series, gpu=gpu)
+    memory = of("gpu_memory_used_bytes"), of("gpu_memory_total_bytes")
+    return (
+        Formula(f"{tag} (%)", (of("gpu_utilization_ratio"),), lambda ratio: ratio * 100, 1),
+        Formula(f"{tag} temperature (°)", (of("gpu_temperature_celsius"),), lambda celsius: celsius),
+        Formula(f"{tag} memory (%)", memory, lambda used, whole: 100 * used / whole, 3),
+        Formula(f"{tag} power", (of("gpu_power_watts"),), lambda watts: watts),
+        Formula(f"{tag} clocks", (of("gpu_clock_hertz", clock="sm"),), lambda hertz: hertz * 1e-6, 3),
+        Formula(f"{tag} memory clocks", (of("gpu_clock_hertz", clock="memory"),), lambda hertz: hertz * 1e-6, 3),
+        Formula(f"{tag} fan speed", (of("gpu_fan_speed_ratio"),), lambda ratio: ratio * 100, 1),
+    )
+
+
+def processor_sensors(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the series whose highest value is the temperature of the processor; none where none is known as such."""
+    by_chip: dict[str, dict[str, str]] = {}
+    for name in names:
+        if metric_name(name) == "host_temperature_celsius":
+            labels = split_series(name)[1]
+            by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = name
+    for known in PROCESSORS:
+        for chip, sensors in by_chip.items():
+            if chip.startswith(known):
+                whole = [name for sensor, name in sensors.items() if sensor.startswith(WHOLE)]
+                return tuple(whole or sensors.values())
+    return ()
 
 
 def unit_of(tag: str) -> str:

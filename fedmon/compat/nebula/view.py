@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fedmon.common.metrics.nebula_tags import (
     CONNECTIONS,
-    CPU_GLOBAL,
     CPU_PROCESS,
     CPU_TEMPERATURE,
-    DISK,
-    MIB,
+    MACHINE,
     PACKETS_RECEIVED,
     PACKETS_SENT,
-    PROCESSORS,
-    RAM_GLOBAL_MB,
-    RAM_GLOBAL_PERCENT,
-    RAM_PROCESS_MB,
-    RAM_PROCESS_PERCENT,
     VOLUMES,
-    WHOLE,
-    gpu_tag,
+    Formula,
+    gpu_formulas,
+    processor_sensors,
     unit_of,
 )
 from fedmon.common.metrics.sample import rate
-from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.common.metrics.series import metric_name
 from fedmon.compat.nebula.settings import Generation
 
 CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
-RSS = "job_memory_rss_bytes"
-_TEMPERATURE = "host_temperature_celsius"
 _KINDS: Mapping[str, str] = {
     "host_network_transmit_bytes_total": "bytes_sent",
     "host_network_receive_bytes_total": "bytes_recv",
@@ -99,7 +92,8 @@ class Processes:
         if user is None or system is None:
             return None
         (spent, then), self._earlier = self._earlier or (user + system, mono), (user + system, mono)
-        return _times(rate(spent, user + system, mono - then), 100, 1)
+        share = rate(spent, user + system, mono - then)
+        return None if share is None else round(share * 100, 1)
 
 
 def resources(
@@ -111,77 +105,35 @@ def resources(
     generation: Generation,
 ) -> dict[str, float]:
     """Return the 13 values of a machine, without unknown ones."""
-    total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
-    used = total - available if total is not None and available is not None else None
-    rss = values.get(RSS)
-    size, free, room = (
-        values.get(series(f"host_filesystem_{what}_bytes", mountpoint="/")) for what in ("size", "free", "available")
-    )
-    found: dict[str, float | None] = {
-        CPU_GLOBAL: _times(values.get("host_cpu_busy_ratio"), 100, 1),
-        CPU_PROCESS: cpu_process,
-        CPU_TEMPERATURE: cpu_temperature(values),
-        RAM_GLOBAL_PERCENT: _share(used, total, 1),
-        RAM_GLOBAL_MB: _times(used, 1 / MIB, 3),
-        RAM_PROCESS_PERCENT: _share(rss, total, 3),
-        RAM_PROCESS_MB: _times(rss, 1 / MIB, 3),
-        CONNECTIONS: connections,
-    }
-    if size is not None and free is not None and room is not None:  # of the space that users can fill, as df does
-        found[DISK] = _share(size - free, size - free + room, 1)
+    others = {CPU_PROCESS: cpu_process, CPU_TEMPERATURE: cpu_temperature(values), CONNECTIONS: connections}
+    found = _computed(MACHINE, values) | {tag: value for tag, value in others.items() if value is not None}
     if not traffic.is_first:
         sent, received, divisor = VOLUMES[generation]
         volume = {sent: traffic.total["bytes_sent"], received: traffic.total["bytes_recv"]}
         found |= volume if divisor == 1 else {tag: round(size / divisor, 3) for tag, size in volume.items()}
         found |= {PACKETS_SENT: traffic.total["packets_sent"], PACKETS_RECEIVED: traffic.total["packets_recv"]}
-    return _known(found)
+    return found
 
 
 def gpus(values: Mapping[str, float | None]) -> Iterator[dict[str, float]]:
     """Yield up to 7 values of each GPU, in the order of their numbers."""
     for number in sorted({int(match[1]) for match in map(_GPU.match, values) if match}):
-
-        def of(name: str, number: int = number, **labels: str) -> float | None:
-            return values.get(series(name, gpu=str(number), **labels))
-
-        tag = gpu_tag(number)
-        found = _known(
-            {
-                f"{tag} (%)": _times(of("gpu_utilization_ratio"), 100, 1),
-                f"{tag} temperature (°)": of("gpu_temperature_celsius"),
-                f"{tag} memory (%)": _share(of("gpu_memory_used_bytes"), of("gpu_memory_total_bytes"), 3),
-                f"{tag} power": of("gpu_power_watts"),
-                f"{tag} clocks": _times(of("gpu_clock_hertz", clock="sm"), 1e-6, 3),
-                f"{tag} memory clocks": _times(of("gpu_clock_hertz", clock="memory"), 1e-6, 3),
-                f"{tag} fan speed": _times(of("gpu_fan_speed_ratio"), 100, 1),
-            }
-        )
-        if found:
+        if found := _computed(gpu_formulas(str(number)), values):
             yield found
 
 
 def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
     """Return the temperature of the processor: that of the whole, else of its warmest part."""
-    by_chip: dict[str, dict[str, float]] = {}
-    for key, value in values.items():
-        if value is not None and metric_name(key) == _TEMPERATURE:
-            labels = split_series(key)[1]
-            by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = value
-    for known in PROCESSORS:
-        for chip, sensors in by_chip.items():
-            if chip.startswith(known):
-                whole = [value for name, value in sensors.items() if name.startswith(WHOLE)]
-                return max(whole or sensors.values())
-    return None
+    known = {name: value for name, value in values.items() if value is not None}
+    return max((known[name] for name in processor_sensors(known)), default=None)
 
 
-def _times(value: float | None, factor: float, digits: int) -> float | None:
-    return None if value is None else round(value * factor, digits)
-
-
-def _share(part: float | None, whole: float | None, digits: int) -> float | None:
-    return None if part is None or not whole else round(100 * part / whole, digits)
-
-
-def _known(found: Mapping[str, float | None]) -> dict[str, float]:
-    return {tag: value for tag, value in found.items() if value is not None}
+def _computed(formulas: Iterable[Formula], values: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the value of each tag of which all series are known."""
+    found: dict[str, float] = {}
+    for tag, names, compute, digits in formulas:
+        known = [value for name in names if (value := values.get(name)) is not None]
+        if len(known) == len(names):
+            with contextlib.suppress(ZeroDivisionError):
+                found[tag] = compute(*known) if digits is None else round(compute(*known), digits)
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics import nebula_tags as tags
-from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.common.metrics.series import split_series
 from fedmon.report.blocks import Floats
 from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
@@ -20,7 +20,6 @@ from fedmon.report.views.view_table import (
     Growth,
     Instants,
     Names,
-    Sum,
     ViewColumn,
     ViewQuantity,
     ViewSection,
@@ -36,12 +35,9 @@ _VALUE = "user_value"
 
 NAMES = Names(host="host", time="time", job="job")
 
-_TEMPERATURE = "host_temperature_celsius"
-_TOTAL, _AVAILABLE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
 _CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
-_DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
-_METRICS = (_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio", "host_network_*", "host_filesystem_*",
-            "gpu_*")  # fmt: skip
+_METRICS = ("host_temperature_celsius", "host_memory_total_bytes", "host_memory_available_bytes", *_CPU,
+            "job_memory_rss_bytes", "host_cpu_busy_ratio", "host_network_*", "host_filesystem_*", "gpu_*")  # fmt: skip
 
 
 def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0") -> list[Table]:
@@ -60,19 +56,13 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
 
 def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     sent, received, divisor = tags.VOLUMES[generation]
-    warmest = _warmest(at)
+    sensors = tags.processor_sensors(at.host)
+    cpu, *others = map(_computed, tags.MACHINE)
     found: list[tuple[str, ViewQuantity]] = [
-        (tags.CPU_GLOBAL, Sum(series=("host_cpu_busy_ratio",), times=100)),
+        cpu,
         (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
-        *([(tags.CPU_TEMPERATURE, Computed(host=warmest, compute=_highest))] if warmest else []),
-        (
-            tags.RAM_GLOBAL_PERCENT,
-            Computed(host=(_TOTAL, _AVAILABLE), compute=lambda all_, free: 100 - 100 * free / all_),
-        ),
-        (tags.RAM_GLOBAL_MB, Computed(host=(_TOTAL, _AVAILABLE), compute=lambda all_, free: (all_ - free) / tags.MIB)),
-        (tags.RAM_PROCESS_PERCENT, Computed(host=(_TOTAL,), job=(_RSS,), compute=lambda all_, rss: 100 * rss / all_)),
-        (tags.RAM_PROCESS_MB, Sum(series=(_RSS,), times=1 / tags.MIB, is_of_job=True)),
-        (tags.DISK, Computed(host=_DISK, compute=_used)),
+        *([(tags.CPU_TEMPERATURE, Computed(host=sensors, compute=_highest))] if sensors else []),
+        *others,
         *(
             (tag, Counted(metric=f"host_network_{way}_total", times=1 / per, from_zero=True))
             for tag, way, per in (
@@ -82,51 +72,20 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
                 (tags.PACKETS_RECEIVED, "receive_packets", 1),
             )
         ),
-        *_gpus(at),
+        *(_computed(formula) for gpu in gpus(at) for formula in tags.gpu_formulas(gpu)),
     ]
     return [ViewColumn(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
 
 
-def _gpus(at: Instants) -> Iterator[tuple[str, ViewQuantity]]:
-    for gpu in gpus(at):
-        tag = tags.gpu_tag(gpu)
-
-        def of(metric: str, times: float = 1.0, gpu: str = gpu, **labels: str) -> Sum:
-            return Sum(series=(series(metric, gpu=gpu, **labels),), times=times)
-
-        memory = tuple(series(f"gpu_memory_{what}_bytes", gpu=gpu) for what in ("used", "total"))
-        yield f"{tag} (%)", of("gpu_utilization_ratio", 100)
-        yield f"{tag} temperature (°)", of("gpu_temperature_celsius")
-        yield f"{tag} memory (%)", Computed(host=memory, compute=lambda used, total: 100 * used / total)
-        yield f"{tag} power", of("gpu_power_watts")
-        yield f"{tag} clocks", of("gpu_clock_hertz", 1e-6, clock="sm")
-        yield f"{tag} memory clocks", of("gpu_clock_hertz", 1e-6, clock="memory")
-        yield f"{tag} fan speed", of("gpu_fan_speed_ratio", 100)
-
-
-def _warmest(at: Instants) -> tuple[str, ...]:
-    """Return the sensors whose highest value is the temperature of the processor; none where none is known as such."""
-    by_chip: dict[str, dict[str, str]] = {}
-    for name in at.host:
-        if metric_name(name) == _TEMPERATURE:
-            labels = split_series(name)[1]
-            by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = name
-    for known in tags.PROCESSORS:
-        for chip, sensors in by_chip.items():
-            if chip.startswith(known):
-                whole = [name for sensor, name in sensors.items() if sensor.startswith(tags.WHOLE)]
-                return tuple(whole or sensors.values())
-    return ()
+def _computed(formula: tags.Formula) -> tuple[str, ViewQuantity]:
+    of_job = tuple(name for name in formula.names if name.startswith("job_"))
+    host = tuple(name for name in formula.names if name not in of_job)
+    return formula.tag, Computed(host=host, job=of_job, compute=formula.compute)
 
 
 def _highest(*sensors: Floats) -> Floats:
     highest: Floats = np.fmax.reduce(sensors)
     return highest
-
-
-def _used(size: Floats, free: Floats, available: Floats) -> Floats:
-    """Return how full the usable part of a file system is, as df does."""
-    return 100 * (size - free) / (size - free + available)
 
 
 class UserTable:
