@@ -155,7 +155,9 @@ class Source(Closing):
                     document[name] = document[name] | value
                 elif value not in (None, "", [], {}):
                     document[name] = value
-        names = Counter(name for document in known.values() if isinstance(name := document.get("hostname"), str))
+        names = Counter(
+            hostname for document in known.values() if isinstance(hostname := document.get("hostname"), str)
+        )
         hosts: list[Host] = []
         for node_id in sorted(boots):
             document = known.get(node_id, {})

@@ -30,7 +30,7 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
+from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, TextTable
 from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
 
@@ -257,15 +257,15 @@ def _sections(found: RunReport) -> list[Section]:
     return [Section(title=title, parts=tuple(parts)) for title, parts in sections.items() if parts]
 
 
-def _rows(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: int = 99) -> list[Table]:
+def _rows(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: int = 99) -> list[TextTable]:
     """Return a table without its empty columns, none without rows; columns from ``numeric`` on are numbers."""
     kept = [at for at, _ in enumerate(headers) if any(row[at] for row in rows)]
     right = frozenset(place for place, at in enumerate(kept) if at >= numeric)
     shown = tuple(tuple(row[at] for at in kept) for row in rows)
-    return [Table(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right)] if kept else []
+    return [TextTable(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right)] if kept else []
 
 
-def _series(series: Sequence[Series], names: Mapping[int, str]) -> list[Table]:
+def _series(series: Sequence[Series], names: Mapping[int, str]) -> list[TextTable]:
     is_single = all(one.count == 1 for one in series)
     headers = ["value"] if is_single else ["values", "first", "last", "lowest", "highest"]
     rows = []
@@ -282,7 +282,7 @@ def _text(section: Section) -> str:
     lines = [section.title, "-" * min(width, len(section.title))]
     for part in section.parts:
         match part:
-            case Table():
+            case TextTable():
                 lines.append(table(part.headers, part.rows, width=width))
                 continue
             case Paragraph():
