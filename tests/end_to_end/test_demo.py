@@ -396,10 +396,10 @@ def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
         os.execve(sys.executable, [sys.executable, "-m", "fedmon", "demo"], plain_environment())
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         seen = b""
-        while b"[1/10]" not in seen:
+        while b"[2/10]" not in seen:  # until every node is online
             seen += screen.read(1)
         processes = psutil.Process(child).children(recursive=True)
-        nodes = [line for process in psutil.Process(child).children() if "node" in (line := process.cmdline())]
+        nodes = [line for process in psutil.Process(child).children() if "--dir" in (line := process.cmdline())]
         folders = {Path(line[line.index("--dir") + 1]).parent for line in nodes}
     os.kill(child, signal.SIGHUP)  # as a shell does that the terminal is closed for, too
     _, status = os.waitpid(child, 0)
