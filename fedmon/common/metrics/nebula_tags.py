@@ -29,10 +29,10 @@ WHOLE = ("Package id 0", "Tdie", "Tctl")
 """Sensors that stand for the whole processor. Source: Linux Documentation/hwmon/coretemp.rst and k10temp.rst."""
 
 
-class Formula(NamedTuple):
-    """How the value of a tag follows from those of ``names``, which are series, or from arrays of their values.
+class TagFormula(NamedTuple):
+    """How a tag follows from the series ``names``; ``compute`` takes their values, or arrays of these.
 
-    The reporter rounds it to so many ``digits``; None leaves it as it is read.
+    The reporter rounds it to ``digits`` decimals; None leaves it as it is read.
     """
 
     tag: str
@@ -44,28 +44,28 @@ class Formula(NamedTuple):
 _WHOLE, _FREE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
 _DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
 MACHINE = (
-    Formula(CPU_GLOBAL, ("host_cpu_busy_ratio",), lambda busy: busy * 100, 1),
-    Formula(RAM_GLOBAL_PERCENT, (_WHOLE, _FREE), lambda whole, free: 100 * (whole - free) / whole, 1),
-    Formula(RAM_GLOBAL_MB, (_WHOLE, _FREE), lambda whole, free: (whole - free) / MIB, 3),
-    Formula(RAM_PROCESS_PERCENT, (_WHOLE, _RSS), lambda whole, rss: 100 * rss / whole, 3),
-    Formula(RAM_PROCESS_MB, (_RSS,), lambda rss: rss / MIB, 3),
+    TagFormula(CPU_GLOBAL, ("host_cpu_busy_ratio",), lambda busy: busy * 100, 1),
+    TagFormula(RAM_GLOBAL_PERCENT, (_WHOLE, _FREE), lambda whole, free: 100 * (whole - free) / whole, 1),
+    TagFormula(RAM_GLOBAL_MB, (_WHOLE, _FREE), lambda whole, free: (whole - free) / MIB, 3),
+    TagFormula(RAM_PROCESS_PERCENT, (_WHOLE, _RSS), lambda whole, rss: 100 * rss / whole, 3),
+    TagFormula(RAM_PROCESS_MB, (_RSS,), lambda rss: rss / MIB, 3),
     # Of the space that users can fill, as df does.
-    Formula(DISK, _DISK, lambda size, free, room: 100 * (size - free) / (size - free + room), 1),
+    TagFormula(DISK, _DISK, lambda size, free, room: 100 * (size - free) / (size - free + room), 1),
 )
 
 
-def gpu_formulas(gpu: str) -> tuple[Formula, ...]:
+def gpu_formulas(gpu: str) -> tuple[TagFormula, ...]:
     """Return the formulas of the tags of one GPU."""
     tag, of = f"W-GPU/GPU{gpu}", functools.partial(series, gpu=gpu)
     memory = of("gpu_memory_used_bytes"), of("gpu_memory_total_bytes")
     return (
-        Formula(f"{tag} (%)", (of("gpu_utilization_ratio"),), lambda ratio: ratio * 100, 1),
-        Formula(f"{tag} temperature (°)", (of("gpu_temperature_celsius"),), lambda celsius: celsius),
-        Formula(f"{tag} memory (%)", memory, lambda used, whole: 100 * used / whole, 3),
-        Formula(f"{tag} power", (of("gpu_power_watts"),), lambda watts: watts),
-        Formula(f"{tag} clocks", (of("gpu_clock_hertz", clock="sm"),), lambda hertz: hertz * 1e-6, 3),
-        Formula(f"{tag} memory clocks", (of("gpu_clock_hertz", clock="memory"),), lambda hertz: hertz * 1e-6, 3),
-        Formula(f"{tag} fan speed", (of("gpu_fan_speed_ratio"),), lambda ratio: ratio * 100, 1),
+        TagFormula(f"{tag} (%)", (of("gpu_utilization_ratio"),), lambda ratio: ratio * 100, 1),
+        TagFormula(f"{tag} temperature (°)", (of("gpu_temperature_celsius"),), lambda celsius: celsius),
+        TagFormula(f"{tag} memory (%)", memory, lambda used, whole: 100 * used / whole, 3),
+        TagFormula(f"{tag} power", (of("gpu_power_watts"),), lambda watts: watts),
+        TagFormula(f"{tag} clocks", (of("gpu_clock_hertz", clock="sm"),), lambda hertz: hertz * 1e-6, 3),
+        TagFormula(f"{tag} memory clocks", (of("gpu_clock_hertz", clock="memory"),), lambda hertz: hertz * 1e-6, 3),
+        TagFormula(f"{tag} fan speed", (of("gpu_fan_speed_ratio"),), lambda ratio: ratio * 100, 1),
     )
 
 

@@ -14,7 +14,7 @@ from fedmon.common.metrics.nebula_tags import (
     PACKETS_RECEIVED,
     PACKETS_SENT,
     VOLUMES,
-    Formula,
+    TagFormula,
     gpu_formulas,
     processor_sensors,
     unit_of,
@@ -128,7 +128,7 @@ def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
     return max((known[name] for name in processor_sensors(known)), default=None)
 
 
-def _computed(formulas: Iterable[Formula], values: Mapping[str, float | None]) -> dict[str, float]:
+def _computed(formulas: Iterable[TagFormula], values: Mapping[str, float | None]) -> dict[str, float]:
     """Return the value of each tag of which all series are known."""
     found: dict[str, float] = {}
     for tag, names, compute, digits in formulas:

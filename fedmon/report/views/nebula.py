@@ -77,7 +77,7 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     return [ViewColumn(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
 
 
-def _computed(formula: tags.Formula) -> tuple[str, ViewQuantity]:
+def _computed(formula: tags.TagFormula) -> tuple[str, ViewQuantity]:
     of_job = tuple(name for name in formula.names if name.startswith("job_"))
     host = tuple(name for name in formula.names if name not in of_job)
     return formula.tag, Computed(host=host, job=of_job, compute=formula.compute)
