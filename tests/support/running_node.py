@@ -43,7 +43,6 @@ class RunningNode(EchoNode):
         self.printed: str | None = None
         self.page = 500
         self.began = "running"
-        self._outcomes = 0
 
     def honest(self, request: Message) -> Message | None:
         """Return what a node answers that keeps its jobs well."""
@@ -145,13 +144,13 @@ class RunningNode(EchoNode):
 
     def announce(self, job_id: str, **changes: Any) -> None:
         """Send an outcome, of a job that may not even be one of ours."""
-        self._outcomes += 1
+        is_held = self.jobs.get(job_id, {}).get("state") == "held"
         message = {
             "command": "job-outcome",
             "protocol_version": VERSION,
             "node_id": self.node_id,
             "researcher_id": "alice",
-            "id": f"{self.node_id}-outcome-{self._outcomes}",
+            "id": f"job-{job_id}-held" if is_held else f"job-{job_id}",
             "boot": self.boot,
             "job": self.jobs.get(job_id),
             "result": self.results.get(job_id),

@@ -36,6 +36,11 @@ class _Incoming(NamedTuple):
     only_once: bool
     on_kept: OnKept | None
 
+    @property
+    def seen_as(self) -> str | None:
+        """The key by which a copy is known; the id of an outcome is that of its job, the same at all nodes of a run."""
+        return f"{self.message.node_id}/{self.message.id}" if self.only_once else None
+
     def stored(self, key: int, *, first: bool) -> None:
         try:
             if self.on_kept is not None:
@@ -91,7 +96,7 @@ class Replies:
     def keep(self, message: Keepable, *, only_once: bool = False, on_kept: OnKept | None = None) -> None:
         """Keep a message that no caller waits for; ``on_kept`` is called on the writing thread when it is safe.
 
-        With ``only_once`` a message whose id was seen before, in this process or an earlier one, is not kept again.
+        With ``only_once`` a message of the same node and id as one before, also of an earlier process, is not kept.
         """
         with self._changed:
             if len(self._incoming) >= MAX_INCOMING:
@@ -199,9 +204,9 @@ class Replies:
         new: list[_Incoming] = []
         repeated: list[_Incoming] = []
         for one in incoming:
-            (repeated if one.only_once and self._disk.was_seen(one.message.id) else new).append(one)
+            (repeated if one.seen_as is not None and self._disk.was_seen(one.seen_as) else new).append(one)
         documents = [stored(one.message) for one in new]
-        keys, safe = self._disk.add(documents, [one.message.id if one.only_once else None for one in new])
+        keys, safe = self._disk.add(documents, [one.seen_as for one in new])
         with self._changed:
             for one, key, document in zip(new, keys, documents, strict=True):
                 if safe or not one.only_once:
@@ -283,16 +288,16 @@ class _Disk:
         except StorageError as error:
             self._failed(error)
 
-    def was_seen(self, message_id: str) -> bool:
+    def was_seen(self, seen_as: str) -> bool:
         """Tell whether a message came before, and remember it; here, so that two copies in one batch are noticed."""
-        if message_id in self._seen:
+        if seen_as in self._seen:
             return True
         try:
-            if self._queue is not None and self._queue.seen(message_id):
+            if self._queue is not None and self._queue.seen(seen_as):
                 return True
         except StorageError as error:
             self._failed(error)
-        self._seen[message_id] = None
+        self._seen[seen_as] = None
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         return False

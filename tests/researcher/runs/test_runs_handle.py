@@ -515,7 +515,7 @@ def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Bro
         # What came first would have been acknowledged first.
         node.wait(lambda: node.sent("ack"))
 
-        assert [one["ids"] for one in node.sent("ack")] == [["a-outcome-2"]]
+        assert [one["ids"] for one in node.sent("ack")] == [[f"job-{handle.job_id}"]]
 
 
 def test_what_reports_runs(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
@@ -586,12 +586,38 @@ def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, Runn
     federation.on("outcome", told.append)
 
     a.end(handle.job_id, result=json_parcel({"n": 1}))
-    a.announce(handle.job_id, id="a-outcome-1")
+    a.announce(handle.job_id)
     a.wait(lambda: len(a.sent("ack")) == 2)
     wait_until(lambda: told, what="the outcome")
     wait_until(lambda: federation.status().kept_replies == 0, what="what a handle has to leave the disk")
 
     assert [one.job.job_id for one in told] == [handle.job_id]
+
+
+def test_the_outcome_of_each_node_of_a_run_is_told_once_also_to_a_later_process(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    # given a run of a shell that is gone, and outcomes that main has kept
+    shell = federate(instance="shell")
+    job_id = started(shell).job_id
+    shell.close()
+    main = federate()
+    for number, node in enumerate(two):
+        node.end(job_id, result=json_parcel({"n": number}))
+    wait_until(lambda: all(node.sent("ack") for node in two), what="both to be acknowledged")
+    main.close()
+
+    # when its next process listens, and both nodes send them again
+    told: list[JobOutcome] = []
+    again = federate()
+    again.on("outcome", told.append)
+    for node in two:
+        node.announce(job_id)
+    wait_until(lambda: all(len(node.sent("ack")) == 2 for node in two), what="both to be acknowledged again")
+    wait_until(lambda: again.status().kept_replies == 0, what="the outcomes to be taken")
+
+    # then it was told of each once
+    assert [(one.node_id, one.job.job_id) for one in told] == [("a", job_id), ("b", job_id)]
 
 
 def test_jobs_lists_what_nodes_know_page_by_page(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
