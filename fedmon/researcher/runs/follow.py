@@ -510,29 +510,33 @@ class RunLedger:
 class RunBook:
     """The runs that this process follows: it routes messages to their ledgers, and asks for missing parts.
 
-    Belongs to the inbox thread; `open`, `holds`, `forget` and `wake` are safe from any thread. A run is followed until
-    everything is there; after that as long as a handle holds it, so that repeated messages are known. ``wake`` has the
-    inbox call `tick` now: parts of a run may be missing.
+    Belongs to the inbox thread; `open`, `follow`, `holds` and `forget` are safe from any thread. `follow` and each
+    message about a run have it followed until everything is there; a ledger is known as long as a handle holds it.
+    ``wake`` has the inbox call `tick` now.
     """
 
     def __init__(self, asker: Asker, dispatcher: Dispatcher, tally: Tally, *, wake: Callable[[], None]) -> None:
-        self._asker, self._dispatcher, self._tally, self.wake = asker, dispatcher, tally, wake
+        self._asker, self._dispatcher, self._tally, self._wake = asker, dispatcher, tally, wake
         self._lock = threading.Lock()
         self._followed: dict[str, RunLedger] = {}
         self._held: WeakValueDictionary[str, RunLedger] = WeakValueDictionary()
         self._asked: dict[tuple[str, NodeId], PendingRequest] = {}
 
     def open(self, job_id: str, *, sha256: str | None) -> RunLedger:
-        """Begin to follow a run; return its ledger, an earlier one if that is still held."""
+        """Return the ledger of a run, an earlier one if that is still held; it is not followed yet."""
         ledger = RunLedger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
         with self._lock:
-            used = self._held.setdefault(job_id, ledger)
-            self._followed[job_id] = used
-            return used
+            return self._held.setdefault(job_id, ledger)
+
+    def follow(self, job_id: str) -> None:
+        """Ask for the missing parts of a run, from now on until everything is there."""
+        self._follow(job_id)
+        self._wake()
 
     def holds(self, job_id: str) -> bool:
         """Tell whether a ledger of this run is in use."""
-        return self._find(job_id) is not None
+        with self._lock:
+            return job_id in self._held
 
     def forget(self, ledger: RunLedger) -> None:
         """Follow a run no more."""
@@ -546,19 +550,23 @@ class RunBook:
         with self._lock:
             return list(self._followed.values())
 
-    def _find(self, job_id: str) -> RunLedger | None:
+    def _follow(self, job_id: str) -> RunLedger | None:
+        """Follow a run whose ledger is in use, and return that; called whenever more of it may be missing."""
         with self._lock:
-            return self._held.get(job_id)
+            ledger = self._held.get(job_id)
+            if ledger is not None:
+                self._followed[job_id] = ledger
+            return ledger
 
     def heard(self, scalar: AddScalar) -> None:
         """Take a live scalar."""
-        ledger = self._find(scalar.job_id)
+        ledger = self._follow(scalar.job_id)
         if ledger is not None:
             ledger.heard(scalar)
 
     def outcome(self, outcome: JobOutcome) -> bool:
         """Take how a job ended; return whether it is of a run that is followed."""
-        ledger = self._find(outcome.job.job_id)
+        ledger = self._follow(outcome.job.job_id)
         return ledger is not None and ledger.outcome(outcome)
 
     def may_have_missed(self, node_id: NodeId | None) -> None:
@@ -571,8 +579,8 @@ class RunBook:
         for ledger in self.followed:
             for node_id, question in ledger.questions(now):
                 self._ask(ledger, node_id, question)
-            if not ledger.unsettled and ledger.is_complete:
-                with self._lock:
+            with self._lock:
+                if not ledger.unsettled and ledger.is_complete:
                     self._followed.pop(ledger.job_id, None)
 
     def due_at(self) -> float | None:
@@ -581,7 +589,9 @@ class RunBook:
 
     def close(self) -> None:
         """End every wait."""
-        for ledger in self.followed:
+        with self._lock:
+            held = list(self._held.values())
+        for ledger in held:
             ledger.close("the federation was closed")
             self.forget(ledger)
 
@@ -591,6 +601,7 @@ class RunBook:
             if reply.node_id == node_id:
                 asked = self._asked.pop((ledger.job_id, node_id), None)
                 ledger.answered(reply, question)
+                self._follow(ledger.job_id)
                 if asked is not None:
                     self._asker.pending.forget(asked)
 

@@ -127,7 +127,7 @@ class RunHandle:
     def expect(self, nodes: Sequence[str]) -> None:
         """Count nodes as part of it before they were heard; they are asked until they report its state."""
         self._ledger.take_part(NodeId(node) for node in nodes)
-        self._book.wake()
+        self._book.follow(self.job_id)
 
     @property
     def closed(self) -> str:
@@ -251,6 +251,7 @@ class RunHandle:
         outcomes = self._asker.ask(request, StopReply, stop_rows, nodes=named, timeout_s=timeout_s)
         for node_id, reply in outcomes.ok.items():
             self._ledger.job_said(node_id, reply.job)
+        self._book.follow(self.job_id)
         return outcomes
 
     # --- showing -----------------------------------------------------------------------------------------------------

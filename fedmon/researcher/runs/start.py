@@ -75,7 +75,7 @@ def start_run(
     is_new = not book.holds(job_id)
     ledger = book.open(job_id, sha256=sha256)
     ledger.take_part(asked)
-    book.wake()
+    book.follow(job_id)
     try:
         # Packing and uploading take their own time; the nodes get a second at least.
         outcomes = asker.ask(request, RunReply, run_rows, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
@@ -87,7 +87,7 @@ def start_run(
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
     ledger.asked(outcomes, named=nodes is not None)
-    book.wake()
+    book.follow(job_id)
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
 
 
@@ -174,7 +174,7 @@ def find_run(
     for node_id in knowing:
         followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
     followed.is_complete = True
-    book.wake()
+    book.follow(job_id)
     return RunHandle(followed, asker, book, repository=repository)
 
 

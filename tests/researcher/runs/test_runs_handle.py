@@ -206,6 +206,28 @@ def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
 
     assert handle.scalars_lost == {"a": 3, "b": 100_002}
 
+    # A node that comes back sends its outcome again, and is asked once more.
+    a.answer = a.honest
+    a.announce(handle.job_id)
+    a.wait(lambda: len(a.sent("ack")) == 2)
+    assert handle.wait(60)
+    assert handle.scalars_lost == {"a": 3, "b": 100_002}
+
+
+def test_a_node_that_is_expected_of_a_run_that_is_over_is_asked(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    two[0].end(handle.job_id, result=json_parcel({}))
+    handle.result(timeout_s=60)
+    federation.ping()
+
+    handle.expect(["b"])
+
+    assert handle.wait(60)
+    assert "does not know the job" in handle.failures()["b"]
+
 
 def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
     two: tuple[RunningNode, RunningNode], federate: Open
