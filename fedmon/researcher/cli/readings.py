@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import is_user_stream, rate
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.wire.samples import MonitorReply
@@ -197,13 +198,13 @@ class WatchState:
         for key in [key for key, latest in self._latest.items() if self.unheard_s(latest) > unheard_s]:
             del self._latest[key]
 
-    def absent(self, capabilities: Mapping[str, MonitorReply]) -> list[Absent]:
+    def absent(self, capabilities: Mapping[NodeId, MonitorReply]) -> list[Absent]:
         """Return the metrics that are not measured or missed now, grouped by reason; those of most nodes first."""
         found: dict[tuple[str, str], set[str]] = {}
-        for node, reply in capabilities.items():
+        for node_id, reply in capabilities.items():
             for name, reason in reply.capabilities.items():
                 if reason:
-                    found.setdefault((metric_name(name), _short(reason)), set()).add(str(node))
+                    found.setdefault((metric_name(name), _short(reason)), set()).add(node_id)
         for (node, _), latest in self._latest.items():
             for series, reason in latest.missed().items():
                 found.setdefault((metric_name(series), _short(reason)), set()).add(node)

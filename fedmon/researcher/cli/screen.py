@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.metrics.table import MISSING, format_rate, format_value
 from fedmon.common.text import joined, plural, short_ids, shorten, table
@@ -432,8 +433,8 @@ def compose(
     state: WatchState,
     groups: Sequence[Group],
     *,
-    capabilities: Mapping[str, MonitorReply],
-    refusals: Mapping[str, str],
+    capabilities: Mapping[NodeId, MonitorReply],
+    refusals: Mapping[NodeId, str],
     width: int,
     height: int | None,
     worst_first: bool = True,
@@ -479,7 +480,7 @@ def _totals(state: WatchState, lost: int, missing: int) -> str:
     return f"{counts}, {missing} missing" if missing else counts
 
 
-def _absent_lines(absent: list[Absent], refusals: Mapping[str, str], *, nodes: int, width: int) -> list[str]:
+def _absent_lines(absent: list[Absent], refusals: Mapping[NodeId, str], *, nodes: int, width: int) -> list[str]:
     lines = [f"{node}: {reason}" for node, reason in sorted(refusals.items())]
     for one in absent[:MAX_ABSENT]:
         some = joined(one.nodes, most=2, last=", ")

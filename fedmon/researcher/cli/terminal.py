@@ -15,7 +15,6 @@ from typing import Any, Self
 from fedmon.common.clock import Deadline
 from fedmon.common.log import escape_control
 from fedmon.common.text import UNLIMITED
-from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import WatchState
 from fedmon.researcher.cli.screen import Group, compose, text_screen
 from fedmon.researcher.samples.watch import Watch
@@ -100,8 +99,8 @@ def draw(
         composed = compose(
             state,
             groups,
-            capabilities=capabilities_of(watching),
-            refusals={str(node): reason for node, reason in watching.refusals.items()},
+            capabilities=watching.capabilities,
+            refusals=watching.refusals,
             width=terminal.width,
             height=terminal.height,
             worst_first=worst_first,
@@ -122,8 +121,3 @@ def draw(
                 terminal.draw(screen(terminal.last_line()))
     sys.stdout.write(f"{screen('')}\n")
     return False
-
-
-def capabilities_of(watching: Watch) -> dict[str, MonitorReply]:
-    """Return the metrics that each node said it measures."""
-    return {str(node): reply for node, reply in watching.capabilities.items()}

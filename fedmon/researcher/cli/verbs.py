@@ -227,7 +227,7 @@ def watch(
 ) -> None:
     """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
     from fedmon.researcher.cli.readings import WatchState
-    from fedmon.researcher.cli.terminal import capabilities_of, draw
+    from fedmon.researcher.cli.terminal import draw
 
     groups = _chosen(group)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
@@ -244,7 +244,7 @@ def watch(
             taken = _take(watching, state.take, seconds, count)
             has_quit = draw(taken, watching, state, groups, worst_first=sort == "worst")
             if absent:
-                for one in state.absent(capabilities_of(watching)):
+                for one in state.absent(watching.capabilities):
                     typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
         if not watching.delivered and not has_quit:
             paces = [reply.interval_s for reply in watching.capabilities.values()]

@@ -58,7 +58,8 @@ def _union(choices: Iterable[Choice]) -> Choice:
 class SampleConsumer(Closing):
     """A watch or a record: takes samples until `close`; a context manager.
 
-    ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why.
+    ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why. It is replaced at each
+    change, so that other threads can iterate over it.
     """
 
     follower: StreamFollower
@@ -84,10 +85,10 @@ class SampleConsumer(Closing):
             return
         self.follower.answered(reply, time.monotonic())
         if isinstance(reply, MonitorReply) and reply.success:
-            self.refusals.pop(NodeId(reply.node_id), None)
+            self.refusals = {node_id: why for node_id, why in self.refusals.items() if node_id != reply.node_id}
             self._granted(NodeId(reply.node_id), reply)
         elif isinstance(reply, Error | MonitorReply):
-            self.refusals[NodeId(reply.node_id)] = reply.reason
+            self.refusals = {**self.refusals, NodeId(reply.node_id): reply.reason}
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         """Take the metrics and extents of a node."""

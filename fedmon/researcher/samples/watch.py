@@ -119,7 +119,7 @@ class Watch(SampleConsumer):
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        self.capabilities[node_id] = reply
+        self.capabilities = {**self.capabilities, node_id: reply}
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""

@@ -7,6 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,29 @@ def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquit
     assert numbers(rest) == [3, 4]
     assert not reader.is_alive()
     assert watch.next(timeout_s=0) is None
+
+
+def test_the_answers_of_nodes_can_be_iterated_over_while_others_come(mosquitto: Broker, federate: Open) -> None:
+    refusal = {"command": "error", "success": False, "code": "refused", "reason": "no"}
+    with ExitStack() as nodes, federate().monitor() as watch:
+
+        def come(name: str) -> None:
+            refusing = EchoNode(mosquitto.port, f"{name}-refuses")
+            refusing.answer = lambda request: {**(refusing.honest(request) or {}), **refusal}
+            nodes.enter_context(refusing)
+            nodes.enter_context(EchoNode(mosquitto.port, name))
+
+        # given the answers of two nodes, of which the caller has seen none yet
+        come("a")
+        wait_until(lambda: watch.capabilities and watch.refusals, what="the first answers")
+        measured, refused = iter(watch.capabilities), iter(watch.refusals)
+
+        # when two more answer
+        come("b")
+        wait_until(lambda: len(watch.capabilities) == len(watch.refusals) == 2, what="the answers of all")
+
+        # then it sees the first ones
+        assert (list(measured), list(refused)) == (["a"], ["a-refuses"])
 
 
 def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
