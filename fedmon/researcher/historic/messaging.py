@@ -169,9 +169,10 @@ class Messaging:
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
         command = message["command"]
         command = REPLY_COMMANDS.get(command, command)
-        if not self.outstanding.send(request, nodes, command=command, repeated=repeated):
-            logger.error("%s was not sent: %s", message["command"], self._lost())
-        return sequence
+        if self.outstanding.send(request, nodes, command=command, repeated=repeated):
+            return sequence
+        logger.error("%s was not sent: %s", message["command"], self._lost())
+        return None
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:
         """Log that only nodes send errors; nothing is sent."""

@@ -23,8 +23,8 @@ def open_requests(mosquitto: Broker, tmp_path: Path) -> Iterator[Open]:
     with ExitStack() as opened:
 
         def open_requests(*nodes: str, **options: Any) -> Requests:
-            defaults: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice"}
-            federation = opened.enter_context(Federation(mosquitto.url, **(defaults | options)))
+            defaults: dict[str, Any] = {"url": mosquitto.url, "researcher_id": "alice", "folder": tmp_path / "alice"}
+            federation = opened.enter_context(Federation(**(defaults | options)))
             requests = opened.enter_context(Requests(federation))
             if nodes:
                 wait_until(lambda: set(nodes) <= set(federation.nodes().online), what=f"{nodes} to be known")

@@ -13,11 +13,13 @@ import pytest
 from bench.echo_nodes import Message
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.store.queue import TasksQueueError
+from fedmon.common.wire.connection import MAX_OUTSTANDING
 from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, late_pong, sample
 from tests.support.fedbiomed4 import payload
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 PONG = payload("ping_reply") | {"researcher_id": "alice", "node_id": "x", "sequence": 3}
@@ -71,6 +73,18 @@ def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(
     assert told == [0, 1, 2, 50]
     assert {0, 1, 2} <= {request["sequence"] for request in a.sent("ping")}
     assert ping(0) == given
+
+
+def test_a_message_that_is_not_sent_has_no_number(mosquitto: Broker, open_requests: Open) -> None:
+    with Proxy(mosquitto.port) as link:
+        requests = open_requests(url=f"mqtt://127.0.0.1:{link.port}")
+        link.freeze()
+
+        numbers = [requests.send_message(ping(), client="a", add_sequence=True) for _ in range(MAX_OUTSTANDING + 2)]
+
+        assert requests.messaging.is_connected()
+        requests.close()
+    assert (numbers[0], numbers[-1]) == (0, None)
 
 
 def test_responses_are_there_as_soon_as_everybody_has_answered(mosquitto: Broker, open_requests: Open) -> None:
