@@ -84,11 +84,11 @@ def made_at(message_id: str) -> datetime.datetime | None:
     """Return when a version 7 UUID was made by its maker's clock; None for any other id."""
     try:
         value = uuid.UUID(message_id)
-    except ValueError:
-        return None
-    if value.version != 7:  # RFC 9562, section 5.7
-        return None
-    return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
+        if value.version == 7:  # RFC 9562, section 5.7
+            return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
+    except (ValueError, OverflowError):  # of a moment after the year 9999 too
+        pass
+    return None
 
 
 def new_party_id(prefix: str) -> str:

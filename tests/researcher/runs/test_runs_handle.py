@@ -692,6 +692,14 @@ def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
     assert (done.returncode, done.stdout.splitlines()[0]) == (4, f"job {handle.job_id}: not stopped")
 
 
+def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tmp_path: Path) -> None:
+    last = "ffffffff-ffff-7fff-bfff-ffffffffffff"
+
+    done = fedmon_here("runs", "show", last, environ=shell(federate(), tmp_path))
+
+    assert (done.returncode, f"no node knows a job {last}" in done.stderr) == (3, True)
+
+
 def test_the_shell_follows_logs_past_a_question_without_an_answer(
     two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
 ) -> None:
