@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -87,19 +88,21 @@ class Federation:
         self._timeout_s = checked_timeout(self.settings.timeout_s if timeout_s is None else timeout_s)
         self._wanted_instance = instance if instance is None else checked_id(instance, what="instance")
         self._session: Session | None = None
+        self._starting = threading.Lock()
         self._pid = 0
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Connect; raises ConnectionFailedError within the timeout, naming host, port and cause."""
-        if self._session is None:
-            self._pid = os.getpid()
-            session = Session(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
-            session.start()
-            self._session = session
-            # A notebook's kernel ends without `close`; leases are given back and the queue is written all the same.
-            atexit.register(self.close)
+        with self._starting:
+            if self._session is None:
+                self._pid = os.getpid()
+                session = Session(self.settings, instance=self._wanted_instance, timeout_s=self._timeout_s)
+                session.start()
+                self._session = session
+                # A notebook's kernel ends without `close`; leases are given back and the queue is written all the same.
+                atexit.register(self.close)
         return self
 
     def close(self) -> None:

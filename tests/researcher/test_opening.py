@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedmon.common.errors import FedmonError, InvalidIdError, SettingsError
 from fedmon.common.settings import BrokerHost
 from fedmon.researcher.federation import Federation
+from tests.support.brokers import Broker
 
 
 @pytest.fixture
@@ -93,3 +95,26 @@ def test_a_password_that_others_can_read_is_refused_by_the_call(tmp_path: Path, 
         Federation("mqtt://erin@hospital.org", password_file=password_file, folder=tmp_path)
 
     assert "sesame" not in str(refused.value)
+
+
+def inboxes() -> int:
+    return [thread.name for thread in threading.enumerate()].count("fedmon-inbox")
+
+
+def test_threads_that_start_it_at_once_share_one_connection(mosquitto: Broker, tmp_path: Path) -> None:
+    federation = Federation(mosquitto.url, researcher_id="alice", folder=tmp_path)
+    together, before = threading.Barrier(4), inboxes()
+
+    def start() -> None:
+        together.wait(60)
+        federation.start()
+
+    threads = [threading.Thread(target=start) for _ in range(together.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    opened = inboxes() - before
+    federation.close()
+
+    assert opened == 1
