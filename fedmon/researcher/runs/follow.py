@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from fedmon.common.actor import Bound
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error
@@ -37,6 +38,8 @@ RETRY_S = 2.0
 LONGEST_RETRY_S = 30.0
 GIVE_UP_AFTER = 4
 """Questions about a job that is over which its node leaves unanswered until the missing parts count as lost."""
+ALL_SCALARS = Bound(sys.maxsize)
+"""Of a listener: it misses none however slow it is, as the runs that it hears are bounded themselves."""
 DROPPED = "answers about runs dropped"
 _VALUE_BYTES = 128
 """Memory of a value beside its name, about."""
@@ -58,45 +61,6 @@ class RunScalar(msgspec.Struct, frozen=True, kw_only=True):
 def _stage(state: JobState) -> int:
     early = (JobState.STARTING, JobState.RUNNING, JobState.HELD)
     return early.index(state) if state in early else len(early)
-
-
-class ScalarListener(Subscription):
-    """Hands scalars to a callback in order, each once, until removed; only one call waits. Safe from any thread."""
-
-    def __init__(
-        self,
-        callback: Callable[[RunScalar], object],
-        on_removed: Callable[[Subscription], None],
-        dispatcher: Dispatcher,
-    ) -> None:
-        super().__init__(callback, on_removed)
-        self._dispatcher = dispatcher
-        self._lock = threading.Lock()
-        self._queue: deque[RunScalar] = deque()
-        self._called = False
-
-    def put(self, node_id: NodeId, scalars: Iterable[Scalar]) -> None:
-        """Have the callback called with each."""
-        with self._lock:
-            self._queue.extend(
-                RunScalar(node_id=node_id, number=one.number, t=one.t, values=one.values, step=one.step)
-                for one in scalars
-            )
-            if self._called or not self._queue:
-                return
-            self._called = True
-        if not self._dispatcher.call(self, self._drained(), urgent=True):
-            with self._lock:
-                self._called = False
-
-    def _drained(self) -> Iterator[RunScalar]:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._called = False
-                    return
-                scalar = self._queue.popleft()
-            yield scalar
 
 
 class Part:
@@ -293,7 +257,7 @@ class RunLedger:
         self.is_complete = False
         self._dispatcher, self._tally = dispatcher, tally
         self._parts: dict[NodeId, Part] = {}
-        self._listeners: tuple[ScalarListener, ...] = ()
+        self._listeners: tuple[Subscription, ...] = ()
         self._at_end: tuple[tuple[Subscription, frozenset[NodeId]], ...] = ()
         self._settled = 0
 
@@ -370,7 +334,7 @@ class RunLedger:
                 self._tally.count(DROPPED, f"scalars of {message.node_id}, which was not asked to run {self.job_id}")
                 return
             new = part.scalar_heard(scalar, time.monotonic())
-            self._tell(part.node_id, [] if new is None else [new])
+            self._tell(self._listeners, part.node_id, [] if new is None else [new])
             self._touch()
 
     def answered(self, reply: Reply, question: Mapping[str, Any]) -> None:
@@ -390,7 +354,7 @@ class RunLedger:
                     if "result" in question:
                         part.result_said(reply.result, final=job.state.is_over)
                     else:
-                        self._tell(node_id, part.page_said(reply.scalars, now))
+                        self._tell(self._listeners, node_id, part.page_said(reply.scalars, now))
             elif isinstance(reply, Error):
                 reason = f"it does not say how the job stands: {reply.reason}"
                 part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
@@ -460,10 +424,10 @@ class RunLedger:
             with self.changed:
                 self._listeners = tuple(one for one in self._listeners if one is not subscription)
 
-        listener = ScalarListener(callback, removed, self._dispatcher)
+        listener = Subscription(callback, removed, urgent=ALL_SCALARS)
         with self.changed:
             for node_id, part in self._parts.items():
-                listener.put(node_id, part.in_order)
+                self._tell((listener,), node_id, part.in_order)
             self._listeners += (listener,)
         return listener
 
@@ -491,9 +455,13 @@ class RunLedger:
         """Wait until something changed since a version, or everything was closed."""
         self.wait(lambda: self.version != version, timeout_s)
 
-    def _tell(self, node_id: NodeId, scalars: Collection[Scalar]) -> None:
-        for listener in self._listeners if scalars else ():
-            listener.put(node_id, scalars)
+    def _tell(self, listeners: Iterable[Subscription], node_id: NodeId, scalars: Collection[Scalar]) -> None:
+        for listener in listeners if scalars else ():
+            told = (
+                RunScalar(node_id=node_id, number=one.number, t=one.t, values=one.values, step=one.step)
+                for one in scalars
+            )
+            self._dispatcher.call(listener, told, urgent=True)
 
     def _touch(self) -> None:
         self.version += 1

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
-from fedmon.common.actor import BULK_BOUND, URGENT_BOUND, Backlog, Priority
+from fedmon.common.actor import BULK_BOUND, URGENT_BOUND, Backlog, Bound, Priority
 from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.session.inbox import Tally
 
@@ -20,7 +20,7 @@ LINGER_S = 5.0
 MAX_THREADS = 64
 MAX_BYTES = 16 * 1024 * 1024
 """Of urgent calls, and of bulk calls, that wait for one subscription, by their stated size."""
-_BOUNDS = [bound._replace(size_bytes=MAX_BYTES) for bound in (URGENT_BOUND, BULK_BOUND)]
+_URGENT, _BULK = (bound._replace(size_bytes=MAX_BYTES) for bound in (URGENT_BOUND, BULK_BOUND))
 
 
 class _Call(NamedTuple):
@@ -31,17 +31,19 @@ class _Call(NamedTuple):
 class Subscription:
     """One callback of a user, until it is removed. Safe from any thread; also a context manager that removes it.
 
-    Raises InvalidInputError for a callback that cannot be called.
+    ``urgent`` bounds the urgent calls that wait. Raises InvalidInputError for a callback that cannot be called.
     """
 
-    def __init__(self, callback: Callable[..., object], on_removed: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self, callback: Callable[..., object], on_removed: Callable[[Subscription], None], *, urgent: Bound = _URGENT
+    ) -> None:
         if not callable(callback):
             raise InvalidInputError(f"callback is {callback!r}: give a function")
         self.callback = callback
         self.removed = False
         self.errors = 0
         self._on_removed = on_removed
-        self.calls = Backlog[_Call](*_BOUNDS)
+        self.calls = Backlog[_Call](urgent, _BULK)
         self.is_queued = False
 
     def remove(self) -> None:
