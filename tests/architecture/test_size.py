@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (552, 4, 297),
     "broker": (1975, 11, 1103),
-    "common": (8540, 50, 4819),
-    "compat": (3094, 18, 2013),
+    "common": (8558, 50, 4821),
+    "compat": (3074, 18, 2011),
     "demo": (952, 6, 650),
     "doctor": (450, 2, 303),
     "experiment": (11519, 47, 7648),
     "node": (28553, 124, 18130),
     "plan": (1503, 9, 1010),
     "report": (10369, 52, 6421),
-    "researcher": (10458, 47, 6822),
+    "researcher": (10432, 47, 6818),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

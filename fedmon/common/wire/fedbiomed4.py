@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 import typing
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.messages import Dataset, ErrorCode
+from fedmon.common.wire.messages import Dataset, ErrorCode, LogRecord, PlanStatus
 
 PROTOCOL_VERSION = "1"
 NODES = "general/nodes"
@@ -24,7 +25,12 @@ LOGGER = "general/logger"
 
 UNKNOWN_RESEARCHER = "<unknown>"
 """The researcher of a log record."""
-PLAN_STATUS_UNKNOWN = "Not Registered"
+PLAN_STATUS = {
+    PlanStatus.APPROVED: "Approved",
+    PlanStatus.REJECTED: "Rejected",
+    PlanStatus.PENDING: "Pending",
+    None: "Not Registered",
+}
 
 
 class ErrorNumbers(enum.StrEnum):
@@ -254,9 +260,21 @@ UnderstoodReply = (
 AnyReply = UnderstoodReply | SecaggReply | SecaggDeleteReply | WireScalar | Log
 
 
-def encode_log_text(text: LogText) -> str:
-    """Return the JSON text that a log record carries."""
-    return msgspec.json.encode(text).decode()
+def log_of(record: LogRecord, when: datetime) -> Log:
+    """Return the message for a record of a node's log; ``when`` is its time in the zone that is shown."""
+    text = LogText(
+        asctime=f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",
+        node_id=record.node_id,
+        name=record.logger,
+        level=record.level,
+        message=record.msg,
+    )
+    return Log(
+        researcher_id=UNKNOWN_RESEARCHER,
+        node_id=record.node_id,
+        level=record.level,
+        msg=msgspec.json.encode(text).decode(),
+    )
 
 
 def record_of(dataset: Dataset, *, with_dtypes: bool) -> dict[str, Any]:

@@ -30,11 +30,11 @@ ENVELOPE_BYTES = 4_000
 _PROTOCOL_ERRORS = frozenset(
     {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
 )
-_STATUS_WORDS = {
-    PlanStatus.APPROVED: ("Approved", "the owner of this node approved this plan"),
-    PlanStatus.REJECTED: ("Rejected", "the owner of this node rejected this plan"),
-    PlanStatus.PENDING: ("Pending", "the owner of this node has not decided yet"),
-    None: (fedbiomed4.PLAN_STATUS_UNKNOWN, "this node does not know these bytes; ask for approval first"),
+_EXPLANATIONS = {
+    PlanStatus.APPROVED: "the owner of this node approved this plan",
+    PlanStatus.REJECTED: "the owner of this node rejected this plan",
+    PlanStatus.PENDING: "the owner of this node has not decided yet",
+    None: "this node does not know these bytes; ask for approval first",
 }
 
 
@@ -84,21 +84,8 @@ class FedBioMedDialect(NodeDialect):
 
     def log(self, record: LogRecord) -> Outgoing:
         """Write a record of the node's log. Raises InvalidMessageError."""
-        local = record.time.astimezone()
-        text = fedbiomed4.LogText(
-            asctime=f"{local:%Y-%m-%d %H:%M:%S},{local.microsecond // 1000:03d}",
-            node_id=record.node_id,
-            name=record.logger,
-            level=record.level,
-            message=record.msg,
-        )
-        message = fedbiomed4.Log(
-            researcher_id=fedbiomed4.UNKNOWN_RESEARCHER,
-            node_id=record.node_id,
-            level=record.level,
-            msg=fedbiomed4.encode_log_text(text),
-        )
-        return Outgoing(topic=fedbiomed4.LOGGER, payload=codec.encode(message), qos=0)
+        payload = codec.encode(fedbiomed4.log_of(record, record.time.astimezone()))
+        return Outgoing(topic=fedbiomed4.LOGGER, payload=payload, qos=0)
 
 
 def _request_of(asked: fedbiomed4.ServedRequest) -> Request:
@@ -140,9 +127,9 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
         case messages.ApprovalReply():
             return fedbiomed4.WireApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
         case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
-            word, explanation = _STATUS_WORDS[reply.status]
+            explanation = _EXPLANATIONS[reply.status]
             note = f"{explanation}: {reply.note}" if reply.note else explanation
-            return _status(head, request, success=True, status=word, msg=note)
+            return _status(head, request, success=True, status=fedbiomed4.PLAN_STATUS[reply.status], msg=note)
         case Error():
             return _failure(reply, head, request)
     return None

@@ -39,14 +39,7 @@ MAX_HELD_BYTES = 32 * 1024 * 1024
 HELD_S = 60.0
 NOT_TOLD = "the plan reached the node; this wire does not push the owner's decision: ask for the plan's status"
 
-_PLAN_STATUS = {
-    "Approved": PlanStatus.APPROVED,
-    "Rejected": PlanStatus.REJECTED,
-    "Pending": PlanStatus.PENDING,
-    fedbiomed4.PLAN_STATUS_UNKNOWN: None,
-}
-
-
+_PLAN_STATUS = {word: status for status, word in fedbiomed4.PLAN_STATUS.items()}
 _REQUESTS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl)
 """Requests that an error may belong to; one about a training is kept as it came."""
 

@@ -7,7 +7,6 @@ A field that only version 4.4 knows holds the value that its own programs send f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -18,17 +17,15 @@ from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import (
     LOGGER,
     MONITORING,
-    PLAN_STATUS_UNKNOWN,
+    PLAN_STATUS,
     PROTOCOL_VERSION,
     REPLIES,
-    UNKNOWN_RESEARCHER,
     ErrorNumbers,
-    LogText,
     checked_reply,
-    encode_log_text,
+    log_of,
     record_of,
 )
-from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanStatus
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.content import StoredDocument
@@ -42,12 +39,6 @@ ECHOED = ("sequence", "job_id", "training_plan_url")
 REPLY_COMMANDS = {"ping": "pong"}
 """Replies that have another command than their request."""
 
-_PLAN_STATUS = {
-    PlanStatus.APPROVED: "Approved",
-    PlanStatus.REJECTED: "Rejected",
-    PlanStatus.PENDING: "Pending",
-    None: PLAN_STATUS_UNKNOWN,
-}
 _OWN_FIELDS = ("protocol_version", "t", "number")
 _ERROR_NUMBERS = {
     ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
@@ -96,7 +87,7 @@ def _told(message: Message) -> dict[str, Any] | None:
                 "job_id": "",
                 "success": message.success,
                 "approval_obligation": message.approval_obligation,
-                "status": _PLAN_STATUS[message.status],
+                "status": PLAN_STATUS[message.status],
                 "msg": message.note,
                 "training_plan_url": "",
             }
@@ -106,20 +97,7 @@ def _told(message: Message) -> dict[str, Any] | None:
         case AddScalar():
             return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OWN_FIELDS}
         case LogRecord():
-            return {
-                "researcher_id": UNKNOWN_RESEARCHER,
-                "node_id": message.node_id,
-                "level": message.level,
-                "msg": encode_log_text(
-                    LogText(
-                        asctime=_asctime(message.time),
-                        node_id=message.node_id,
-                        name=message.logger,
-                        level=message.level,
-                        message=message.msg,
-                    )
-                ),
-            }
+            return msgspec.structs.asdict(log_of(message, message.time))
     return None
 
 
@@ -167,10 +145,6 @@ def request_of(message: Mapping[str, Any], *, fedbiomed: bool) -> tuple[type[Req
             )
         case _:
             raise InvalidMessageError(f"no node of ours serves {command!r}", code=ErrorCode.UNSUPPORTED.value)
-
-
-def _asctime(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}"
 
 
 def parent_of(topic: str) -> str:
