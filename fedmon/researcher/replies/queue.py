@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedmon.common.actor import Actor, BusyError
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.store.queue import TasksQueue
 from fedmon.researcher.replies.content import Keepable, KeptReply, kept, recovered, stored
@@ -59,7 +61,7 @@ class Replies:
 
     def __init__(self, queue: TasksQueue | None, *, tally: Tally, limit: int = MAX_KEPT) -> None:
         self.durable = queue is not None
-        self.released = self._stopping = False
+        self.released = False
         self._disk, self._tally, self._limit = _Disk(queue, tally), tally, limit
         self._changed = threading.Condition()
         # By key, rising, so that the oldest is found first.
@@ -67,12 +69,12 @@ class Replies:
         self._incoming: list[_Incoming] = []
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
-        self._writes_wanted = self._writes_done = 0
-        self._thread = threading.Thread(target=self._run, name="fedmon-replies", daemon=True)
+        self._actor = Actor("fedmon-replies")
 
     def start(self) -> None:
-        """Start the thread that writes."""
-        self._thread.start()
+        """Start the thread that writes, first that unreadable entries are gone."""
+        self._actor.post(self._write)
+        self._actor.start()
 
     def release(self) -> None:
         """End every wait of `take`."""
@@ -83,12 +85,10 @@ class Replies:
     def stop(self) -> None:
         """Write the rest, and end; replies that were handed over count as taken."""
         with self._changed:
-            self._stopping = True
             for keys in self._handed.values():
                 self._gone.extend(keys)
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(STOP_WAITS_S)
+        self._actor.post(self._write)
+        self._actor.close(timeout_s=STOP_WAITS_S)
         self._disk.close()
 
     # --- putting -----------------------------------------------------------------------------------------------------
@@ -103,7 +103,8 @@ class Replies:
                 self._tally.count("replies dropped: the disk is too slow", message.node_id)
                 return
             self._incoming.append(_Incoming(message=message, only_once=only_once, on_kept=on_kept))
-            self._changed.notify_all()
+            if len(self._incoming) == 1:
+                self._actor.post(self._write)
 
     # --- taking ------------------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class Replies:
         """
         with self._changed:
             self._gone.extend(self._handed.pop(threading.get_ident(), ()))
-            self._changed.notify_all()
+            self._actor.post(self._write)
             self._changed.wait_for(
                 lambda: self.released or next(self._matching(wanted), None) is not None, timeout=timeout_s
             )
@@ -130,7 +131,8 @@ class Replies:
             if keys and self.durable:
                 self._handed[threading.get_ident()] = keys
                 self._to_mark.extend(keys)
-                self._wait_written()
+        if keys:
+            self.settle()
         return taken
 
     def confirm(self) -> None:
@@ -138,8 +140,8 @@ class Replies:
         with self._changed:
             keys = self._handed.pop(threading.get_ident(), ())
             self._gone.extend(keys)
-            if keys and not self._stopping:
-                self._wait_written()
+        if keys:
+            self.settle()
 
     def kept(self, command: str) -> list[tuple[int, Keepable]]:
         """Return the kept messages of one command, and leave them."""
@@ -155,50 +157,31 @@ class Replies:
         with self._changed:
             if self._kept.pop(key, None) is not None:
                 self._gone.append(key)
-                self._changed.notify_all()
+                self._actor.post(self._write)
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def settle(self) -> None:
         """Wait until everything put so far is kept, and can be taken."""
-        with self._changed:
-            if not self._stopping:
-                self._wait_written()
+        with contextlib.suppress(BusyError):  # it ends, or the disk is too slow to wait for
+            self._actor.call(self._write, timeout_s=STOP_WAITS_S)
 
     def _matching(self, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
         return (key for key, entry in self._kept.items() if wanted is None or wanted(entry))
 
-    def _wait_written(self) -> None:
-        """Wait, with the lock held, until the disk has everything that was put, marked or removed so far."""
-        self._writes_wanted += 1
-        mine = self._writes_wanted
-        self._changed.notify_all()
-        self._changed.wait_for(lambda: self._writes_done >= mine, timeout=STOP_WAITS_S)
-
     # --- the thread that writes --------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._has_work)
-                ending, writes = self._stopping, self._writes_wanted
-                incoming, self._incoming = self._incoming, []
-                gone, self._gone = self._gone, []
-                marks, self._to_mark = self._to_mark, []
-            self._disk.change(handed=marks, gone=gone)
-            if incoming:
-                self._store(incoming)
-            with self._changed:
-                if writes > self._writes_done:
-                    self._writes_done = writes
-                    self._changed.notify_all()
-                if ending and not (self._incoming or self._gone):
-                    return
-
-    def _has_work(self) -> bool:
-        is_awaited = self._writes_wanted > self._writes_done
-        return bool(self._incoming or self._gone or self._to_mark or is_awaited or self._stopping)
+    def _write(self) -> None:
+        """Write everything that was put so far, then what that and takers removed or marked."""
+        with self._changed:
+            incoming, self._incoming = self._incoming, []
+        if incoming:
+            self._store(incoming)
+        with self._changed:
+            gone, self._gone = self._gone, []
+            marks, self._to_mark = self._to_mark, []
+        self._disk.change(handed=marks, gone=gone)
 
     def _store(self, incoming: Sequence[_Incoming]) -> None:
         new: list[_Incoming] = []
