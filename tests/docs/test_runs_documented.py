@@ -21,7 +21,7 @@ def test_the_how_to_says_what_each_end_of_a_run_means() -> None:
     page = (DOCS / "howtos/running-plans.md").read_text()
     section = page.partition("## How a run ends")[2]
 
-    assert [state.value for state in JobState if state.is_over and f"`{state.value}`" not in section] == []
+    assert [state.value for state in JobState if state.is_final and f"`{state.value}`" not in section] == []
 
 
 def test_the_security_page_compares_the_levels_strongest_first_and_names_the_default() -> None:

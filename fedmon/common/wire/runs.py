@@ -59,7 +59,7 @@ class JobState(enum.Enum):
     """The owner did not let the result leave."""
 
     @property
-    def is_over(self) -> bool:
+    def is_final(self) -> bool:
         """Whether no other state follows."""
         return self is not JobState.HELD and not self.is_running
 

@@ -70,7 +70,7 @@ class JobRegister:
             "INSERT INTO runs (job_id, researcher_id, content, sha256, state, is_over, job, created, ended) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                job.job_id, record.researcher_id, record.content, job.sha256, job.state.value, job.state.is_over,
+                job.job_id, record.researcher_id, record.content, job.sha256, job.state.value, job.state.is_final,
                 _encode(record).decode(), timestamp(job.created), job.ended and timestamp(job.ended),
             ),
         )  # fmt: skip
@@ -83,7 +83,7 @@ class JobRegister:
             "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
             (
                 job.state.value,
-                job.state.is_over,
+                job.state.is_final,
                 _encode(record).decode(),
                 ended and timestamp(ended),
                 job.job_id,

@@ -218,7 +218,7 @@ class Runs:
         if record is None:
             reason = f"this node knows no job {request.job_id} of researcher {request.researcher_id}"
             raise RunRefusedError(ErrorCode.FAILED, reason)
-        if not record.job.state.is_over:
+        if not record.job.state.is_final:
             reason = f"stopped by researcher {request.researcher_id}"
             self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
             self._registers.database.after_commit(lambda: self._end(request.job_id, JobState.STOPPED, reason))
@@ -233,7 +233,7 @@ class Runs:
     def stop_by_owner(self, job_id: str, *, by: str) -> JobRecord | None:
         """Stop any job, and return it; None if it is not known."""
         record = self.record(job_id)
-        if record is not None and not record.job.state.is_over:
+        if record is not None and not record.job.state.is_final:
             self._registers.audit.record("run-stop", job=job_id, by=by)
             self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
         return record

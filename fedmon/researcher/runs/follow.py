@@ -140,12 +140,12 @@ class Part:
         """Take the state of the job; no earlier one follows, and one that is over stays over."""
         self._heard(now)
         known = None if self.job is None or self._forgotten else self.job.state
-        if known is not None and (known.is_over or _stage(job.state) < _stage(known)):
+        if known is not None and (known.is_final or _stage(job.state) < _stage(known)):
             return
         self._forgotten = self._result_gone = False
         self.job, self.asked = job, OutcomeStatus.OK
         self._expected = max(self._expected, min(job.scalars, MAX_SCALARS_KEPT))
-        if job.state.is_over:
+        if job.state.is_final:
             self._may_ask_at = now
 
     def result_said(self, result: Parcel | None, *, final: bool) -> None:
@@ -186,7 +186,7 @@ class Part:
         self._heard(now)
         if self.job is None:
             self.asked, self.reason = OutcomeStatus.FAILED, "the node does not know the job: it did not begin"
-        elif not self.job.state.is_over:
+        elif not self.job.state.is_final:
             said = "the node no longer knows the job"
             self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
         self._result_gone = self.result is None
@@ -352,7 +352,7 @@ class RunLedger:
                 elif self._part(node_id, job) is not None:
                     part.job_said(job, now)
                     if "result" in question:
-                        part.result_said(reply.result, final=job.state.is_over)
+                        part.result_said(reply.result, final=job.state.is_final)
                     else:
                         self._tell(self._listeners, node_id, part.page_said(reply.scalars, now))
             elif isinstance(reply, Error):
