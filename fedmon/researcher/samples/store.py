@@ -21,6 +21,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import split_series, with_origin
 from fedmon.common.settings import StoreSettings
 from fedmon.common.store.recording import DROPPED_HERE, RecordedStream, Recording
+from fedmon.common.store.recording_file import Key
 from fedmon.common.text import one_line, shorten
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ ANSWER_S = 60.0
 SETTLED_S = 30.0
 """A killed store loses the samples of the last seconds (VictoriaMetrics: five), so they are sent again."""
 STOP_WITHIN_S = 10.0
-
-StreamKey = tuple[str, str, int]
-"""Node, stream and boot."""
 
 
 class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +90,7 @@ class StorePush:
         self._settled = _read_positions(self._sent_path, self.url)
         self._trusted = _trusted(settings.ca_file) if urlsplit(url).scheme == "https" else None
         self._sent = dict(self._settled)
-        self._taken: deque[tuple[float, dict[StreamKey, int]]] = deque()
+        self._taken: deque[tuple[float, dict[Key, int]]] = deque()
         self._connection: HTTPConnection | None = None
         self._headers: dict[str, str] = {}
         self._recording: Recording | None = None
@@ -215,12 +213,12 @@ class StorePush:
             self._waiting += sum(max(0, last - max(first, self._next(key)) + 1) for first, last in extent.ranges)
 
     def _bodies(
-        self, recording: Recording, ends: Mapping[StreamKey, int]
-    ) -> Iterator[tuple[bytes, int, int, dict[StreamKey, int]]]:
+        self, recording: Recording, ends: Mapping[Key, int]
+    ) -> Iterator[tuple[bytes, int, int, dict[Key, int]]]:
         """Return bodies with their number of samples and values, and the positions that they reach."""
         lines: list[bytes] = []
         size_bytes = samples = values = 0
-        positions: dict[StreamKey, int] = {}
+        positions: dict[Key, int] = {}
         for key, last_seq in ends.items():
             node_id, stream, boot = key
             if last_seq < self._next(key):
@@ -238,7 +236,7 @@ class StorePush:
         if positions:
             yield b"".join(lines), samples, values, positions
 
-    def _next(self, key: StreamKey) -> int:
+    def _next(self, key: Key) -> int:
         return self._sent.get(key, -1) + 1
 
     def _lines(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
@@ -417,7 +415,7 @@ class _Positions(msgspec.Struct, frozen=True, kw_only=True):
     sent: list[tuple[str, str, int, int]]
 
 
-def _read_positions(path: Path, url: str) -> dict[StreamKey, int]:
+def _read_positions(path: Path, url: str) -> dict[Key, int]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Positions)
     except FileNotFoundError:
@@ -431,6 +429,6 @@ def _read_positions(path: Path, url: str) -> dict[StreamKey, int]:
     return {(node, stream, boot): seq for node, stream, boot, seq in found.sent} if found.url == url else {}
 
 
-def _write_positions(path: Path, url: str, sent: Mapping[StreamKey, int]) -> None:
+def _write_positions(path: Path, url: str, sent: Mapping[Key, int]) -> None:
     positions = _Positions(url=url, sent=[(*key, seq) for key, seq in sent.items()])
     write_whole(path, msgspec.json.encode(positions), mode=0o600)
