@@ -95,7 +95,8 @@ class Status:
         A result that cannot be fetched goes after a day.
         """
         removed = []
-        for job_id in self._register.failed_before(utc_now() - UNFETCHABLE_KEPT):
+        present = {path.name for path in self._folder.glob("*")}
+        for job_id in present.intersection(self._register.failed_before(utc_now() - UNFETCHABLE_KEPT)):
             try:
                 JobFolder(self._folder / job_id).result.unlink()
                 removed.append(job_id)
@@ -103,7 +104,7 @@ class Status:
                 pass
             except OSError as problem:
                 logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
-        for job_id in self._register.ended_before(before):
+        for job_id in present.intersection(self._register.ended_before(before)):
             try:
                 JobFolder(self._folder / job_id).remove()
                 removed.append(job_id)

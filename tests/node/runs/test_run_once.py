@@ -321,7 +321,9 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
 
     wait_until(lambda: not JobFolder(node.path / "runs" / job_id).is_alive(), what="the end of its keeper")
     node.runs._status.purge(before=seconds_from_now(1.0))
+    again = node.runs._status.purge(before=seconds_from_now(1.0))
 
+    assert job_id not in again
     assert not (node.path / "runs" / job_id).exists()
     told = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
     assert (told["jobs"][0]["state"], told["result"], told["scalars"]) == ("succeeded", None, [])
