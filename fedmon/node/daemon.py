@@ -343,11 +343,11 @@ class Daemon:
         stack.callback(lambda: node.fetcher.stop(min(0.5, self._stop_by.left_s())))
         node.checker.start()
         stack.callback(lambda: node.checker.stop(min(1.0, self._stop_by.left_s())))
+        self._actor.post(node.take_up)  # before the owner can ask for a job
         self._control.start()
         stack.callback(lambda: self._control.stop(min(1.0, self._stop_by.left_s())))
         node.runs.start_up()
         stack.callback(node.runs.close)
-        self._actor.post(node.take_up)
         stack.callback(self._disconnect)  # after the measuring, which sends its last batches
         node.pipeline.start()  # what is measured is known before anybody can ask for it
         stack.callback(node.pipeline.stop)

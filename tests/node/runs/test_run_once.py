@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,27 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
     with bench(folder, metrics=QUIET, runs={"max_jobs": 4}) as opened:
         yield opened
+
+
+STOPS_FIRST = """
+import sys
+from fedmon.node.daemon import main
+from fedmon.node.owner.control import ControlClient
+from fedmon.node.runs.service import Runs
+
+start_up, job_id = Runs.start_up, sys.argv.pop(1)
+
+
+def stopped(runs):
+    with ControlClient(runs.folder.parent) as client:
+        client.call("run-stop", job_id=job_id)
+    start_up(runs)
+
+
+Runs.start_up = stopped
+main()
+"""
+"""A node whose owner stops a job in the moment in which it takes the first commands."""
 
 
 def begun(node: Bench) -> str:
@@ -279,6 +301,30 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         assert (reports, node.scalars()) == (2, [])
         node.runs.stop_by_owner(goes_on, by="owner")
         assert node.over(goes_on)["job"]["state"] == "stopped-by-owner"
+
+
+class StoppedFirst(NodeProcess):
+    """A node whose owner stops a job of an earlier one in the moment in which it takes the first commands."""
+
+    job_id = ""
+
+    def command(self) -> list[str]:
+        """Return the words that start the node."""
+        return [sys.executable, "-c", STOPS_FIRST, self.job_id, "--dir", str(self.folder)]
+
+
+def test_a_new_daemon_stops_a_job_whenever_its_owner_asks(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET) as node:
+        job_id = begun(node)
+    folder = JobFolder(tmp_path / "n" / "runs" / job_id)
+    process = StoppedFirst(tmp_path / "n")
+    process.job_id = job_id
+
+    with process:
+        ending = wait_until(folder.ending, what=process.log)
+
+    assert ending is not None
+    assert ending.state is JobState.STOPPED_BY_OWNER
 
 
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
