@@ -75,7 +75,6 @@ UNSENT = "it was released, and could not be stored in the node's file repository
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""
-_FRAME_BYTES, _VALUE_BYTES = 256, 32
 _ENVELOPE = frozenset(
     {"researcher_id", "node_id", "instance", "id", "session", "sequence", "expires", "protocol_version"}
 )
@@ -770,7 +769,7 @@ class ScalarSender:
             stream = user_stream(researcher_id)
             seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
             scalar = msgspec.structs.replace(scalar, seq=seq)
-        size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
+        size_bytes = len(msgspec.json.encode(scalar)) + 1
         if self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes

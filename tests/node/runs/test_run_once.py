@@ -46,6 +46,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield opened
 
 
+MANY = WAITS.replace(b"time.sleep(60)", b"[context.report(loss=0.5) for _ in range(400)]")
 STOPS_FIRST = """
 import sys
 from fedmon.node.daemon import main
@@ -325,6 +326,14 @@ def test_a_new_daemon_stops_a_job_whenever_its_owner_asks(tmp_path: Path) -> Non
 
     assert ending is not None
     assert ending.state is JobState.STOPPED_BY_OWNER
+
+
+def test_scalars_that_come_at_once_fit_into_their_message(node: Bench) -> None:
+    job_id = node.begin(MANY, group="g" * 256)
+    wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the plan")
+
+    assert node.over(job_id)["job"]["scalars"] == 401
+    assert len([scalar for scalar in node.scalars() if scalar["job_id"] == job_id]) > 100
 
 
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
