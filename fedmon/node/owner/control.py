@@ -24,8 +24,8 @@ from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError, 
 from fedmon.node.folder import user_name
 
 SOCKET_NAME = "control.sock"
-MAX_REQUEST_BYTES = 4 * 1024 * 1024
-"""Room for a training plan of the largest size that a node takes, escaped as JSON."""
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Room for the names and types of the columns of the largest table that a node offers."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_S = 10.0
 ACCEPT_AGAIN_S = 1.0

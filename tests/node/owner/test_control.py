@@ -24,6 +24,7 @@ from fedmon.node.owner.control import (
     ControlServer,
     DaemonNotRunningError,
 )
+from fedmon.node.registers.dataset_source import MAX_COLUMNS
 
 
 def _echo(command: str, args: dict[str, Any], by: str) -> dict[str, Any]:
@@ -146,6 +147,12 @@ def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             client.sendall(b"x" * (2 * MAX_REQUEST_BYTES))
         assert _answered(tmp_path) == PONG
+
+
+def test_a_table_of_the_most_columns_fits_into_a_request(tmp_path: Path) -> None:
+    columns = {f"column-{number:022}": "float64" for number in range(MAX_COLUMNS)}
+    with serving(tmp_path), ControlClient(tmp_path, timeout_s=60.0) as client:
+        assert client.call("dataset-add", dtypes=columns)["dtypes"] == columns
 
 
 def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:

@@ -298,6 +298,14 @@ def test_metrics_and_logs_are_counted_and_written_once_an_hour_and_at_the_end(tm
     assert lines[3]["counts"] == {"metrics": {"host_cpu_busy_ratio": 2}}
 
 
+def test_a_line_about_a_table_of_very_many_columns_is_good(tmp_path: Path) -> None:
+    with Audit(tmp_path) as audit:
+        audit.record("dataset-add", names="x" * 20_000_000)
+        audit.record("after")
+
+    assert verify(tmp_path).ok
+
+
 def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
     with Audit(tmp_path) as audit:
         audit.count("metrics", (f"name_{number}" for number in range(MAX_COUNTED_NAMES + 500)))
