@@ -437,10 +437,11 @@ class OwnerCommands:
             return Grant(grant_id=new_id(), sha256=plan.sha256)
         declared = plans.grants.declared(plan.sha256)
         if declared is None:
+            source = plans.store.read(plan.sha256)
             if self._running is not None:
                 self._running.check_plan(plan.sha256)
                 raise BeingReadError(f"plan {plan.plan_id} is being read: try again in a few seconds")
-            declared = _declared(plans.store.read(plan.sha256))
+            declared = _declared(source)
         wishes = plans.grants.wishes(plan.plan_id)
         asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
         return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.node.registers.plans import CodeCheck
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, made_folder, running_node
 
@@ -76,6 +76,17 @@ def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
         done(desk, "plan-register", path=str(file), sha256=sha256, name="p", declared=declared)
         (kept,) = desk.registers.plans.grants.of(sha256)
         assert kept.grant.scalars == ("loss",)
+
+
+def test_a_plan_whose_file_was_lost_before_it_was_read_is_not_waited_for(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n"), running=running_node(check_plan=lambda _sha256: None)) as desk:
+        plan_id = ask_approval(desk)
+        for file in (tmp_path / "n" / "plans").iterdir():
+            file.unlink()
+
+        for command, args in (("plan-show", {}), ("plan-decide", {"status": "approved"})):
+            with pytest.raises(StorageError, match="plan"):
+                done(desk, command, plan=plan_id, **args)
 
 
 @pytest.mark.parametrize(
