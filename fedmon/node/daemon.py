@@ -173,6 +173,7 @@ class LocalNode:
         self.policy.follow(settings.policy)
         self.registers.quotas.follow(settings.quota, keep_s=settings.runs.keep_s)
         self.runs.follow(settings)
+        self.registers.plans.max_plan_bytes = settings.max_plan_bytes
         self.fetcher.repository = settings.repository
         self.leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s

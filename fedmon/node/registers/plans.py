@@ -141,7 +141,7 @@ class PlanRegister:
         self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES
     ) -> None:
         """Use ``folder`` for the bytes of plans. Raises StorageError."""
-        self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
+        self._database, self._audit, self.max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
         self.grants = GrantRegister(database)
         if database.behind is None and database.restored is None:  # a restored register may lack plans
@@ -248,7 +248,7 @@ class PlanRegister:
             raise InvalidInputError(f"the plan's bytes have SHA-256 {digest} and not {approval.sha256}: send it again")
         if len(source) != approval.size_bytes:
             raise InvalidInputError(f"the plan has {len(source)} bytes and not {approval.size_bytes}: send it again")
-        name = checked_name(source, approval.name, approval.description, max_bytes=self._max_plan_bytes)
+        name = checked_name(source, approval.name, approval.description, max_bytes=self.max_plan_bytes)
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
@@ -267,7 +267,7 @@ class PlanRegister:
 
         Raises ConflictError when a plan with these bytes is here already: approve that one.
         """
-        name = checked_name(source, name, description, max_bytes=self._max_plan_bytes)
+        name = checked_name(source, name, description, max_bytes=self.max_plan_bytes)
         with self._database.transaction():
             known = self.find(hashlib.sha256(source).hexdigest())
             if known is not None:
@@ -296,8 +296,8 @@ class PlanRegister:
             removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}
             for path in sorted(folder.glob("*.py")):
                 try:
-                    source = read_plan_file(path, self._max_plan_bytes)
-                    name = checked_name(source, path.stem, "", max_bytes=self._max_plan_bytes)
+                    source = read_plan_file(path, self.max_plan_bytes)
+                    name = checked_name(source, path.stem, "", max_bytes=self.max_plan_bytes)
                 except InvalidInputError as error:
                     logger.warning("default plan %s was left out: %s", path, error)
                     continue
