@@ -77,6 +77,8 @@ class Router:
             self._count_refused(refused.code, "message on topic %s refused: %s", topic, refused.reason)
             self._answer_refused(refused)
             return
+        if (request.researcher_id, request.id) in self._fetching:
+            return  # it is answered once its plan is here
         refusal = self._policy.refusal(request.researcher_id)
         busy = self._quotas.judge(request) if refusal is None else None
         if busy is not None:
@@ -155,8 +157,6 @@ class Router:
     def _fetch_bytes(self, request: Request, elsewhere: BytesElsewhereError) -> None:
         """Have the bytes of a plan fetched; its request is answered once they have arrived."""
         key = (request.researcher_id, request.id)
-        if key in self._fetching:
-            return
 
         def answer(source: bytes | FedmonError) -> None:
             self._fetching.discard(key)
