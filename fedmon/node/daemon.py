@@ -1,8 +1,8 @@
 """The node daemon: puts the parts together, connects, and stops in order.
 
 Threads: the router's owns the registers and serves requests, the owner's commands and timers; the transport connects;
-the sampler measures; the control server listens to the owner; checker and fetcher do slow work. The main thread starts
-and stops the others, and waits for signals.
+the sampler measures; the control server listens to the owner; workers check plans and transfer files. The main thread
+starts and stops the others, and waits for signals.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedmon.common.actor import Actor, Bound, BusyError, Priority
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
+from fedmon.common.http import download
 from fedmon.common.ids import ID_PATTERN, kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings
@@ -39,8 +41,7 @@ from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
-from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
-from fedmon.node.registers.plans import CodeCheck
+from fedmon.node.registers.plans import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
@@ -49,6 +50,7 @@ from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.router import Router
 from fedmon.node.runs.service import Runs
+from fedmon.node.workers import Workers
 
 # By name, since this module is the program that runs, and would log outside of fedmon as "__main__".
 logger = logging.getLogger("fedmon.node.daemon")
@@ -60,6 +62,8 @@ MESSAGES_BOUND = Bound(4_000, 32 * 2**20)
 FIRST_HOLD_S, LONGEST_HOLD_S = 2.0, 60.0
 """How long a researcher that floods the node is not heard: longer each time, until the node was left alone as long."""
 COMMAND_TIMEOUT_S = 20.0
+MAX_DOWNLOADS, DOWNLOAD_TIMEOUT_S = 100, 30.0
+"""Plans that may wait to be fetched, and the time for each."""
 STOP_WITHIN_S = 4.5
 _ENDING = {signal.SIGTERM, signal.SIGINT}
 _SIGNALS = (*_ENDING, signal.SIGHUP)
@@ -86,8 +90,8 @@ class LocalNode:
         self.policy = policy = Policy(settings.policy, settings.id)
         self.dialect = dialect = _dialect(settings)
         self.registers = registers = Registers(folder, settings, boot=boot())
-        self.checker = PlanChecker(registers.plans.store.read, on_check=self._on_check)
-        self.fetcher = PlanFetcher(settings.repository, max_bytes=settings.max_plan_bytes, hand_over=post)
+        self.workers = Workers(post)
+        self._being_read = set[str]()
         self.pipeline = Pipeline(
             settings,
             boot=boot(),
@@ -118,7 +122,7 @@ class LocalNode:
             boot=boot,
             folder=folder.path,
             measuring=self.pipeline,
-            hand_over=post,
+            workers=self.workers,
             send=self._send_scalars,
             push=self.delivery.push,
             is_heard="run" in dialect.commands,
@@ -139,13 +143,13 @@ class LocalNode:
                 runs=self.runs,
                 leases=self.leases,
                 pipeline=self.pipeline,
-                check_plan=self.checker.submit,
+                check_plan=self.check_plan,
                 page_bytes=dialect.page_bytes,
             ),
             delivery=self.delivery,
             refused=registers.refused,
             quotas=registers.quotas,
-            fetch=self.fetcher.submit,
+            fetch=self._fetch,
         )
 
     @property
@@ -174,7 +178,6 @@ class LocalNode:
         self.registers.quotas.follow(settings.quota, keep_s=settings.runs.keep_s)
         self.runs.follow(settings)
         self.registers.plans.max_plan_bytes = settings.max_plan_bytes
-        self.fetcher.repository = settings.repository
         self.leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )
@@ -192,10 +195,17 @@ class LocalNode:
             except FedmonError as error:
                 logger.error("the default plans were not taken in: %s", error)  # noqa: TRY400
         for sha256 in plans.unchecked():
-            self.checker.submit(sha256)
+            self.check_plan(sha256)
         self.runs.take_up()
         self.runs.purge()
         self.copy_register()
+
+    def check_plan(self, sha256: str) -> None:
+        """Have a worker read a plan, unless one does already; on the router's thread."""
+        if sha256 not in self._being_read:
+            self._being_read.add(sha256)
+            store = self.registers.plans.store
+            self.workers.post("checks", lambda: check_source(store.read(sha256)), partial(self._take_check, sha256))
 
     def copy_register(self) -> None:
         """Copy the register if a day has passed; a failure is logged."""
@@ -235,10 +245,21 @@ class LocalNode:
     def _on_job_end(self, job: WatchedJob) -> None:
         self._post(lambda: self.registers.audit.record("job-ended", job=job.job_id, reason=job.reason))
 
-    def _on_check(self, sha256: str, check: CodeCheck) -> None:
-        self._post(lambda: self._take_check(sha256, check))
+    def _fetch(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
+        def fetch() -> bytes:
+            most, urls = self._settings.max_plan_bytes, self._settings.repository.allowed_urls
+            return download(url, sha256=sha256, max_bytes=most, deadline_s=DOWNLOAD_TIMEOUT_S, allowed_urls=urls)
 
-    def _take_check(self, sha256: str, check: CodeCheck) -> None:
+        return self.workers.post("plans", fetch, done, most=MAX_DOWNLOADS)
+
+    def _take_check(self, sha256: str, check: CodeCheck | FedmonError | None) -> None:
+        self._being_read.discard(sha256)
+        if isinstance(check, FedmonError):
+            logger.warning("plan %s cannot be checked: %s", sha256, check)
+            return
+        if check is None:
+            self.check_plan(sha256)
+            return
         with self.registers.database.transaction():
             finding = self.registers.plans.record_check(sha256, check)
             if finding is not None:
@@ -293,7 +314,7 @@ class Daemon:
             boot=lambda: self._presence.boot,
             running=RunningNode(
                 push=self._node.delivery.push,
-                check_plan=self._node.checker.submit,
+                check_plan=self._node.check_plan,
                 follow=self._follow,
                 live=self._live,
                 measuring=self._node.pipeline,
@@ -341,14 +362,13 @@ class Daemon:
             every(3600.0, job)
         self._actor.start()
         stack.callback(self._close_files)
-        stack.callback(lambda: node.fetcher.stop(min(0.5, self._stop_by.left_s())))
-        node.checker.start()
-        stack.callback(lambda: node.checker.stop(min(1.0, self._stop_by.left_s())))
         self._actor.post(node.take_up)  # before the owner can ask for a job
         self._control.start()
         stack.callback(lambda: self._control.stop(min(1.0, self._stop_by.left_s())))
         node.runs.start_up()
         stack.callback(node.runs.close)
+        node.workers.start()
+        stack.callback(node.workers.stop)
         stack.callback(self._disconnect)  # after the measuring, which sends its last batches
         node.pipeline.start()  # what is measured is known before anybody can ask for it
         stack.callback(node.pipeline.stop)

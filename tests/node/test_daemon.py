@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import queue
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from fedmon.common.settings import NodeSettings, RepositorySettings, ResearcherSettings, broker_from_url
-from fedmon.node.daemon import LocalNode
-from fedmon.node.folder import NodeFolder, read_boot
+from fedmon.common.settings import ResearcherSettings
+from fedmon.node.folder import read_boot
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
@@ -99,29 +96,3 @@ def test_a_damaged_boot_file_is_passed_over_and_the_count_goes_on_above(content:
     file.write_bytes(content)
 
     assert read_boot(file) >= 1_700_000_000
-
-
-def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
-    url = "http://127.0.0.1:1/plan.py"
-    settings = NodeSettings(id="n", broker=broker_from_url("mqtt://127.0.0.1:1"))
-    node = LocalNode(
-        NodeFolder.create(tmp_path / "n"),
-        settings,
-        boot=lambda: 1,
-        post=lambda job: job() is None or True,
-        publish=lambda _payload: True,
-        send=lambda _outgoing: True,
-    )
-    heard: queue.Queue[object] = queue.Queue()
-
-    node.fetcher.submit(url, None, heard.put)
-    before = heard.get(timeout=60)
-    allowing = RepositorySettings(allowed_urls=("http://127.0.0.1:1/",))
-    node.follow(msgspec.structs.replace(settings, repository=allowing))
-    node.fetcher.submit(url, None, heard.put)
-    after = heard.get(timeout=60)
-    node.fetcher.stop(5.0)
-    node.close()
-
-    assert "not under an allowed address" in str(before)
-    assert "not under an allowed address" not in str(after)

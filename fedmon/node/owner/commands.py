@@ -36,8 +36,7 @@ from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_file, visible, visible_text
-from fedmon.node.registers.plan_workers import check_source
-from fedmon.node.registers.plans import PlanRecord, PlanType
+from fedmon.node.registers.plans import PlanRecord, PlanType, check_source
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged

@@ -6,6 +6,9 @@ import datetime
 import enum
 import hashlib
 import logging
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -21,19 +24,19 @@ from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.grants import Declared, GrantRegister, told
-from fedmon.node.registers.plan_source import (
-    MAX_TEXT_LENGTH,
-    PlanStore,
-    checked_name,
-    read_plan_file,
-)
+from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
+from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, PlanStore, checked_name, read_plan_file, visible_text
 from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 ID_PREFIX = "training_plan_"
+CHECK_TIMEOUT_S = 15.0
+MAX_PROBLEM_LENGTH = 500
 
+_ENDED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_SCRIPT = Path(__file__).with_name("plan_check.py")
 _SELECT = """SELECT p.*, (
     SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
     ORDER BY o.status != 'approved', o.created, o.plan_id LIMIT 1
@@ -510,3 +513,30 @@ class PlanRegister:
 
 def _record(row: Row) -> PlanRecord:
     return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
+
+
+def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck | None:
+    """Run the check of a plan in a limited child process, and return the verdict.
+
+    It is None if the child was told to end, as with the whole control group of the node.
+    """
+    command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
+    try:
+        child = subprocess.run(
+            command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
+            timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return CodeCheck(problem=f"could not be read within {timeout_s:g} s")
+    except OSError as error:
+        return CodeCheck(problem=f"could not be checked: {error.strerror}")
+    if child.returncode in _ENDED:
+        return None
+    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
+    try:
+        check = msgspec.json.decode(child.stdout, type=CodeCheck)
+    except msgspec.MsgspecError:
+        ended = f"ended with {child.returncode}"
+        return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
+    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])

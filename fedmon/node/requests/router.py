@@ -160,6 +160,8 @@ class Router:
 
         def answer(source: bytes | FedmonError) -> None:
             self._fetching.discard(key)
+            if isinstance(source, FedmonError):
+                logger.warning("the plan of researcher %s was not fetched: %s", request.researcher_id, source)
             busy = self._quotas.judge_fetched(request)
             if busy is not None:
                 self._answer_busy(request, busy)

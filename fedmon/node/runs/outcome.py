@@ -10,16 +10,12 @@ import logging
 import mmap
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from fedmon.common import errors
-from fedmon.common.actor import Actor
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.http import RepositoryError, UrlRefusedError, download_to, upload_from
 from fedmon.common.log import without_paths
@@ -38,7 +34,6 @@ INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 """The room for a result in a message; the rest is for its job."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to store a result; after the last the result stays with the owner."""
-AT_A_TIME = 4
 _TRANSFER_S = 600.0
 _INPUTS = ".inputs"
 _NUMPY = (
@@ -69,8 +64,6 @@ _SHORTEST = 64
 _UNNAMED = "Exception"
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class NoRepositoryError(FedmonError):
@@ -164,81 +157,20 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
     return whole if len(msgspec.json.encode(whole)) <= INLINE_BYTES else None
 
 
-class Transfers:
-    """Fetches inputs and stores results, AT_A_TIME of each; `start` and `stop` are safe from any thread.
-
-    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread, and is tried again while it
-    returns False.
-    """
-
-    def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], bool]) -> None:
-        self.repository = repository
-        self._hand_over = hand_over
-        self._stopping = threading.Event()
-        self._actors = {
-            name: [Actor(f"fedmon-runs-{name}") for _ in range(AT_A_TIME)] for name in ("inputs", "results")
-        }
-        self._waiting = {name: deque[Callable[[], None]]() for name in self._actors}
-
-    def start(self) -> None:
-        """Start the threads."""
-        for each in chain(*self._actors.values()):
-            each.start()
-
-    def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
-        """Fetch inputs; ``done`` gets a descriptor that it has to close."""
-        urls = self.repository.allowed_urls
-        self._post("inputs", lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
-
-    def deliver(self, path: Path, parcel: Parcel, done: Callable[[Parcel | FedmonError], None]) -> None:
-        """Store a result that its keeper checked; ``done`` gets it with its URL."""
-        self._post("results", lambda: self._stored(path, parcel), done)
-
-    def stop(self) -> None:
-        """Report no more outcomes; unfinished transfers are repeated after the next start."""
-        self._stopping.set()
-        for each in chain(*self._actors.values()):
-            each.close(timeout_s=0.0, drop=True)
-
-    def _stored(self, path: Path, parcel: Parcel) -> Parcel:
-        for pause_s in PAUSES_S:
-            try:
-                return _stored(path, parcel, self.repository)
-            except UrlRefusedError:
-                raise
-            except RepositoryError as error:
-                logger.warning("the result %s is stored later: %s", path, error)
-                if self._stopping.wait(pause_s):
-                    raise
-        return _stored(path, parcel, self.repository)
-
-    def _post(self, name: str, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
-        waiting = self._waiting[name]
-        waiting.append(lambda: self._do(work, done))
-
-        def take() -> None:
-            try:
-                transfer = waiting.popleft()
-            except IndexError:  # another thread took it
-                return
-            transfer()
-
-        # The first free thread takes it, so a slow server holds up one of them.
-        for each in self._actors[name]:
-            each.post(take)
-
-    def _do(self, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
-        outcome: T | FedmonError
+def store_result(
+    path: Path, parcel: Parcel, repository: Callable[[], RepositorySettings], stopping: threading.Event
+) -> Parcel:
+    """Store a result that its keeper checked, if need be later, and return it with its URL. Raises FedmonError."""
+    for pause_s in PAUSES_S:
         try:
-            outcome = work()
-        except FedmonError as error:
-            outcome = error
-        except Exception:
-            # The job waits for its outcome, whatever went wrong.
-            logger.exception("a transfer failed")
-            outcome = InvalidInputError("they could not be transferred; the log of the node says why")
-        while not (self._stopping.is_set() or self._hand_over(lambda: done(outcome))):
-            self._stopping.wait(PAUSES_S[0])
+            return _stored(path, parcel, repository())
+        except UrlRefusedError:
+            raise
+        except RepositoryError as error:
+            logger.warning("the result %s is stored later: %s", path, error)
+            if stopping.wait(pause_s):
+                raise
+    return _stored(path, parcel, repository())
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
@@ -256,8 +188,8 @@ def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parce
         raise FedmonError(f"the repository gave the result an address that cannot be used: {error}") from None
 
 
-def _fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequence[str]) -> int:
-    """Return a descriptor of the checked content of the parcel's URL; the caller closes it.
+def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequence[str]) -> int:
+    """Fetch the inputs at a parcel's URL, and return a descriptor of their checked content; the caller closes it.
 
     Raises RepositoryError if it cannot or may not be fetched, InvalidInputError if it is no parcel, and StorageError.
     """

@@ -61,11 +61,12 @@ from fedmon.node.runs.folder import (
     Started,
 )
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.outcome import Transfers, inline, leaving, without_result
+from fedmon.node.runs.outcome import fetch_inputs, inline, leaving, store_result, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister, ReleaseDecision, ReleaseLedger
 from fedmon.node.runs.release import rules_for
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.node.runs.status import Status
+from fedmon.node.workers import Workers
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
@@ -125,9 +126,8 @@ class ActiveJob:
 class Runs:
     """The jobs of one node; belongs to its worker, except `start_up` and `close`.
 
-    ``boot()`` returns the node's present boot, ``hand_over(job)`` runs a job on the worker's thread or returns False,
-    ``send(message)`` sends scalars to their researcher, ``push(researchers)`` sends the outbox. ``is_heard`` is False
-    on a wire without messages about runs.
+    ``boot()`` returns the node's present boot, ``send(message)`` sends scalars to their researcher,
+    ``push(researchers)`` sends the outbox. ``is_heard`` is False on a wire without messages about runs.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Runs:
         boot: Callable[[], int],
         folder: Path,
         measuring: Pipeline,
-        hand_over: Callable[[Callable[[], None]], bool],
+        workers: Workers,
         send: Callable[[RunScalars], bool],
         push: Callable[[Iterable[str]], None],
         is_heard: bool,
@@ -149,12 +149,11 @@ class Runs:
         self.folder = folder / "runs"
         self.register = JobRegister(registers.database)
         self._ledger = ReleaseLedger(registers.database)
-        self._hand_over = hand_over
+        self._workers = workers
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(
-            settings.runs, folder, self.launcher, on_found=lambda: hand_over(self._start_waiting)
+            settings.runs, folder, self.launcher, on_found=lambda: workers.hand_over(self._start_waiting)
         )
-        self._transfers = Transfers(settings.repository, hand_over=hand_over)
         self._watching = Actor("fedmon-runs-watching")
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
@@ -257,7 +256,6 @@ class Runs:
     def follow(self, settings: NodeSettings) -> None:
         """Follow other settings from the next job on."""
         self._settings = settings
-        self._transfers.repository = settings.repository
         if self._is_heard:
             self.confinement.follow(settings.runs)
 
@@ -266,7 +264,6 @@ class Runs:
     def start_up(self) -> None:
         """Begin to look how plans can be confined here; from any thread."""
         self._watching.start()
-        self._transfers.start()
         if self._is_heard:
             self.confinement.start()
 
@@ -327,7 +324,6 @@ class Runs:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
         self.confinement.stop(1.0)
         self.launcher.stop()
-        self._transfers.stop()
         self._watching.close(timeout_s=1.0, drop=True)
 
     def record(self, job_id: str) -> JobRecord | None:
@@ -357,14 +353,15 @@ class Runs:
         """Start a job that was committed: at once, or when its inputs are here."""
         active = ActiveJob(record, self.folder, phase=Phase.START, grant=admitted.grant)
         self._active[request.job_id] = active
-        if request.inputs is None or request.inputs.url is None:
+        inputs, now = request.inputs, self._settings
+        if inputs is None or inputs.url is None:
             self._launch(active, request, admitted)
             return
-        self._transfers.fetch(
-            request.inputs,
-            active.folder.path,
-            max_bytes=self._settings.runs.max_input_bytes,
-            done=lambda fetched: self._fetched(active, request, fetched),
+        most, urls = now.runs.max_input_bytes, now.repository.allowed_urls
+        self._workers.post(
+            "inputs",
+            lambda: fetch_inputs(inputs, active.folder.path, max_bytes=most, allowed_urls=urls),
+            lambda found: self._fetched(active, request, found),
         )
 
     def _fetched(self, active: ActiveJob, request: Run, fetched: int | FedmonError) -> None:
@@ -460,7 +457,7 @@ class Runs:
         """Read a job's news on the worker's thread, unless that is to come already; called on the launcher's."""
         if job_id not in self._poked_jobs:
             self._poked_jobs.add(job_id)
-            if not self._hand_over(lambda: self._look_at(job_id)):
+            if not self._workers.hand_over(lambda: self._look_at(job_id)):
                 self._poked_jobs.discard(job_id)
 
     def _look_at(self, job_id: str) -> None:
@@ -623,7 +620,11 @@ class Runs:
             self._conclude(active, job, whole)
             return
         active.phase = Phase.OUTCOME
-        self._transfers.deliver(result, parcel, lambda delivered: self._delivered(active, job, delivered))
+        self._workers.post(
+            "results",
+            lambda: store_result(result, parcel, lambda: self._settings.repository, self._workers.stopping),
+            lambda delivered: self._delivered(active, job, delivered),
+        )
 
     def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
         if active.verdict is not None:
@@ -662,7 +663,9 @@ class Runs:
                 self.register.keep(record, kept_from=None if record.decision is None else utc_now())
                 self._registers.outbox.add(outcome)
                 # Reports left before a result was held.
-                self._ledger.add(record, leaves, scalars=0 if active.job.state is JobState.HELD else job.scalars)
+                self._ledger.add(
+                    record, leaves, scalars=0 if active.job.state is JobState.HELD else job.scalars
+                )
                 self._registers.audit.record(
                     "run-held" if is_held else "run-outcome",
                     job=job.job_id,

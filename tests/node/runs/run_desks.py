@@ -64,6 +64,7 @@ class Bench:
         self.runs = self.local.runs
         if is_ready:
             self.runs.start_up()
+            self.local.workers.start()
             wait_until(lambda: self.runs.confinement.is_known, what="the level of confinement")
         self.runs.take_up()
 
@@ -184,7 +185,7 @@ def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Ben
         yield node
     finally:
         node.runs.close()
-        node.local.fetcher.stop(0.5)
+        node.local.workers.stop()
         node.local.close()
 
 

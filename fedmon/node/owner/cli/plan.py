@@ -164,7 +164,7 @@ def register(
     description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
     """Register and approve your own plan."""
-    from fedmon.node.registers.plan_workers import check_source  # only what registers needs it
+    from fedmon.node.registers.plans import check_source  # only what registers needs it
 
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:

@@ -1,0 +1,127 @@
+"""The code of a plan is read beside the router, within limits, and every way to fail becomes a problem's text."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.collectors.job.family import descendants
+from fedmon.node.registers.plans import CodeCheck, PlanRecord, check_source
+from tests.node.runs.run_desks import QUIET, bench, digest
+from tests.support.waiting import wait_until
+
+TOO_MUCH = {
+    "could not be read within 5 s of processor time",
+    "the code is too large or too deeply nested to be read within 512 MB",
+}
+LINE = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n"
+BOMB, LONG = LINE * 300_000, LINE * 24_000
+
+PROBLEMS = {
+    "not Python": (b"def f(:\n", "line 1: invalid syntax"),
+    "indentation": (b"if 1:\nx\n", "line 2: expected an indented block after 'if' statement on line 1"),
+    "binary": (b"\x00\x01\x02", "source code string cannot contain null bytes"),
+    "not UTF-8": (b"x = '\xff'\n", "utf-8"),
+    "other encoding": (b"# -*- coding: no-such -*-\n", "no-such"),
+    "nested brackets": (b"(" * 100_000, "too many nested parentheses"),
+    "nested calls": (b"f(" * 150 + b")" * 150, ""),
+    "long chain": (b"a" + b".b" * 100_000, ""),
+    "minus signs": (b"-" * 1_000_000 + b"1", ""),
+    "long number": (b"x = " + b"9" * 100_000, "Exceeds the limit"),
+    "control characters in the message": ("x = 1 \u202e\x1b[31m".encode(), "U+202E"),
+}
+
+
+def _checked(source: bytes, **options: float) -> CodeCheck:
+    check = check_source(source, **options)
+    assert check is not None
+    return check
+
+
+def test_layout_comments_and_object_do_not_count_while_code_does() -> None:
+    sources = [
+        b"class A(object):\n    def f(self):\n        return 1\n",
+        b"class A:  # the plan\n  def f(self):\n\n    return 1",
+        b"class A:\n    def f(self):\n        return 2\n",
+    ]
+
+    first, second, third = [_checked(source) for source in sources]
+
+    assert first == second
+    assert first.problem == ""
+    assert first.minified_sha256 == hashlib.sha256(b"class A:\n\tdef f(self):return 1").hexdigest()
+    assert third.minified_sha256 not in {None, first.minified_sha256}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_code_that_cannot_be_read_is_a_problem_in_words(name: str) -> None:
+    source, words = PROBLEMS[name]
+
+    verdict = _checked(source)
+
+    if name == "nested calls":
+        assert verdict.problem == "" or "too many nested" in verdict.problem
+    else:
+        assert verdict.minified_sha256 is None
+        assert words in verdict.problem
+        assert verdict.problem
+        assert verdict.problem.isprintable()
+        assert not verdict.parses or "could not be read" in verdict.problem
+
+
+def test_python_whose_minified_form_takes_too_much_still_parses() -> None:
+    verdict = _checked(b"a" + b".b" * 600)
+
+    assert verdict == CodeCheck(problem="the code is nested too deeply to be read", parses=True)
+
+
+def test_a_plan_that_takes_too_long_ends_in_a_problem() -> None:
+    assert _checked(BOMB, timeout_s=0.5).problem == "could not be read within 0.5 s"
+
+
+def test_a_plan_that_takes_too_much_ends_in_a_problem() -> None:
+    assert _checked(BOMB).problem in {"could not be read within 15 s", *TOO_MUCH}
+
+
+def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path) -> None:
+    # given a node that reads a plan
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+        node.local.workers.start()
+        node.local.registers.plans.register(LONG, name="long")
+        node.local.check_plan(digest(LONG))
+        readers = wait_until(lambda: [each.pid for each in descendants(os.getpid()) if _is_reader(each.pid)])
+
+        # when its reader is told to end
+        with contextlib.suppress(ProcessLookupError):  # it may have ended
+            os.kill(readers[0], signal.SIGTERM)
+
+        # then the plan is read again
+        def found() -> PlanRecord | None:
+            node.work()
+            plan = node.local.registers.plans.find(digest(LONG))
+            return plan if plan is not None and plan.checked else None
+
+        plan = wait_until(found, what="the end of the check")
+        assert plan is not None
+        assert plan.problem in {"", "could not be read within 15 s", *TOO_MUCH}
+
+
+def _is_reader(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"plan_check.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def test_the_check_sees_nothing_of_the_node(tmp_path: Path) -> None:
+    trap = tmp_path / "ran"
+    source = f"import os\nos.mkdir({str(trap)!r})\n".encode()
+
+    verdict = _checked(source)
+
+    assert verdict.problem == ""
+    assert not trap.exists()

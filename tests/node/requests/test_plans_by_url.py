@@ -1,0 +1,113 @@
+"""Plans at a URL are fetched beside the router, each once, under the settings of that moment."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire import topics
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Approval
+from fedmon.node.daemon import MAX_DOWNLOADS
+from tests.node.runs.run_desks import ALICE, QUIET, Bench, bench
+from tests.support.envelopes import approval
+from tests.support.historic_repository import HistoricRepository
+from tests.support.node_process import NO_RUNS
+from tests.support.waiting import wait_until
+
+SOURCE = b"x = 1\n"
+
+
+def opened(folder: Path, **sections: Any) -> AbstractContextManager[Bench]:
+    """Open a node whose workers do not work yet, as if each repository were slow."""
+    return bench(folder, is_ready=False, metrics=QUIET, runs=NO_RUNS, **sections)
+
+
+def by_url(url: str, source: bytes = SOURCE) -> Approval:
+    """Return a request to approve the plan at a URL."""
+    return msgspec.structs.replace(approval(source), source=None, url=url)
+
+
+def receive(node: Bench, request: Request) -> None:
+    """Have a node receive a request that it may answer later."""
+    node.local.router.receive(topics.command(request.researcher_id, "hospital"), msgspec.json.encode(request))
+
+
+def replies(node: Bench, number: int) -> list[dict[str, Any]]:
+    """Return the replies to requests once there are so many."""
+
+    def found() -> list[dict[str, Any]] | None:
+        node.work()
+        told = [msgspec.json.decode(each.payload) for each in node.sent]
+        return told if len(told) >= number else None
+
+    told = wait_until(found, what=f"{number} replies")
+    assert told is not None
+    return told
+
+
+def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_path: Path) -> None:
+    with (
+        HistoricRepository() as repository,
+        opened(tmp_path / "n", quota={"changes_per_hour": 2}, repository={"allowed_urls": [repository.url]}) as node,
+    ):
+        request = by_url(repository.put("plan.py", SOURCE))
+        for _ in range(5):
+            receive(node, request)
+        assert node.local.counters()["served"] == 1
+        assert node.local.registers.quotas.used(ALICE)["changes"] == 1
+        node.local.workers.start()
+
+        (reply,) = replies(node, 1)
+
+        assert (reply["command"], reply["status"]) == ("approval", "pending")
+        assert [line["id"] for line in node.audit("command")] == [request.id]
+
+
+def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
+    with opened(tmp_path / "n") as node:
+        node.local.workers.start()
+        receive(node, by_url("http://127.0.0.1:1/plan.py"))
+        before = replies(node, 1)[-1]
+        allowing = RepositorySettings(allowed_urls=("http://127.0.0.1:1/",))
+        node.local.follow(msgspec.structs.replace(node.settings, repository=allowing))
+        receive(node, by_url("http://127.0.0.1:1/plan.py"))
+        after = replies(node, 2)[-1]
+
+    assert "not under an allowed address" in before["reason"]
+    assert "not under an allowed address" not in after["reason"]
+
+
+@pytest.mark.parametrize("comes", ["in the message", "by its URL"])
+def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, tmp_path: Path) -> None:
+    source = SOURCE * 400
+    with (
+        HistoricRepository() as repository,
+        opened(tmp_path / "n", repository={"allowed_urls": [repository.url]}) as node,
+    ):
+        node.local.workers.start()
+        node.local.follow(msgspec.structs.replace(node.settings, max_plan_bytes=1024))
+        receive(node, by_url(repository.put("p", source), source) if comes == "by its URL" else approval(source))
+        refused = replies(node, 1)[-1]
+        node.local.follow(node.settings)
+        receive(node, approval(source))
+        taken = replies(node, 2)[-1]
+
+    assert (refused["command"], "1024" in refused["reason"]) == ("error", True)
+    assert taken["command"] == "approval"
+
+
+def test_one_plan_more_than_may_wait_is_answered_busy(tmp_path: Path) -> None:
+    with opened(tmp_path / "n") as node:
+        for _ in range(MAX_DOWNLOADS + 1):
+            receive(node, by_url("http://127.0.0.1:1/plan.py"))
+
+        (reply,) = replies(node, 1)
+
+    assert reply["code"] == "busy"
+    assert "fetches too many plans" in reply["reason"]
