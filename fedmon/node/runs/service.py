@@ -496,7 +496,7 @@ class Runs:
             job = over(active.job, ending, energy_j=energy_j)
             active.record = msgspec.structs.replace(active.record, numbers=ending.numbers)
             if job.group:
-                self._scalars.cost(active.record, job, ending)
+                self._scalars.cost(active.record, job, ending.ended, 0 if ending.held else ending.result_bytes)
             self._let_go(active)
             self._take_end(active, job, ending)
 
@@ -687,6 +687,9 @@ class Runs:
         active.record = record
         self._active.pop(job.job_id, None)
         self._registers.quotas.job_ended(job.job_id, record.researcher_id)
+        if job.group and leaves is not None and record.decision is not None:
+            self._scalars.cost(record, job, time.time(), leaves.size_bytes)
+            self._scalars.ended(record.researcher_id)
         self._push([record.researcher_id])
 
 
@@ -777,16 +780,19 @@ class ScalarSender:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes
 
-    def cost(self, record: JobRecord, job: JobReport, ending: Ending) -> None:
-        """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome."""
+    def cost(self, record: JobRecord, job: JobReport, t: float, result_bytes: int) -> None:
+        """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome.
+
+        It is taken again, and replaces the earlier one, once a held result leaves.
+        """
         cost = RunCost(
             job_id=job.job_id,
             group=job.group,
-            t=ending.ended,
-            mono=time.monotonic() + (ending.ended - time.time()),
+            t=t,
+            mono=time.monotonic() + (t - time.time()),
             wall_s=job.usage.wall_s,
             energy_j=job.usage.energy_j,
-            transferred_bytes=record.inputs_bytes + (0 if ending.held else ending.result_bytes),
+            transferred_bytes=record.inputs_bytes + result_bytes,
             rows=record.rows,
         )
         if self._measuring.enabled:

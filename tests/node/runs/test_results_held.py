@@ -113,6 +113,22 @@ def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
         node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
 
 
+def test_the_bytes_of_a_released_result_belong_to_the_cost_of_its_round(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+        job_id = node.begin(RETURNS, arguments={"result": LARGE}, group="training")
+        node.held(job_id)
+        sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
+        node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
+        node.outcome(job_id)
+
+        sent = [msgspec.json.decode(each.payload) for each in node.sent]
+        costs = [cost for each in sent if each["command"] == "run-scalars" for cost in each["costs"]]
+
+    assert [cost["transferred_bytes"] for cost in costs] == [0, len('{"numbers":[1,2,3,4]}')]
+    assert [cost["wall_s"] for cost in costs] == [costs[0]["wall_s"]] * 2
+    assert costs[0]["t"] < costs[1]["t"]
+
+
 def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(node: Bench) -> None:
     job_id = node.begin(ARRAY, patients(node))
     node.held(job_id)
