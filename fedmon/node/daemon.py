@@ -43,7 +43,7 @@ from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.registers.plans import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import handlers
 from fedmon.node.requests.outbox import Delivery
@@ -236,7 +236,7 @@ class LocalNode:
         self.registers.audit.count("metrics", names, samples)
 
     def _send_scalars(self, message: RunScalars) -> bool:
-        outgoing = self.dialect.answer(message, to=Sender(researcher_id=message.researcher_id), request=None)
+        outgoing = self.dialect.answer(message, to=Recipient(researcher_id=message.researcher_id), request=None)
         if outgoing is None or not self._send(outgoing):
             return False
         self._count_sent(["user_value"], len(message.scalars))

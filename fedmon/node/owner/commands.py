@@ -41,7 +41,7 @@ from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
 from fedmon.node.runs.outcome import inline
-from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
+from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
 
 if TYPE_CHECKING:
     from fedmon.node.measure.pipeline import Pipeline
@@ -483,11 +483,15 @@ class OwnerCommands:
         )
 
     def _stop_runs_of(self, plan: PlanRecord) -> None:
-        """Stop the runs of a plan that is approved no longer."""
+        """Stop the runs of a plan that is approved no longer; the next daemon tells of those that a shell stops."""
         if self._running is not None:
             self._running.runs.plan_withdrawn(plan.sha256)
-        else:
-            stop_jobs_of(plan.sha256, JobRegister(self.registers.database), self._folder.runs_dir)
+            return
+        for job in [record.job for record in self.registers.jobs.going_on() if record.job.sha256 == plan.sha256]:
+            try:
+                JobFolder(self._folder.runs_dir / job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
+            except FedmonError as problem:
+                logger.error("job %s cannot be stopped: %s", job.job_id, problem)  # noqa: TRY400
 
     # --- runs of plans -----------------------------------------------------------------------------------------------
 
@@ -496,7 +500,7 @@ class OwnerCommands:
         if self._running is not None:
             found = self._running.runs.records(limit=limit)
         else:
-            found = JobRegister(self.registers.database).of(None, offset=0, limit=limit)
+            found = self.registers.jobs.of(None, offset=0, limit=limit)
         return {"runs": [_run(record) for record in found]}
 
     def run_show(self, *, job_id: str) -> Document:
@@ -526,10 +530,9 @@ class OwnerCommands:
 
     def _run_record(self, reference: str) -> JobRecord:
         """Return a job by its id, or by the beginning of it if that is enough."""
-        register = JobRegister(self.registers.database)
-        ids = {each: each for each in register.ids()}
+        ids = {each: each for each in self.registers.jobs.ids()}
         job_id = chosen(reference, ids, what="job", see="fedmon node runs")
-        found = register.find(job_id) if self._running is None else self._running.runs.record(job_id)
+        found = self.registers.jobs.find(job_id) if self._running is None else self._running.runs.record(job_id)
         if found is None:
             raise NotFoundError(f"job {job_id} is no longer kept here; see: fedmon node runs")
         return found
@@ -563,7 +566,7 @@ class OwnerCommands:
                 "and this node has no file repository: name one with `url` in [repository] of node.toml"
             )
         decision = ReleaseDecision(released=release, by=self._by, note=note)
-        JobRegister(self.registers.database).decide(record, decision, self.registers.audit)
+        self.registers.jobs.decide(record, decision, self.registers.audit)
         if self._running is not None:
             self._running.runs.carry_out_decisions()
         return {"result": _result(record), "released": release, "note": note, "sent": self._running is not None}
@@ -571,12 +574,11 @@ class OwnerCommands:
     def released(self) -> Document:
         """Count how much left of runs, by month, researcher and dataset."""
         names = {each.dataset_id: each.name for each in self.registers.datasets.all()}
-        rows = ReleaseLedger(self.registers.database).rows()
-        return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in rows]}
+        return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in self.registers.ledger.rows()]}
 
     def _held(self) -> list[JobRecord]:
         """Return the held results that are not decided about."""
-        return [each for each in JobRegister(self.registers.database).held() if each.decision is None]
+        return [each for each in self.registers.jobs.held() if each.decision is None]
 
     def _held_record(self, reference: str) -> JobRecord:
         """Return a held result by the id of its job, or by the beginning of it if that is enough."""

@@ -20,7 +20,7 @@ from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Quotas, RefusedResearchers
-from fedmon.node.runs.register import JobRegister, ReleaseDecision
+from fedmon.node.runs.register import JobRegister, ReleaseDecision, ReleaseLedger
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +33,10 @@ _SHOWN = 20
 
 
 class Registers(Closing):
-    """Audit, database, datasets, plans, outbox, quotas and refused researchers of one node; a context manager.
+    """Audit, database, datasets, plans, jobs, outbox, quotas and refused researchers of one node; a context manager.
 
-    For one thread at a time. A register that was put back from
-    its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
-    plan's bytes are here.
+    For one thread at a time. A register that was put back from its copy is brought up to date from the audit: an
+    approval holds only if the audit is whole since the copy, and the plan's bytes are here.
     """
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings, *, boot: int) -> None:
@@ -52,6 +51,7 @@ class Registers(Closing):
             self.plans = PlanRegister(
                 self.database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes
             )
+            self.jobs, self.ledger = JobRegister(self.database), ReleaseLedger(self.database)
             self.outbox = Outbox(self.database)
             self.refused = RefusedResearchers(self.database)
             self.quotas = Quotas(
@@ -101,7 +101,7 @@ class Registers(Closing):
         jobs: list[str] = []
         unsure = [str(line.get("job")) for line in lines if line["event"] in _RELEASES and not self._redo_release(line)]
         decided: set[str] = set()
-        known_jobs = {row["job_id"] for row in self.database.rows("SELECT job_id FROM runs")}
+        known_jobs = self.jobs.ids()
         for line in [each for each in lines if each["event"] not in _RELEASES]:
             if line["event"] == "run":
                 if line.get("job") not in known_jobs:
@@ -142,14 +142,13 @@ class Registers(Closing):
 
     def _redo_release(self, line: dict[str, Any]) -> bool:
         """Have the decision about a held result carried out again; return whether it is the result of that time."""
-        jobs = JobRegister(self.database)
-        for record in jobs.held():
+        for record in self.jobs.held():
             if record.job.job_id == line.get("job") and record.result is not None:
                 if record.result.sha256 != line.get("result_sha256"):
                     break
                 released = line["event"] == "result-release"
                 decision = ReleaseDecision(released=released, by=str(line.get("by")), note=str(line.get("note")))
-                jobs.keep(msgspec.structs.replace(record, decision=decision))
+                self.jobs.keep(msgspec.structs.replace(record, decision=decision))
                 return True
         return False
 

@@ -23,8 +23,8 @@ PAGE_BYTES = codec.MAX_PAYLOAD_BYTES - 8_000
 _MAX_WARNED = 1_000
 
 
-class Sender(msgspec.Struct, frozen=True, kw_only=True):
-    """The researcher that an answer goes to."""
+class Recipient(msgspec.Struct, frozen=True, kw_only=True):
+    """The researcher that an answer goes to, and the instance."""
 
     researcher_id: str
     instance: str = MAIN_INSTANCE
@@ -51,7 +51,7 @@ class Echo(TypedDict):
 class RefusedMessageError(InvalidMessageError):
     """A message that is not served; ``sender`` gets the error reply, and is None if the topic names no sender."""
 
-    def __init__(self, error: InvalidMessageError, sender: Sender | None, envelope: dict[str, object]) -> None:
+    def __init__(self, error: InvalidMessageError, sender: Recipient | None, envelope: dict[str, object]) -> None:
         super().__init__(error.reason, code=error.code)
         self.sender, self.envelope = sender, envelope
 
@@ -97,7 +97,7 @@ class NodeDialect:
         except InvalidMessageError as error:
             envelope = codec.recover_envelope(payload)
             instance = str(envelope.get("instance", MAIN_INSTANCE))
-            sender = Sender(
+            sender = Recipient(
                 researcher_id=address.researcher_id,
                 instance=instance if ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE,
             )
@@ -127,7 +127,7 @@ class NodeDialect:
                 "node; upgrade fedmon at the researcher", request.researcher_id,
             )  # fmt: skip
 
-    def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:  # noqa: ARG002
+    def answer(self, reply: Message, *, to: Recipient, request: Request | None) -> Outgoing | None:  # noqa: ARG002
         """Write an answer to its instance, or a result to all; None if this wire stays silent.
 
         Raises InvalidMessageError.
@@ -165,7 +165,7 @@ def error(request: Request, node_id: str, code: ErrorCode, reason: str, *, retry
     return Error(code=code, reason=reason, retry_after_s=retry_after_s, **echo(request, node_id))
 
 
-def error_reply(node_id: str, refused: RefusedMessageError, sender: Sender) -> Error:
+def error_reply(node_id: str, refused: RefusedMessageError, sender: Recipient) -> Error:
     """Return the error reply to a message that is not served, with the readable part of its envelope."""
     envelope = refused.envelope
     sequence = envelope.get("sequence", 0)

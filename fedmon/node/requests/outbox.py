@@ -18,7 +18,7 @@ from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.grants import told
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender, command_of, error
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient, command_of, error
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Throttle
 
@@ -103,7 +103,7 @@ class Delivery:
         self._sessions = Throttle(burst=10, per_s=0.1)
         self._unsendable = set[str]()
 
-    def reply(self, reply: Reply, to: Sender, request: Request | None = None, *, is_written: bool = True) -> None:
+    def reply(self, reply: Reply, to: Recipient, request: Request | None = None, *, is_written: bool = True) -> None:
         """Send a reply; one that is too large is replaced by an error if its request is known.
 
         One that is not ``is_written`` is counted by the hour in the audit.
@@ -188,7 +188,7 @@ class Delivery:
 
     def _written(self, result: Result) -> Outgoing | None:
         """Write a result for its researcher; None if this wire stays silent, or if it is too large."""
-        to, sent = Sender(researcher_id=result.researcher_id), result
+        to, sent = Recipient(researcher_id=result.researcher_id), result
         if isinstance(result, PlanDecision) and result.grant is not None:
             grant = told(result.grant, to.researcher_id, self._seen(to.researcher_id))
             sent = msgspec.structs.replace(result, grant=msgspec.structs.replace(grant, note=""))

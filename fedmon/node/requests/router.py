@@ -16,7 +16,7 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, 
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import NodeDialect, RefusedMessageError, Sender, command_of, error, error_reply
+from fedmon.node.requests.dialect import NodeDialect, Recipient, RefusedMessageError, command_of, error, error_reply
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
@@ -179,7 +179,7 @@ class Router:
 
     def _answer(self, request: Request, reply: Reply | None, *, is_written: bool = True) -> None:
         if reply is not None:
-            to = Sender(researcher_id=request.researcher_id, instance=request.instance)
+            to = Recipient(researcher_id=request.researcher_id, instance=request.instance)
             self._delivery.reply(reply, to, request, is_written=is_written)
 
     def _answer_busy(self, request: Request, busy: Busy) -> None:

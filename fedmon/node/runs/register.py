@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.requests.audit import Audit
-from fedmon.node.runs.folder import JobFolder
 
 WITHDRAWN = "the owner of the node withdrew the approval of this plan"
-
-logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -192,13 +187,3 @@ def _record(row: dict[str, Any]) -> JobRecord:
         return msgspec.json.decode(row["job"], type=JobRecord)
     except msgspec.MsgspecError as error:
         raise StorageError(f"the record of job {row['job_id']} is damaged: {error}") from error
-
-
-def stop_jobs_of(sha256: str, register: JobRegister, runs_dir: Path) -> None:
-    """Stop the jobs of a plan without a daemon; the next one tells their researchers."""
-    for record in register.going_on():
-        if record.job.sha256 == sha256:
-            try:
-                JobFolder(runs_dir / record.job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
-            except FedmonError as problem:
-                logger.error("job %s cannot be stopped: %s", record.job.job_id, problem)  # noqa: TRY400

@@ -62,7 +62,7 @@ from fedmon.node.runs.folder import (
 )
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, inline, leaving, store_result, without_result
-from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister, ReleaseDecision, ReleaseLedger
+from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
 from fedmon.node.runs.release import rules_for
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.node.runs.status import Status
@@ -147,8 +147,7 @@ class Runs:
         self._registers, self._policy, self._settings, self._node_folder = registers, policy, settings, folder
         self._boot, self._push, self._is_heard, self._measuring = boot, push, is_heard, measuring
         self.folder = folder / "runs"
-        self.register = JobRegister(registers.database)
-        self._ledger = ReleaseLedger(registers.database)
+        self.register = registers.jobs
         self._workers = workers
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(
@@ -663,7 +662,7 @@ class Runs:
                 self.register.keep(record, kept_from=None if record.decision is None else utc_now())
                 self._registers.outbox.add(outcome)
                 # Reports left before a result was held.
-                self._ledger.add(
+                self._registers.ledger.add(
                     record, leaves, scalars=0 if active.job.state is JobState.HELD else job.scalars
                 )
                 self._registers.audit.record(

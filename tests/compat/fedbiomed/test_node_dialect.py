@@ -13,7 +13,7 @@ from fedmon.common.wire import messages
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Dataset
 from fedmon.compat.fedbiomed.node_dialect import FedBioMedDialect
-from fedmon.node.requests.dialect import RefusedMessageError, Sender
+from fedmon.node.requests.dialect import Recipient, RefusedMessageError
 from tests.support.fedbiomed4 import Message, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
@@ -51,7 +51,7 @@ def test_a_list_that_does_not_fit_into_one_message_is_refused(dialect: FedBioMed
     first_page = messages.ListReply(datasets=[CELLS], count=9, next_offset=1, **echo(request))
 
     with pytest.raises(InvalidMessageError, match="do not fit") as caught:
-        dialect.answer(first_page, to=Sender(researcher_id=RESEARCHER), request=request)
+        dialect.answer(first_page, to=Recipient(researcher_id=RESEARCHER), request=request)
 
     assert caught.value.code == "too-large"
 
@@ -62,7 +62,7 @@ def test_the_most_that_is_put_into_a_reply_fits_into_a_message(dialect: FedBioMe
     many = [CELLS] * (dialect.page_bytes // one)
 
     reply = messages.ListReply(datasets=many, count=len(many), **echo(request))
-    listed = dialect.answer(reply, to=Sender(researcher_id=RESEARCHER), request=request)
+    listed = dialect.answer(reply, to=Recipient(researcher_id=RESEARCHER), request=request)
 
     assert listed is not None
     assert len(json.loads(listed.payload)["databases"]) == len(many)

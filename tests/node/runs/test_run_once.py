@@ -15,8 +15,9 @@ from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.runs.folder import ORDER, JobFolder
-from fedmon.node.runs.register import JobRegister, stop_jobs_of
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
@@ -68,9 +69,9 @@ main()
 """A node whose owner stops a job in the moment in which it takes the first commands."""
 
 
-def begun(node: Bench) -> str:
+def begun(node: Bench, source: bytes = WAITS) -> str:
     """Begin a job that waits, and return its id once it has reported."""
-    job_id = node.begin(WAITS)
+    job_id = node.begin(source)
 
     def has_reported() -> bool:
         node.work()
@@ -134,9 +135,11 @@ def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
 
 
 def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node: Bench) -> None:
-    jobs = [begun(node) for _ in range(2)]
+    source = WAITS + b"# rejected\n"
+    jobs = [begun(node, source) for _ in range(2)]
 
-    stop_jobs_of(digest(WAITS), JobRegister(node.local.registers.database), node.path / "runs")
+    stopped = OwnerCommands(NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
+    stopped.run("plan-decide", {"plan": digest(source), "status": "rejected"}, by="eve")
 
     assert {node.over(job_id)["job"]["state"] for job_id in jobs} == {"plan-rejected"}
 

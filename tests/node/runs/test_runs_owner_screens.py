@@ -9,7 +9,7 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.runs import JobReport, JobState, RunLimits, Usage
 from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.register import JobRecord, JobRegister
+from fedmon.node.runs.register import JobRecord
 from tests.node.owner.owner_desks import desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 
@@ -44,9 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> P
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
-            JobRegister(desk.registers.database).add(
-                JobRecord(researcher_id="researcher-7b379313", content="c", job=job)
-            )
+            desk.registers.jobs.add(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
     return made
 
 
