@@ -133,6 +133,33 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     assert lines["Network traffic: received"] == ["a (machine shared with 1 more node) and c (same values)"]
 
 
+def test_ranks_on_one_host_share_the_cpus_and_the_memory_of_their_step(tmp_path: Path) -> None:
+    steps = {"job-7-n1": "0", "job-7-n1-2": "0", "job-7-n1-3": "1"}
+    given = {"method": "command", "cpus": 4, "memory_limit_bytes": 100 * 2**30}
+    used: dict[str, Column] = {
+        "job_cpu_user_seconds_total": [2.0 * second for second in range(COUNT)],
+        "job_cpu_system_seconds_total": [0.0] * COUNT,
+        "job_memory_peak_bytes": [48 * 2.0**30] * COUNT,
+        "job_memory_rss_bytes": [2.0**30] * COUNT,
+    }
+    whole_machine: dict[str, Column] = {"host_cpu_count": [8.0] * COUNT}
+    batches = [samples(columns, node=node, stream=stream) for node in steps
+               for stream, columns in (("host", whole_machine), ("job-7", used))]  # fmt: skip
+    documents = {node: {"hostname": "n1", "hardware": {"boot_id": "one"}, "jobs": {"7": {**given, "step": step}}}
+                 for node, step in steps.items()}  # fmt: skip
+
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
+        whole, step = (
+            {one.name: one.figures for one in find(choose(source, job="7", nodes=nodes).read())}
+            for nodes in ((), ("job-7-n1", "job-7-n1-2"))
+        )
+
+    assert (step["cpu-efficiency"]["ratio"], step["cpu-efficiency"]["cpus"]) == (1.0, 4)
+    assert (step["memory-peak"]["ratio"], step["memory-peak"]["last_bytes"]) == (0.96, 2 * 2**30)
+    assert (whole["cpu-efficiency"]["ratio"], whole["cpu-efficiency"]["cpus"]) == (0.75, 8)
+    assert whole["memory-peak"]["ratio"] == 0.96
+
+
 @pytest.mark.parametrize(
     ("begins", "since_s", "joules"),
     [

@@ -124,6 +124,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return online.last, "of the machine"
         return (float(threads), "of the machine") if isinstance(threads, int) and threads > 0 else (None, "unknown")
 
+    @property
+    def share(self) -> tuple[str, object]:
+        """The key of the CPUs and memory that the job was given here; ranks of one step on a host share theirs."""
+        is_rank = self.document.get("method") == COMMAND
+        return (is_rank and self.counted_by) or self.name, self.document.get("step")
+
     @functools.cached_property
     def _by_metric(self) -> dict[str, list[tuple[Labels, SeriesTotal]]]:
         found: dict[str, list[tuple[Labels, SeriesTotal]]] = {}

@@ -118,12 +118,12 @@ def cpu_efficiency(case: Case) -> Finding | None:
 
 
 def _held(case: Case, uses: Mapping[str, CpuUse]) -> Collection[CpuUse]:
-    """Return the uses whose CPUs add up: of nodes that share a machine and its CPUs, that of the longest."""
-    found: dict[str, CpuUse] = {}
+    """Return the uses whose CPUs add up: of nodes that share the same CPUs, that of the longest."""
+    found: dict[object, CpuUse] = {}
     for node in case.nodes:
         if (use := uses.get(node.name)) is not None:
-            name = (use.is_of_machine and node.counted_by) or node.name
-            found[name] = max(found.get(name, use), use, key=lambda one: one.elapsed_s * one.cpus)
+            key = (node.counted_by or node.name) if use.is_of_machine else node.share
+            found[key] = max(found.get(key, use), use, key=lambda one: one.elapsed_s * one.cpus)
     return found.values()
 
 

@@ -36,8 +36,7 @@ def memory_use(node: Node) -> MemoryUse | None:
     highest = peak or rss
     if highest is None:
         return None
-    limit, whose, is_asked_for = memory_limit(node)
-    return MemoryUse(highest.high, rss.last if rss is not None else None, limit, whose, is_asked_for)
+    return MemoryUse(highest.high, rss.last if rss is not None else None, *memory_limit(node))
 
 
 def memory_limit(node: Node) -> tuple[float | None, str, bool]:
@@ -57,7 +56,7 @@ def memory(case: Case) -> Finding | None:
     """Report the job's peak memory; of nodes without a job, how full they were."""
     if case.job is None:
         return _machines(case)
-    uses = {node.name: use for node in case.nodes if (use := memory_use(node)) is not None}
+    uses = _uses(case)
     if not uses:
         return unknown(case.nodes, "memory-peak", "Peak memory", _PEAK, _RSS)
     most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
@@ -88,6 +87,8 @@ def memory(case: Case) -> Finding | None:
         " and a peak between two samples is missed",
         "": "the largest value that was recorded",
     }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
+    if len({node.share for node in case.nodes}) < len(case.nodes):
+        how += "; peaks of ranks on one host are added up"
     return Finding(
         name="memory-peak",
         severity=severity,
@@ -99,6 +100,19 @@ def memory(case: Case) -> Finding | None:
                  "last_bytes": use.last},
         nodes=(most,),
     )  # fmt: skip
+
+
+def _uses(case: Case) -> dict[str, MemoryUse]:
+    """Return the use of each node by name; ranks that share memory are added up, as the first of them."""
+    uses: dict[str, MemoryUse] = {}
+    names: dict[object, str] = {}
+    for node in case.nodes:
+        if (use := memory_use(node)) is not None:
+            name = names.setdefault(node.share, node.name)
+            first = uses.get(name, use._replace(peak=0.0, last=0.0))
+            last = None if first.last is None or use.last is None else first.last + use.last
+            uses[name] = first._replace(peak=first.peak + use.peak, last=last)
+    return uses
 
 
 def _machines(case: Case) -> Finding | None:
