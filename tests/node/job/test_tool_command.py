@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import shutil
@@ -15,8 +16,20 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, left, logs, recordings, start, the
+from tests.node.job.tool_runs import (
+    FEDMON,
+    environment,
+    fitting,
+    is_measured,
+    left,
+    logs,
+    recordings,
+    start,
+    the,
+    wait_measured,
+)
 from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 BURN = "import time, sys\nend = time.process_time() + float(sys.argv[1])\nwhile time.process_time() < end: pass"
@@ -54,6 +67,23 @@ def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) ->
     assert process.returncode == 0
     assert 0.55 < sum(fitting(used)) < 1.5
     assert found.samples["host"] == 2  # one at the start and one at the end, and the period is far from over
+
+
+def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp_path: Path) -> None:
+    environ = environment(FEDMON_JOB_ID="fit")
+
+    with (
+        start(tmp_path, command=["cat"], environ=environ, stdin=subprocess.PIPE) as first,
+        start(tmp_path, command=["cat"], environ=environ, stdin=subprocess.PIPE) as second,
+    ):
+        wait_measured(tmp_path, hosts=2)
+        for process in (first, second):
+            process.communicate(timeout=60)
+    reported = fedmon_here("report", *map(str, recordings(tmp_path)), "--json")
+
+    findings = {one["name"] for one in json.loads(reported.stdout)["findings"]}
+    assert "one-machine" in findings
+    assert "absent-nodes" not in findings
 
 
 def test_context_switches_of_a_command_are_complete_with_those_of_processes_that_it_waited_for(tmp_path: Path) -> None:
