@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 _JOB_ENERGY = "job_energy_joules_total"
 _ENERGIES_KEPT = 256
-_LATE_SHARE = 0.1
-"""The largest share of a job's duration that its last energy reading may lack."""
+_UNREAD_SHARE = 0.1
+"""The largest share of a job's duration that may lie before its first energy reading and after its last one."""
 
 
 class Pipeline:
@@ -85,7 +85,7 @@ class Pipeline:
             perf_after_s=perf_after_s,
         )
         self.sampler.add_stream(HOST_STREAM, self._instruments.host())
-        self._job_energy: dict[str, tuple[float, float]] = {}
+        self._job_energy: dict[str, tuple[float, float, float]] = {}
         self._is_started = False
 
     @property
@@ -128,9 +128,9 @@ class Pipeline:
         }
 
     def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
-        """Return the joules of a job of this duration until now; None if unknown, or last read long before its end."""
-        joules, read_at = self._job_energy.pop(f"{JOB_STREAM}{job_id}", (None, 0.0))
-        return joules if wall_s is not None and time.time() - read_at <= _LATE_SHARE * wall_s else None
+        """Return the joules of a job that took ``wall_s``; None if unknown, or read for too small a part of that."""
+        joules, first, last = self._job_energy.pop(f"{JOB_STREAM}{job_id}", (None, 0.0, 0.0))
+        return joules if wall_s is not None and last - first >= (1 - _UNREAD_SHARE) * wall_s else None
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
@@ -163,6 +163,7 @@ class Pipeline:
         elif is_outdated or not was_enabled:
             self.sampler.add_stream(HOST_STREAM, self._instruments.host())
             self.jobs.resume()
+            self._job_energy.clear()  # the new collectors count from 0 again
         if not self._is_started:
             self.start()
 
@@ -182,7 +183,8 @@ class Pipeline:
 
     def _take(self, stream: str, sample: Sample) -> None:
         if (joules := sample.values.get(_JOB_ENERGY)) is not None:
-            self._job_energy[stream] = joules, sample.t
+            _, first, _ = self._job_energy.get(stream, (0.0, sample.mono, 0.0))
+            self._job_energy[stream] = joules, first, sample.mono
         self.publisher.publish(stream, sample)
         if stream.startswith(JOB_STREAM):
             self.jobs.handed_on(stream.removeprefix(JOB_STREAM))

@@ -537,6 +537,7 @@ class Runs:
     def _measured(self, job_id: str, **processes: Any) -> None:
         try:
             self._measuring.jobs.add(job_id, **processes)
+            self._measuring.sampler.sample_now()  # its energy counts from its first sample
         except NotFoundError:
             pass  # it has ended already
         except FedmonError as error:

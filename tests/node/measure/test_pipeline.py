@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.settings import NodeSettings, broker_from_url
-from fedmon.common.settings.values import MetricsSettings
+from fedmon.common.settings.values import EnergySettings, MetricsSettings
 from fedmon.node.measure.pipeline import Pipeline
 from tests.node.jobs_real import Program
+from tests.support.energy_tree import EnergyTree
 from tests.support.waiting import wait_until
 
 
@@ -66,3 +67,42 @@ def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memo
     assert [count for batch in batches for count in batch["job_processes"]] == [1, 1]
     assert None not in [size for batch in batches for size in batch["job_memory_pss_bytes"]]
     assert [each["m"] for each in sent if each["stream"] == "user"] == [{'user_value{name="loss"}': [0.5]}]
+
+
+def test_the_energy_of_a_job_is_told_only_if_it_was_read_from_its_begin_to_its_end(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", name="package-0", energy_uj=1_000_000)
+    metrics = MetricsSettings(interval_s=60.0, sys_root=tree.sys)
+    reloaded = NodeSettings(
+        id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics, energy=EnergySettings(region="FR")
+    )
+
+    with running(tmp_path, metrics) as pipeline, Program() as program:
+
+        def read_again() -> None:
+            before = pipeline.publisher.last_seq("job-fit")
+            pipeline.sampler.sample_now()
+            wait_until(lambda: pipeline.publisher.last_seq("job-fit") != before)
+
+        def work(until_uj: int) -> float:
+            program.tell("burn 0.1")
+            tree.shows("intel-rapl:0", until_uj)
+            return 0.1
+
+        wait_until(lambda: pipeline.publisher.last_seq() == 0, what="the first tick")
+        pipeline.jobs.add("fit", pids=[program.pid])
+        read_again()
+        part = pipeline.job_energy("fit", 60.0)
+        read_again()
+        worked_s = work(6_000_000)
+        read_again()
+        whole = pipeline.job_energy("fit", worked_s)
+        read_again()
+        worked_s = work(11_000_000)
+        pipeline.reload(reloaded, lambda _metric: True)
+        read_again()
+        since_reload = pipeline.job_energy("fit", worked_s)
+
+    assert (part, since_reload) == (None, None)
+    assert whole is not None
+    assert 0 < whole <= 5
