@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.table import METRICS
+from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading
+from fedmon.node.collectors.energy import EnergyMeter
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.collector import GpuCollector
@@ -21,6 +24,7 @@ from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.reader import LaneReader
 from fedmon.node.measure.sampler import Sampler
+from tests.support.energy_tree import EnergyTree
 from tests.support.nvml import FakeGpu, FakeNvml, process, share
 from tests.support.waiting import wait_until
 
@@ -166,6 +170,37 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opene
     assert late.values == dict.fromkeys(after.values)
     assert late.reasons[POWER] == "failed: the reading is not finished within 0.2 s"
     assert after.values[POWER] == 123.456
+
+
+def test_the_energy_of_gpus_whose_readings_are_always_late_counts_one_tick_later(tmp_path: Path) -> None:
+    gpu, clock = FakeGpu(), itertools.count()
+    fake, now_s = FakeNvml(gpu), [0.0]
+    session = NvmlSession(Nvml(fake), monotonic=lambda: now_s[0])
+    collectors = nvml_collectors(session)
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=session.gpu_energy,
+                        gpu_shares=lambda: gpu_shares(session, {"7": [100]}), job_cpu=lambda: {"7": 0.0})  # fmt: skip
+    gpu.answers["UtilizationRates"].gpu = 0
+    gpu.answers["TotalEnergyConsumption"] = lambda: 1000 * 100 * next(clock)
+    fake.hang("nvmlDeviceGetTotalEnergyConsumption")
+    found: list[float | None] = []
+    jobs: list[float | None] = []
+
+    for _ in range(4):
+        now = tick()
+        collectors[0].collect(now)
+        collectors[0].probe()
+        found.append(meter.node(now).uj)
+        jobs.append(meter.job(now, "7").uj)
+        fake.release.set()
+        wait_until(lambda: getattr(collectors[0], "probe_changed"), what="the late reading")  # noqa: B009 - optional
+        fake.release.clear()
+        now_s[0] += 5.0
+    close(collectors)
+
+    assert found == [0, 0, 100_000_000, 200_000_000]
+    assert jobs == [0, 0, 0, 0]
 
 
 def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:

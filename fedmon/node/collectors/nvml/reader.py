@@ -27,7 +27,6 @@ RETRY_S = 10.0
 HANG_S = 2.0
 """A call that takes longer hangs: its thread is left behind, and its GPU is left out until the call returns."""
 _MAX_RETRY_S = 300.0
-_FRESH_S = 2.0
 _END_S = 0.5
 _ENERGY = "gpu_energy_joules_total"
 _NO_MIG = f"{Why.UNSUPPORTED.value}: no GPU is split into MIG instances"
@@ -81,23 +80,25 @@ class NvmlSession:
         self._problem: CollectorUnavailableError | None = None
         self._backoff = Backoff(retry_s, longest_s=_MAX_RETRY_S)
         self._restart_at: float | None = None
-        self._energy: tuple[float, Mapping[str, float]] = (0.0, {})
-        self._processes: tuple[float, ProcessTable | None] = (0.0, None)
+        self._energy: Mapping[str, float] = {}
+        self._processes: ProcessTable | None = None
         self._hardware: list[dict[str, Any]] = []
         self._patience: tuple[Instant, Deadline] | None = None
 
     def gpu_energy(self) -> dict[str, float]:
-        """Return the energy counter of each GPU in joules, as read for this tick; empty without a reading.
+        """Return the energy counter of each GPU in joules, as of the last reading; empty while NVML does not answer.
 
-        A counter goes back to 0 when the driver is loaded anew.
+        A counter goes back to 0 when the driver is loaded anew. Counters and `processes` are of the same reading, which
+        is that of the tick before if readings take long.
         """
-        at, energy = self._energy
-        return dict(energy) if self._monotonic() - at <= _FRESH_S else {}
+        return dict(self._energy) if self._answers() else {}
 
     def processes(self) -> ProcessTable | None:
-        """Return the processes on the GPUs, as read for this tick; None without a reading."""
-        at, table = self._processes
-        return table if self._monotonic() - at <= _FRESH_S else None
+        """Return the processes on the GPUs, as of the last reading; None while NVML does not answer."""
+        return self._processes if self._answers() else None
+
+    def _answers(self) -> bool:
+        return self._gpus is not None and self.asked_s() < HANG_S
 
     def hardware(self) -> list[dict[str, Any]]:
         """Describe each GPU, without its serial number; empty until the collectors were probed."""
@@ -206,9 +207,8 @@ class NvmlSession:
 
     def keep(self, *, energy: Mapping[str, float], uses: Mapping[str, GpuUse]) -> None:
         """Keep the result of `gpu_energy` and `processes`."""
-        before, now = self._processes[1], self._monotonic()
-        self._energy = now, energy
-        self._processes = now, ProcessTable(before.number + 1 if before else 1, uses)
+        before, self._energy = self._processes, energy
+        self._processes = ProcessTable(before.number + 1 if before else 1, uses)
 
     def keep_hardware(self, hardware: list[dict[str, Any]]) -> None:
         """Keep the result of `hardware`."""
