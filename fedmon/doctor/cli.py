@@ -395,18 +395,17 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
     url = settings.repository.url
     if url is None:
         return skipped("repository", "none is configured; plans over 100 KB cannot be sent")
-    import requests
+    from fedmon.common.http import RepositoryError, status_of
 
     try:
         settings.repository.token()
-        answer = requests.get(url, timeout=timeout_s, allow_redirects=False)
+        status = status_of(url, deadline_s=timeout_s)
     except SettingsError as error:
         return failed("repository", str(error), "mend the token file")
-    except requests.RequestException as error:
-        cause = type(error).__name__
-        return failed("repository", f"{url} cannot be reached: {cause}", "start it, or mend [repository] url")
-    if answer.status_code >= 500:
-        return failed("repository", f"{url} answers {answer.status_code}", "look into the log of the repository")
+    except RepositoryError as error:
+        return failed("repository", str(error), "start it, or mend [repository] url")
+    if status >= 500:
+        return failed("repository", f"{url} answers {status}", "look into the log of the repository")
     return ok("repository", f"{url} answers")
 
 

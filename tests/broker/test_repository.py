@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import json
 import os
 import socket
 import ssl
@@ -21,6 +22,8 @@ from fedmon.common.http import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
+from tests.support.brokers import Broker
+from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -369,6 +372,27 @@ def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monke
 
     assert url.startswith(f"https://localhost:{tls_repository.port}/files/")
     assert content == CONTENT
+
+
+def test_the_doctor_reaches_a_repository_as_uploads_do(
+    lasting_broker: Broker, repository: Repository, tls_repository: Repository, tmp_path: Path
+) -> None:
+    known = {"SSL_CERT_FILE": str(tls_repository.folder.parent / "certificates" / "ca.crt")}
+    checks = []
+
+    for url, more in (
+        (tls_repository.url, known),
+        (tls_repository.url, {}),
+        (f"http://0.0.0.0:{repository.port}", {}),  # it answers, and no upload goes there
+    ):
+        settings = {"BROKER_URL": lasting_broker.url, "RESEARCHER_FOLDER": str(tmp_path), "REPOSITORY_URL": url}
+        environ = plain_environment(**more, **{f"FEDMON_{name}": value for name, value in settings.items()})
+        done = fedmon_here("doctor", "--json", environ=environ)
+        checks += [check for check in json.loads(done.stdout)["checks"] if check["name"] == "repository"]
+
+    assert [check["verdict"] for check in checks] == ["ok", "failed", "failed"]
+    assert "SSL_CERT_FILE" in checks[1]["found"]
+    assert "leads to 0.0.0.0" in checks[2]["found"]
 
 
 def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path) -> None:
