@@ -433,7 +433,9 @@ def start_repository(  # noqa: PLR0917 - each is an option, and none is given by
     folder = data_dir or default_folder() / "files"
     broker = BrokerFolder(folder.parent)
     token_path = token_file or broker.path / "secrets" / "repository-token"
-    shared = not open_uploads and (token_path.exists() or not (broker.path / TOKENS_FILE).exists())
+    # Without the option, the empty file of `config write` means that parties will have tokens.
+    has_parties = (broker.path / TOKENS_FILE).exists() if token_file is None else bool(Tokens(broker).parties())
+    shared = not open_uploads and (token_path.exists() or not has_parties)
     tokens = None if open_uploads else Tokens(broker, shared=_shared_token(token_path) if shared else None)
 
     serve(

@@ -428,6 +428,23 @@ def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path)
     assert (tmp_path / "secrets" / "repository-tokens").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_named_token_file_is_made_in_a_production_folder_unless_a_party_has_a_token(tmp_path: Path) -> None:
+    answer("config", "write", tmp_path)
+    start = ("repository", "start", "--port", "0", "--data-dir", tmp_path / "files")
+
+    with foreground(*start) as unnamed:
+        pass
+    with foreground(*start, "--token-file", tmp_path / "shared") as running:
+        url = upload(CONTENT, RepositorySettings(url=running.facts["url"], token_file=tmp_path / "shared"))
+    answer("repository", "token", "add", "alice", "--data-dir", tmp_path)
+    with foreground(*start, "--token-file", tmp_path / "other") as later:
+        pass
+
+    assert url.endswith(DIGEST)
+    assert running.facts["token_file"] == str(tmp_path / "shared")
+    assert (unnamed.facts["token_file"], later.facts["token_file"]) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
