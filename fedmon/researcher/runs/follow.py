@@ -281,8 +281,8 @@ class RunLedger:
                 self._parts.setdefault(node_id, Part(node_id, now=now))
             self._touch()
 
-    def asked(self, outcomes: Outcomes[RunReply], *, named: bool) -> None:
-        """Take the outcomes of asking nodes to run it; they were ``named``, or all online ones."""
+    def asked(self, outcomes: Outcomes[RunReply]) -> None:
+        """Take the outcomes of asking nodes to run it."""
         now = time.monotonic()
         with self.changed:
             for node_id, outcome in outcomes.items():
@@ -291,11 +291,7 @@ class RunLedger:
                         part.job_said(outcome.reply.job, now)
                     continue
                 part = self._parts.get(node_id)
-                if part is None or part.job is not None:
-                    continue
-                if outcome.status is OutcomeStatus.OFFLINE and not named:
-                    del self._parts[node_id]  # it went while it was asked
-                else:
+                if part is not None and part.job is None:
                     part.asked, part.reason = outcome.status, outcome.reason
             self.is_complete = True
             self._touch()

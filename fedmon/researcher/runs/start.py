@@ -86,7 +86,7 @@ def start_run(
         if isinstance(error, InvalidMessageError):
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
-    ledger.asked(outcomes, named=nodes is not None)
+    ledger.asked(outcomes)
     book.follow(job_id)
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
 

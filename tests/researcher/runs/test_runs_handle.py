@@ -9,11 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.echo_nodes import Message
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
@@ -115,6 +118,40 @@ def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
         started(federation, nodes=["gone"]).result(timeout_s=60)
     assert caught.value.exit_code == 6
     assert everybody.nodes == ["a", "b"]
+
+
+@pytest.mark.parametrize("others", [[], ["a"]])
+def test_a_node_that_goes_while_it_is_asked_takes_part_and_its_outcome_counts(
+    mosquitto: Broker, federate: Open, others: list[str]
+) -> None:
+    # given a node that begins a run of all nodes, and is gone before it says so
+    def begins_silently(request: Message) -> Message | None:
+        reply = b.honest(request)
+        return None if request["command"] == "run" else reply
+
+    with ExitStack() as opened, ThreadPoolExecutor(1) as pool:
+        nodes = [opened.enter_context(RunningNode(mosquitto.port, node_id)) for node_id in others]
+        b = RunningNode(mosquitto.port, "b").start()
+        b.answer = begins_silently
+        asked = pool.submit(started, federate())
+        b.wait(lambda: b.sent("run"))
+        b.die()
+        handle = asked.result(60)
+        for node in nodes:
+            node.end(handle.job_id, result=json_parcel({"n": 1}))
+        of_others = {node_id: {"n": 1} for node_id in others}
+
+        # when the others are waited for, it is named
+        with pytest.raises(RunFailedError, match=f"1 of {len(nodes) + 1} nodes did not succeed: b: offline") as caught:
+            handle.result(timeout_s=60)
+        assert caught.value.results == of_others
+
+        # then its outcome counts as soon as it is back
+        back = opened.enter_context(RunningNode(mosquitto.port, "b", boot=2))
+        back.jobs |= b.jobs
+        back.end(handle.job_id, result=json_parcel({"n": 2}))
+        wait_until(lambda: handle.states()["b"].succeeded, what="the outcome")
+        assert handle.result(timeout_s=60) == {**of_others, "b": {"n": 2}}
 
 
 def test_nobody_to_ask_is_said_at_once(federate: Open) -> None:
