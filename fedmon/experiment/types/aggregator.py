@@ -104,7 +104,7 @@ def _columns(results: Results) -> dict[str, list[Any]]:
     """Return the values of each name under which every node has a number or an array."""
     rows = list(results.values())
     names = [name for name in (rows[0] if rows else {}) if all(_is_summable(row.get(name)) for row in rows)]
-    return {name: [row[name] for row in rows] for name in names}
+    return {name: [_wide(row[name]) for row in rows] for name in names}
 
 
 def _is_number(value: Any) -> bool:
@@ -113,6 +113,12 @@ def _is_number(value: Any) -> bool:
 
 def _is_summable(value: Any) -> bool:
     return _is_number(value) or getattr(getattr(value, "dtype", None), "kind", "") in tuple("iufc")
+
+
+def _wide(value: Any) -> Any:
+    """Return integers of an array in 64 bits, where sums of smaller ones would wrap around; all else as it is."""
+    dtype = getattr(value, "dtype", None)
+    return value.astype("i8") if dtype is not None and dtype.kind in "iu" and dtype.itemsize < 8 else value
 
 
 def _sum(values: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedmon.experiment.attributes import TraceAttr
@@ -275,6 +276,17 @@ def test_functions_of_the_same_name_are_told_apart(local: ExperimentController) 
     names = [local.get(guid, "function") for guid in guids]
     assert names[0] == names[2] != names[1]
     assert [aggregation(name)({})["number"] for name in names] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "weighted-mean"])
+def test_aggregates_of_small_integers_do_not_wrap_around(name: str) -> None:
+    pairs = {"u1": (200, 100), "i2": (-30_000, -10_000), "i4": (2**31 - 1, 2**31 - 3)}
+    a, b = ({dtype: np.array([pair[of]], dtype) for dtype, pair in pairs.items()} for of in (0, 1))
+
+    found = aggregation(name)({"a": {"rows": 300, **a}, "b": {"rows": 300, **b}})
+
+    by = 1 if name == "sum" else 2
+    assert {dtype: found[dtype].tolist() for dtype in pairs} == {each: [sum(pairs[each]) / by] for each in pairs}
 
 
 def test_json_attributes_are_kept_as_documents_hold_them(local: ExperimentController) -> None:
