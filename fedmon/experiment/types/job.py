@@ -25,6 +25,7 @@ from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
 from fedmon.plan import parcels
+from fedmon.researcher.asking.outcome import SILENT
 from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ class Job(LinkedResource):
         dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
         self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
+        self._may_have_begun = True  # so a retry asks under the same id, and no node runs it twice
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,
@@ -204,11 +206,13 @@ class Job(LinkedResource):
         if self.state >= ResourceState.FAILED:  # released while nodes were asked
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
             return
-        if all(part.job is None and part.is_over for part in handle.states().values()):
-            said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
+        parts = handle.states()
+        if all(part.job is None and part.is_over for part in parts.values()):
+            self._may_have_begun = any(part.asked in SILENT for part in parts.values())
+            said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in parts.items())
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
-        self._follow(handle, Reports())
+        self._follow(handle, self._told)
 
     # --- following a run ----------------------------------------------------------------------------------------------
 

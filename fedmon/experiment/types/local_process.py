@@ -174,6 +174,9 @@ class LocalProcess(LinkedResource):
         env = {**os.environ, **(self.get("env") or {})}
         self._is_stopping = False
         with self.lock:  # its end waits until it is STARTED
+            if self._process is not None:  # an attempt that took too long began it
+                self.set_started()
+                return
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._record.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.events import Retry
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
-from tests.experiment.types.conftest import TwoNodes, job_on, wired
+from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
 from tests.support.node_process import NodeProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 
 def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attributes: Any) -> int:
@@ -56,6 +58,30 @@ def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentControl
 
     assert (ec.get(job, "jobId"), ec.get(job, "outcome")) == (job_id, outcome)
     assert set(two.fed.jobs().runs()) == before
+
+
+def test_a_job_whose_start_took_too_long_runs_once(
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess
+) -> None:
+    # given a job that node a runs, while the silence of node b takes longer than its start may
+    nodes, plan = wired(ec, two.plan, "a", "b")
+    job = job_on(ec, plan, nodes, timeouts={"start": 3.0}, retry={"start": Retry(times=3)})
+    hold = process(ec, ["true"])
+    ec.register_condition(job, ResourceAction.START, hold, ResourceState.STOPPED)
+    before = set(two.fed.jobs().runs())
+    ec.deploy([*nodes, plan, job], wait_all_ready=False)
+    wait_until(lambda: ec.state(job) is ResourceState.READY)
+    pause(node_b.pid)
+    ec.deploy(hold)
+    wait_until(lambda: ec.snapshot.resources[job].attempt == 1, what="the timeout")
+
+    # when b is there again
+    node_b.signal(signal.SIGCONT)
+
+    # then the retry follows the run that there is
+    assert ec.wait_finished(job, timeout=60), ec.explain(job)
+    assert ec.state(job) is ResourceState.STOPPED, ec.snapshot.resources[job].reason
+    assert set(two.fed.jobs().runs()) - before == {ec.get(job, "jobId")}
 
 
 def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:

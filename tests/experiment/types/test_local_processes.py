@@ -16,12 +16,13 @@ import pytest
 from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeValueError
+from fedmon.experiment.events import Retry
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.types.local_process import SupervisedCommand
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 STOPPED, FAILED, RELEASED = ResourceState.STOPPED, ResourceState.FAILED, ResourceState.RELEASED
 SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
@@ -47,6 +48,29 @@ def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
     assert local.wait_finished(guid, timeout=60)
     assert local.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
     assert local.get(guid, "cwd") == str(tmp_path / "work")
+
+
+def test_a_command_whose_start_took_too_long_is_begun_once(local: ExperimentController) -> None:
+    # given a start that hangs until its timeout
+    SupervisedCommand.prepare()
+    supervisors = [each for each in psutil.Process().children() if "supervisor.py" in " ".join(each.cmdline())]
+    for each in supervisors:
+        pause(each.pid)
+    limits = {"timeouts": {"start": 1.0}, "retry": {"start": Retry(times=1, delay_s=0.1)}}
+    guid = process(local, python(SLEEPER.format("")), **limits)
+    local.deploy(guid, wait_all_ready=False)
+    wait_until(lambda: local.snapshot.resources[guid].attempt == 1, what="the timeout")
+
+    # when it goes on
+    for each in supervisors:
+        each.resume()
+
+    # then the command was begun once, and the retry follows it
+    assert local.wait_started(guid, timeout=60), reason(local, guid)
+    wait_until(lambda: local.trace(guid, "stdout") == "up\n")
+    local.stop(guid)
+    assert local.wait_finished(guid, timeout=60)
+    assert (local.state(guid), local.trace(guid, "stdout")) == (STOPPED, "up\n")
 
 
 def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: ExperimentController) -> None:
