@@ -225,8 +225,6 @@ class Job(LinkedResource):
         if self.state < ResourceState.STARTED:
             self.set_started()
         self._follow(handle, self.controller.reports(self.guid) if self.handle is None else self._told)
-        if self._is_stopping:  # a stop was faster
-            handle.stop()
         return True
 
     def _found(self) -> RunHandle | None:
@@ -251,19 +249,21 @@ class Job(LinkedResource):
         self.handle, self._lost, self._told = handle, frozenset(), told
         self._subscriptions.append(handle.on_scalar(lambda one: self._tell(one.node_id, one.number, one.values)))
         self._when_over(handle, self._over)
-        self.look()  # for nodes that failed before
+        self.look()  # for nodes that failed before, and a stop that was faster
 
     def _when_over(self, handle: RunHandle, work: Callable[[], object]) -> None:
         """Do something once, when nothing more will come except from lost nodes."""
         self._subscriptions.append(handle.on_over(lambda: self.later(work), without=sorted(self._lost)))
 
     def look(self) -> None:
-        """Wait no longer for nodes that failed; the job continues where there are others."""
+        """Wait no longer for nodes that failed, and tell those that were away of a stop."""
         failed = {node.get("nodeId") for node in self._nodes_around() if node.state is ResourceState.FAILED}
         lost = self._lost | failed.intersection(self.ran_on)
         if self.handle is not None and lost != self._lost:
             self._lost = lost
             self._when_over(self.handle, self._over)
+        if self._is_stopping and not self._is_releasing and self.state is ResourceState.STARTED:
+            self._end_quietly()
 
     def _tell(self, node_id: str, nth: int, values: Mapping[str, float | None]) -> None:
         """Tell a report to conditions, once."""
@@ -360,9 +360,7 @@ class Job(LinkedResource):
 
     def do_stop(self) -> None:
         """Ask the nodes to stop it; it is STOPPED when they report that."""
-        self._is_stopping = True
-        if self.handle is not None:
-            self.handle.stop()
+        self.end_work()
 
     def do_release(self) -> None:
         """Stop the run; the job is RELEASED when nodes report how it ended, or after a while."""

@@ -84,6 +84,22 @@ def test_a_job_whose_start_took_too_long_runs_once(
     assert set(two.fed.jobs().runs()) - before == {ec.get(job, "jobId")}
 
 
+def test_a_node_that_was_away_hears_of_a_stop_when_it_is_back(
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess
+) -> None:
+    job = running_job(two, ec, "a", "b", args={"reports": 1, "spin": True})
+    wait_for_reports(ec, job)
+    node_b.kill()
+    wait_until(lambda: "b" not in two.fed.nodes().online, what="the loss of b")
+    ec.stop(job)
+    wait_until(lambda: ec.snapshot.resources[job].returned, what="the stop to be sent")
+
+    node_b.start()
+
+    assert ec.wait_finished(job, timeout=60), ec.explain(job)
+    assert "b: stopped (" in ec.get(job, "outcome")
+
+
 def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
     nodes, plan = wired(ec, two.plan, "a")
     job = job_on(ec, plan, nodes, atLeast=2)
