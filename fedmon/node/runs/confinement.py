@@ -182,7 +182,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confinement:
-    """Looks for the strongest level until it works, and again if the settings change, on another thread.
+    """Looks for the strongest level until it works, and again if that changes or is doubted, on another thread.
 
     ``found`` is the last finding, and ``is_known`` False unless it holds for the present settings. ``on_found()`` is
     called on that thread after each look, and must only hand over. Other methods belong to one thread.
@@ -197,6 +197,7 @@ class Confinement:
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._actor = Actor("fedmon-confinement")
         self._failures = 0
+        self._looked_at = 0.0
         self._cancel_next: Callable[[], None] = lambda: None
 
     @property
@@ -216,6 +217,12 @@ class Confinement:
         self._settings = settings
         if settings.enabled and (is_changed or self._failures):
             self._failures = 0
+            self._actor.post(self._look)
+
+    def doubt(self) -> None:
+        """Look again, at most once a minute: a job could not be started, so the last finding may hold no longer."""
+        if self._settings.enabled and self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S[0]:
+            self.found = None
             self._actor.post(self._look)
 
     def stop(self, timeout_s: float) -> None:
@@ -241,7 +248,7 @@ class Confinement:
 
     def _look(self) -> None:
         self._cancel_next()
-        settings = self._settings
+        settings, self._looked_at = self._settings, time.monotonic()
         found = Ground(level=None, reasons={}, interpreter=None, looked_with=_looked_with(settings))
         try:
             python = look_at(settings.python)

@@ -599,6 +599,8 @@ class Runs:
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
         self._registers.quotas.job_ended(job.job_id, active.record.researcher_id)
+        if ending.state is JobState.NOT_STARTED:
+            self.confinement.doubt()
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +19,13 @@ from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
+from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import ORDER, JobFolder
+from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -386,3 +391,23 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
     told = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
     assert (told["jobs"][0]["state"], told["result"], told["scalars"]) == ("succeeded", None, [])
     assert node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))["job"]["state"] == "succeeded"
+
+
+def test_a_sandbox_that_no_longer_works_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a node whose plans run on a Python that its owner replaces
+    require(bubblewrap.program() or landlock.abi(), "no level of confinement that hides files works on this machine")
+    monkeypatch.setattr(confinement, "LOOK_AGAIN_S", (0.0, 600.0))
+    for name in ("old", "new"):
+        venv.create(tmp_path / name, symlinks=True)
+    (tmp_path / "plans").symlink_to("old")
+    python = str(tmp_path / "plans" / "bin" / "python")
+    with bench(tmp_path / "n", metrics=QUIET, runs={"python": python}) as node:
+        cells = node.offer()
+        assert node.over(node.begin(PLAN, cells))["job"]["state"] == "succeeded"
+        (tmp_path / "plans").unlink()
+        (tmp_path / "plans").symlink_to("new")
+        shutil.rmtree(tmp_path / "old")
+
+        # when a job cannot be started, then the next one runs
+        assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"
+        assert node.over(node.begin(PLAN, cells))["job"]["state"] == "succeeded"
