@@ -55,7 +55,6 @@ from fedmon.node.runs.folder import (
     Interpreter,
     JobFolder,
     JobOrder,
-    Limits,
     Logged,
     Reported,
     Started,
@@ -415,6 +414,8 @@ class Runs:
             raise RunRefusedError(
                 ErrorCode.REFUSED, "its dataset is another one than at its admission: run it again, as a new job"
             )
+        limits = msgspec.convert(admitted.limits, RunLimits, from_attributes=True)
+        active.change(limits=limits, reason=admitted.lowered)
         return admitted
 
     def _order(
@@ -429,7 +430,7 @@ class Runs:
             name=admitted.plan.name,
             interpreter=python,
             runtime=str(self.confinement.runtime),
-            limits=msgspec.convert(active.job.limits, Limits, from_attributes=True),
+            limits=admitted.limits,
             level=level,
             minimum=runs.sandbox,
             trace_bytes=runs.trace_bytes,
@@ -732,7 +733,8 @@ def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport
         started=job.started if ending.started is None else _utc(ending.started),
         ended=_utc(ending.ended),
         usage=msgspec.structs.replace(ending.usage, energy_j=energy_j),
-        **{name: getattr(ending, name) for name in ("state", "reason", "exit_code", "problem", "scalars")},
+        reason="; ".join(filter(None, [ending.reason, job.reason])),  # its limits that were lowered
+        **{name: getattr(ending, name) for name in ("state", "exit_code", "problem", "scalars")},
     )
     if not ending.held:
         return job

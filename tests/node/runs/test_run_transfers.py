@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import JobStatus, Parcel
+from fedmon.common.wire.runs import JobStatus, Parcel, RunLimits
 from fedmon.node.runs import outcome as results
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import envelope
@@ -195,3 +195,25 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
     assert (first["state"], "offers you no dataset" in first["reason"]) == ("not-started", True)
     assert (second.state.value, "does not obey" in second.reason) == ("not-started", True)
     assert not (node.path / "runs" / going / "order.json").exists()
+
+
+def test_limits_that_change_while_inputs_come_hold_for_the_job_that_waits(
+    node: Bench, repository: HistoricRepository
+) -> None:
+    # given a job whose inputs are on their way
+    parcel = inputs(repository.put("inputs", CONTENT))
+    job_id = node.begin(ECHO, inputs=parcel, limits=RunLimits(wall_s=50.0, cpu_s=5.0))
+
+    # when the owner lowers a limit before they are here
+    runs = msgspec.structs.replace(node.settings.runs, max_wall_s=40.0)
+    node.runs.follow(msgspec.structs.replace(node.settings, runs=runs))
+    try:
+        job = node.over(job_id)["job"]
+    finally:
+        node.runs.follow(node.settings)
+
+    # then it ran with that, and its end says so
+    order = msgspec.json.decode((node.path / "runs" / job_id / "order.json").read_bytes())
+    assert order["limits"]["wall_s"] == 40.0
+    assert (job["state"], job["limits"]["wall_s"], job["limits"]["cpu_s"]) == ("succeeded", 40.0, 5.0)
+    assert job["reason"] == "wall_s is 40, the most that this node gives, and not 50"
