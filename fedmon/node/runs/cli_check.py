@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import signal
 import sys
 import tempfile
 import threading
@@ -60,6 +61,10 @@ def check(
     from fedmon.node.runs.folder import JobOrder, Limits
     from fedmon.node.runs.sandbox.interpreter import look_at
 
+    # The plan outlives this process unless it is ended.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
@@ -82,6 +87,11 @@ def check(
         for text in summary:
             _line(text)
     raise typer.Exit(0 if document["ok"] else 1)
+
+
+def _end(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a shell sends SIGHUP to its jobs again while they end
+    sys.exit(128 + number)
 
 
 def _tried(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -105,26 +106,40 @@ def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
     assert len(json.loads(done.stdout)["logs"]) == 1_800
 
 
-@pytest.mark.parametrize("words", [["--no-sandbox"], []])
-def test_an_interrupted_check_leaves_nothing_running(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "words", "code"),
+    [
+        (signal.SIGINT, ["--no-sandbox"], 130),
+        (signal.SIGINT, [], 130),
+        (signal.SIGTERM, ["--no-sandbox"], 143),
+        (signal.SIGHUP, ["--no-sandbox"], 129),
+    ],
+)
+def test_an_interrupted_check_leaves_nothing_running(
+    tmp_path: Path, number: signal.Signals, words: list[str], code: int
+) -> None:
     # given a check whose plan runs
     plan = tmp_path / "waits.py"
     plan.write_text(
         PLAN[: PLAN.index("        age")] + "        context.report(ready=1)\n        __import__('time').sleep(60)\n"
     )
     command = [sys.executable, "-m", "fedmon", "plan", "check", str(plan), "--dataset", str(tmp_path), *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as checking:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True) as checking:
         assert checking.stdout is not None
         while "ready=1" not in (line := checking.stdout.readline()):
             assert line
         started = descendants(checking.pid)
 
         # when it is interrupted
-        checking.send_signal(signal.SIGINT)
-        checking.wait(60)
+        checking.send_signal(number)
+        assert checking.wait(60) == code
 
-    # then the plan and all else that it had started end
+    # then the plan and all else that it had started end, and no file is left
     assert len(started) >= 2
+    assert list(temporary.iterdir()) == []
     wait_until(lambda: not {(each.pid, each.start) for each in started} & alive(started), what="the end of the plan")
 
 
