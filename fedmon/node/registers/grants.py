@@ -195,7 +195,7 @@ def grant_for(
         lambda record: "" if record.is_in_time() else f"your grant held until {record.grant.until:%Y-%m-%d %H:%M} UTC",
         lambda record: f"its {record.grant.runs} runs are used up" if record.runs_left == 0 else "",
         lambda record: _dataset_problem(record.grant, dataset_id, seen),
-        lambda record: _arguments_problem(record.grant, run.arguments),
+        lambda record: arguments_problem(record.grant.arguments, run.arguments),
     )
     nearest, reason = -1, "no grant is left"
     for record in records:
@@ -226,16 +226,14 @@ def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Co
     )
 
 
-def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
-    if grant.arguments is None:
-        return ""
-    for name, value in arguments.items():
-        if name not in grant.arguments:
-            granted = ", ".join(grant.arguments) or "it takes none"
-            return f"argument {name[:_SHOWN]!r} is not granted ({granted})"
-        if not admits(grant.arguments[name], value):
+def arguments_problem(rules: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> str:
+    """Return how arguments are outside the rules of a grant or a declaration, if they are; None admits all."""
+    for name, value in arguments.items() if rules is not None else ():
+        if name not in rules:
+            return f"argument {name[:_SHOWN]!r} is not granted ({', '.join(rules) or 'it takes none'})"
+        if not admits(rules[name], value):
             shown = shorten(json.dumps(value), _SHOWN)
-            return f"argument {name[:_SHOWN]!r} is {shown}, and the grant says {rule_text(grant.arguments[name])}"
+            return f"argument {name[:_SHOWN]!r} is {shown}, and the grant says {rule_text(rules[name])}"
     return ""
 
 

@@ -32,6 +32,7 @@ _MAX_SHOWN = 60
 
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
+    "that its reports leave: nodes that check send those that its `scalars` name",
     "that the Python of each node has the packages that it imports",
     "that the data of each node is like the data that was given here",
 )
@@ -55,9 +56,12 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Run a plan here as a node would, and show its reports, logs and result; its output goes to stderr."""
+    from fedmon.common.errors import InvalidInputError
     from fedmon.common.plan_source import load_source
     from fedmon.common.settings.values import RunsSettings
     from fedmon.common.wire.runs import RunLimits
+    from fedmon.node.registers.grants import arguments_problem
+    from fedmon.node.registers.plans import check_source
     from fedmon.node.runs.folder import JobOrder, Limits
     from fedmon.node.runs.sandbox.interpreter import look_at
 
@@ -65,7 +69,10 @@ def check(
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-    source = load_source(file)
+    source, arguments = load_source(file), arguments_of(arg or ())
+    code = check_source(source.source)
+    if code is not None and code.parses and (problem := arguments_problem(code.declared.arguments, arguments)):
+        raise InvalidInputError(f"nodes refuse this run: {code.problem or problem} (see `arguments` of the plan)")
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
     order = JobOrder(
@@ -76,7 +83,7 @@ def check(
         level=None,
         minimum=None,
         dataset=None if dataset is None else dataset_at(dataset),
-        arguments=arguments_of(arg or ()),
+        arguments=arguments,
         inputs_format=inputs_format,
     )
     line = (lambda _: None) if json else _line

@@ -29,6 +29,9 @@ import numpy as np
 from fedmon import TrainingPlan
 
 class Mean(TrainingPlan):
+    arguments = {"unit": str}
+    scalars = ("age",)
+
     def run(self, context):
         age = context.dataset.columns()["age"]
         print("printed")
@@ -94,8 +97,8 @@ def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(
 
     assert done.returncode == 1
     assert "sandbox  none (not asked for): the plan can do here whatever you can\n" in done.stdout
-    assert "ended    failed: the plan raised AttributeError (line 7); this job has no dataset\n" in done.stdout
-    assert 'File "mean.py", line 7, in run\n    age = context.dataset.columns()["age"]' in done.stderr
+    assert "ended    failed: the plan raised AttributeError (line 10); this job has no dataset\n" in done.stdout
+    assert 'File "mean.py", line 10, in run\n    age = context.dataset.columns()["age"]' in done.stderr
 
 
 def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
@@ -104,6 +107,14 @@ def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
     done = check(str(plan), "--no-sandbox", "--json")
 
     assert len(json.loads(done.stdout)["logs"]) == 1_800
+
+
+@pytest.mark.parametrize("argument", ["size=1", "unit=1"])
+def test_arguments_that_the_plan_does_not_declare_are_refused_as_by_nodes(plan: Path, argument: str) -> None:
+    done = check(str(plan), "--no-sandbox", "--arg", argument)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"nodes refuse this run: argument '{argument.partition('=')[0]}' is" in done.stderr
 
 
 @pytest.mark.parametrize(
