@@ -152,14 +152,14 @@ class NodeFolder:
 
 
 def read_boot(file: Path) -> int:
-    """Return the number of the last boot; 0 before the first, and the clock's seconds if the file is damaged.
+    """Return the number of the last boot; the clock's seconds before the first, and if the file is damaged.
 
-    Raises StorageError.
+    So no boot of an earlier folder of the same node is used again. Raises StorageError.
     """
     try:
         text = file.read_bytes()[:40].strip()
     except FileNotFoundError:
-        return 0
+        return int(utc_now().timestamp())
     except OSError as error:
         raise StorageError(f"cannot read {file}: {error.strerror}") from error
     if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:

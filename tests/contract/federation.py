@@ -294,6 +294,7 @@ class Scene:
     def _replayed(self, tap: Tap) -> None:
         """Send each request as a researcher of before sent it; keep the replies."""
         job_id = "01a1fc42-0000-7000-8000-000000000002"
+        boot = tap.wait_for(f"general/monitoring/{NODE}", command="sample").message["boot"]
         for number, name in enumerate(asked(self._wire)):
             row = self._wire[name]
             same = {
@@ -305,6 +306,8 @@ class Scene:
             request = row["message"] | same | {"expires": "2100-01-01T00:00:00Z"}
             if request.get("job_id"):
                 request["job_id"] = job_id
+            if request.get("boot"):
+                request["boot"] = boot
             tap.send(
                 row["topics"][0].split()[0].replace("<researcher_id>", RESEARCHER).replace("<node_id>", NODE), request
             )

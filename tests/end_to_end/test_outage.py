@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -221,3 +222,25 @@ def test_a_node_killed_and_started_again_loses_no_more_than_its_open_batch(mosqu
     assert whole(numbers)
     assert old in numbers
     assert counts.lost == 0
+
+
+def test_a_store_goes_on_with_all_samples_of_a_node_whose_folder_was_made_anew(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    store, repeated = tmp_path / "anna.fedmon", []
+    for _ in range(2):
+        folder = node_folder(tmp_path, mosquitto.url, 0.2)
+        with (
+            NodeProcess(folder),
+            researcher(mosquitto, tmp_path, "anna") as anna,
+            anna.record(store, interval_s=0.2) as record,
+        ):
+            wait_until(lambda record=record: record.counts.stored >= 5, what="samples")  # type: ignore[misc]  # bound now
+        repeated.append(record.counts.repeated)
+        shutil.rmtree(folder)
+
+    numbers = stored(store)
+    assert repeated == [0, 0]
+    assert len({boot for boot, _ in numbers}) == 2
+    assert numbers[0][1] == 0
+    assert whole(numbers)
