@@ -324,9 +324,8 @@ class StreamFollower:
                 self._keeps(node, name, extents, now)
             if node.at_begin is None and kept:
                 node.at_begin, node.begun_at = frozenset(reply.streams) | frozenset(kept), node.newest_boot
-            if not kept and (reply.reason or node.at_begin is not None):
-                if reply.reason:  # its recording is being opened
-                    self._inquire(node.node_id, now + GRACE_S)
+            if not kept and reply.reason:  # its recording is being opened
+                self._inquire(node.node_id, now + GRACE_S)
                 return
         self._told(node)
 

@@ -125,18 +125,21 @@ def test_what_a_node_tells_of_is_waited_for_a_moment_as_it_may_be_under_way() ->
     assert wanted(one) == (1, 2, 2)
 
 
-def test_an_answer_without_extents_of_a_node_that_kept_some_closes_no_boot() -> None:
+@pytest.mark.parametrize("reason", ["the recording is being opened", ""])
+def test_an_answer_without_extents_of_a_node_that_kept_some_closes_boots_unless_it_opens_its_recording(
+    reason: str,
+) -> None:
     shelf = Shelf()
     one, _ = follower(shelf)
     one.answered(keeps((1, 0, 0)), 0.0)
     one.heard(batch(0), 10)
     one.heard(batch(0, boot=2), 10)
 
-    one.answered(keeps(), 1.0)
-    opening = list(shelf.taken)
+    one.answered(msgspec.structs.replace(keeps(), reason=reason), 1.0)
+    told = list(shelf.taken)
     one.answered(keeps((2, 0, 0)), 2.0)
 
-    assert opening == [(1, 0)]
+    assert told == ([(1, 0)] if reason else [(1, 0), (2, 0)])
     assert shelf.taken == [(1, 0), (2, 0)]
 
 

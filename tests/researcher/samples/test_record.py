@@ -267,3 +267,20 @@ def test_a_node_that_opens_its_recording_is_asked_again_long_before_the_lease_is
             node.wait(lambda: node.leased)
             node.answer = opened
             wait_until(lambda: record.counts.stored == 3)
+
+
+def test_a_node_whose_owner_switches_the_recording_off_is_recorded_on_from_its_live_samples(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with RecordingNode(mosquitto.port, "a") as node, federate().record(tmp_path / "store.fedmon") as record:
+        node.wait(lambda: node.leased)
+        node.sample(3)
+        wait_until(lambda: record.counts.stored == 3)
+        node.answer = node.honest
+        node.restart()
+        node.sample(3)
+        wait_until(lambda: record.counts.stored == 6)
+        counts = record.counts
+
+    assert (counts.lost, counts.pending) == (0, 0)
+    assert stored(tmp_path / "store.fedmon") == rows(*((boot, seq) for boot in (1, 2) for seq in range(3)))
