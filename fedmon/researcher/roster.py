@@ -92,13 +92,13 @@ class _Entry:
         self.since: datetime | None = None
         self.known_at = now.mono
         self.unconfirmed_since: float | None = None
-        self.offline_at = float("-inf")
+        self.told_at = float("-inf")
         self.last_seen: Moment | None = None
         self.reason = self.agent_version = ""
         self.boot = -1
         self.capabilities: tuple[str, ...] = ()
         self.streams: tuple[str, ...] = ()
-        self.silent = self.said_stale = False
+        self.silent = self.said_stale = self.has_left = False
         self.doubles = 0
         self.doubled_at = float("-inf")
 
@@ -200,8 +200,8 @@ class Roster:
     """The nodes of a federation as this process believes them. Safe from any thread.
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
-    newer one, unless the newer was not heard for three intervals (a node whose folder was set back). If nodes are not
-    ``announced`` by their presence, silence counts only after an unanswered request. Nodes beyond
+    newer one, unless the newer left in order or told nothing for three intervals (a node whose folder was set back). If
+    nodes are not ``announced`` by their presence, silence counts only after an unanswered request. Nodes beyond
     ``max_nodes`` are not kept track of: they are counted, and the first is logged. ``settled`` is set while the roster
     holds every online node.
     """
@@ -267,7 +267,7 @@ class Roster:
     def _boot_was_set_back(self, entry: _Entry, presence: Presence, now: Moment, *, retained: bool) -> bool:
         if retained or presence.state == "offline":
             return False
-        if entry.unheard_s(now) > STALE_AFTER_S:
+        if entry.has_left or now.mono - entry.told_at > STALE_AFTER_S:
             return True
         # Only a second process under the same id can say "online" with an older boot while the newer one lives.
         entry.doubles += 1
@@ -281,9 +281,9 @@ class Roster:
             if state is NodeState.OFFLINE and presence.reason == CONNECTION_LOST:
                 entry.since = None if retained else now.utc
         entry.state, entry.boot, entry.reason = state, presence.boot, presence.reason
-        entry.unconfirmed_since = None
-        if state is NodeState.OFFLINE:
-            entry.offline_at = now.mono
+        entry.told_at, entry.unconfirmed_since = now.mono, None
+        # One whose connection was lost may have lost it to a second process under the same id.
+        entry.has_left = state is NodeState.OFFLINE and presence.reason != CONNECTION_LOST
         entry.agent_version = presence.agent_version
         entry.capabilities, entry.streams = tuple(presence.capabilities), tuple(presence.streams)
         if not retained and state is not NodeState.OFFLINE:
@@ -301,12 +301,11 @@ class Roster:
                 entry = self._made(node_id, now) if revives else None
                 if entry is None:
                     return None
-                entry.since = entry.since or now.utc
-                entry.last_seen = now
+                entry.since, entry.last_seen = now.utc, now
                 self._hidden.pop(node_id, None)
                 return RosterChange(node=entry.view(now), first_heard=True)
             if entry.state is NodeState.OFFLINE:
-                if not revives or now.mono - entry.offline_at < OFFLINE_HOLDS_S:
+                if not revives or now.mono - entry.told_at < OFFLINE_HOLDS_S:
                     return None
                 entry.state, entry.reason, entry.since = NodeState.ONLINE, "", now.utc
                 entry.alive(now)

@@ -180,3 +180,17 @@ def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_anothe
 
         assert outcome.status is OutcomeStatus.STALE
         assert federation.nodes()["ghost"].reason == "said to be online, but not heard since we connected"
+
+
+def test_a_node_whose_folder_was_put_back_is_the_one_that_is_there(mosquitto: Broker, federate: Open) -> None:
+    federation = federate()
+    with EchoNode(mosquitto.port, "a", boot=57):
+        wait_until(lambda: federation.nodes().online == ["a"])
+    with EchoNode(mosquitto.port, "a", boot=1) as back:
+        wait_until(lambda: federation.nodes()["a"].boot == 1)
+        back.say("online")
+        back.say("online")
+        assert [(str(node), outcome.status) for node, outcome in federation.ping().items()] == [("a", OutcomeStatus.OK)]
+        assert not federation.nodes()["a"].id_in_use
+
+    wait_until(lambda: federation.nodes()["a"].state is NodeState.OFFLINE)

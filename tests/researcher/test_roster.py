@@ -162,6 +162,45 @@ def test_a_node_whose_folder_was_set_back_is_believed_once_the_newer_boot_is_sil
     assert (known(roster, 100).boot, known(roster, 100).state) == (1, NodeState.ONLINE)
 
 
+def test_a_folder_that_was_set_back_is_believed_however_often_its_node_answers_meanwhile() -> None:
+    roster = Roster()
+    roster.presence(presence(boot=57), retained=False, now=at(0))
+    roster.presence(presence("offline", boot=57, reason="connection lost"), retained=False, now=at(1))
+
+    for second in range(2, int(STALE_AFTER_S) + 32, 10):
+        if second % 30 == 2:
+            roster.presence(presence(boot=1), retained=False, now=at(second))
+        roster.heard(NODE, now=at(second), revives=True)
+
+    found = known(roster, STALE_AFTER_S + 32)
+    assert (found.boot, found.state) == (1, NodeState.ONLINE)
+
+
+def test_a_node_that_left_in_order_is_believed_at_once_also_with_an_older_boot() -> None:
+    roster = Roster()
+    roster.presence(presence(boot=57), retained=False, now=at(0))
+    roster.presence(presence("offline", boot=57, reason="stopped"), retained=False, now=at(1))
+
+    came_up = roster.presence(presence(boot=1), retained=False, now=at(2))
+    roster.presence(presence(boot=1), retained=False, now=at(3))
+    up = known(roster, 4)
+    roster.presence(presence("offline", boot=1, reason="stopped"), retained=False, now=at(5))
+
+    assert came_up is not None
+    assert (came_up.came_up, up.state, up.id_in_use, known(roster, 6).state) == (
+        True, NodeState.ONLINE, False, NodeState.OFFLINE,
+    )  # fmt: skip
+
+
+def test_two_processes_that_take_the_connection_from_each_other_are_noticed() -> None:
+    roster = Roster()
+    for boot in (57, 12, 58, 13):
+        roster.presence(presence(boot=boot), retained=False, now=at(boot))
+        roster.presence(presence("offline", boot=boot, reason="connection lost"), retained=False, now=at(boot))
+
+    assert known(roster, 60).id_in_use
+
+
 def test_a_believed_node_that_lets_a_whole_request_pass_is_not_waited_for_again() -> None:
     roster = Roster()
     roster.presence(presence(), retained=True, now=at(0))
