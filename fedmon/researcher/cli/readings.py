@@ -54,10 +54,10 @@ class Latest:
         self._minute: dict[str, deque[tuple[float, float]]] = {}
 
     def take(self, sample: LiveSample) -> None:
-        """Take a sample; a late one only counts."""
+        """Take a sample; a late one only counts. A live one of an older boot is of a node that was set back."""
         self.samples += 1
         newest = self.newest
-        if newest is not None and (sample.boot, sample.seq) <= (newest.boot, newest.seq):
+        if newest is not None and sample.late and (sample.boot, sample.seq) <= (newest.boot, newest.seq):
             return
         if newest is None or newest.boot != sample.boot:
             self._points, self._before, self._reasons, self._of_name, self._minute = {}, {}, {}, {}, {}

@@ -114,13 +114,13 @@ def test_names_that_openmetrics_lacks_are_left_out_and_only_this_machine_is_serv
         assert set(values(fetch(url))) == {("user_value", "a"), (CPU, "a")}
 
 
-def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_machine_starts_again(
+def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_node_starts_again_or_is_set_back(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     name = "host_cpu_seconds_total"
     with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
         node.wait(lambda: node.leased)
-        for boot, value in ((1, 123456.0), (2, 3.5)):
+        for boot, value in ((3, 123456.0), (4, 3.5), (2, 1.25)):
             columns = {f'{name}{{mode="user"}}': [value]}
             node.publish("general/monitoring/a", sample("a", 0, [time.time()], columns, boot=boot))
             wait_until(lambda value=value: values(fetch(url)) == {(name, "a"): value})  # type: ignore[misc]  # bound now
