@@ -170,7 +170,7 @@ class Recording(Closing):
         with self.changing():
             for key, first_seq, last_seq, reason in losses:
                 found = self._streams.make(key)
-                for first, last in _gaps(found, first_seq, last_seq):
+                for first, last in _gaps(found, first_seq, min(last_seq, LARGEST)):
                     self._file.run(
                         "INSERT OR REPLACE INTO lost (source, first_seq, last_seq, reason) VALUES (?, ?, ?, ?)",
                         (found.source, first, last, reason),

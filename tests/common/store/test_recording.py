@@ -13,6 +13,7 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording_file import LARGEST
 from fedmon.common.store.recording_reader import chooser
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
 from tests.support.compaction import compact
@@ -125,6 +126,16 @@ def test_what_is_declared_lost_is_not_missing_and_may_come_after_all(path: Path)
         lost = [(one.first_seq, one.last_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)]
         assert lost == [(10, 11, "the node kept them no longer"), (15, 24, "the node kept them no longer")]
         assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
+
+
+def test_losses_beyond_the_highest_number_of_a_sample_keep_nothing_else_from_being_stored(path: Path) -> None:
+    with Recording(path) as recording:
+        begins = {1: 5, 2: LARGEST + 1}
+        recording.set_all_lost(((NODE, STREAM, boot), first, LARGEST + 4, "gone") for boot, first in begins.items())
+        recording.append([batch(0, 3)])
+
+        lost = [[(one.first_seq, one.last_seq) for one in recording.lost(NODE, boot, STREAM)] for boot in (1, 2)]
+    assert lost == [[(5, LARGEST)], []]
 
 
 def test_descriptions_and_marks_are_kept_beside_the_samples(path: Path) -> None:
