@@ -360,9 +360,9 @@ class Federation:
     ) -> Record:
         """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
-        Nodes that are new in the store begin ``history_s`` seconds back. ``to`` is the URL of a metrics
-        store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the researcher's folder
-        buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened.
+        Nodes that are new in the store begin ``history_s`` seconds back, with their newest 256 streams. ``to`` is the
+        URL of a metrics store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the
+        researcher's folder buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened.
         """
         from fedmon.researcher.samples.record import begin_record
 
