@@ -367,10 +367,10 @@ class Roster:
             if entry is not None:
                 self._hidden[node_id] = entry.boot
 
-    def cleared(self, node_id: NodeId) -> None:
+    def cleared(self, node_id: NodeId, now: Moment) -> None:
         """Take a node out whose retained presence was deleted at the broker, unless it is alive."""
         with self._lock:
             self._beyond.discard(node_id)
             entry = self._entries.get(node_id)
-            if entry is not None and entry.state is NodeState.OFFLINE:
+            if entry is not None and (entry.state is NodeState.OFFLINE or entry.is_stale(now)):
                 del self._entries[node_id]

@@ -182,6 +182,19 @@ def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_anothe
         assert federation.nodes()["ghost"].reason == "said to be online, but not heard since we connected"
 
 
+def test_a_ghost_that_is_cleared_elsewhere_is_gone_here_too(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
+        here, elsewhere = federate(), federate(instance="other", timeout_s=5.0)
+        wait_until(lambda: "ghost" in here.nodes())
+        here.ping(timeout_s=1.0)
+        wait_until(lambda: here.nodes()["ghost"].state is NodeState.STALE)
+
+        elsewhere.forget("ghost", timeout_s=30)
+
+        wait_until(lambda: set(here.nodes()) == {"a"})
+
+
 def test_a_node_whose_folder_was_put_back_is_the_one_that_is_there(mosquitto: Broker, federate: Open) -> None:
     federation = federate()
     with EchoNode(mosquitto.port, "a", boot=57):

@@ -300,7 +300,7 @@ class Session:
     def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
         """Take the presence of a node, or that it was cleared at the broker."""
         if address.node_id is not None and not payload:
-            self.roster.cleared(address.node_id)
+            self.roster.cleared(address.node_id, Moment.now())
             if (event := self._clearing.get(address.node_id)) is not None:
                 event.set()
             return
