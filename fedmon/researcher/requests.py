@@ -35,7 +35,7 @@ from fedmon.researcher.historic.forms import checked, echoing, historic, parent_
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.content import KeptReply, StoredDocument
-from fedmon.researcher.replies.queue import STOP_WAITS_S, Replies
+from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.samples.logs import log_as_node
 from fedmon.researcher.session.callbacks import Subscription
 
@@ -86,7 +86,7 @@ class ReplyQueue:
     def add(self, task: dict[str, Any]) -> None:
         """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
 
-        Raises TasksQueueError if it is no JSON object.
+        Raises TasksQueueError if it is no JSON object, or if the disk does not take it: it is in memory at most.
         """
         if not isinstance(task, dict):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
@@ -94,9 +94,11 @@ class ReplyQueue:
             document = StoredDocument.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
-        safe = threading.Event()
-        self._replies().keep(document, on_kept=lambda _key, _first: safe.set())
-        safe.wait(STOP_WAITS_S)
+        safe, replies = threading.Event(), self._replies()
+        replies.keep(document, on_kept=lambda _key, _first: safe.set())
+        replies.settle()
+        if not safe.is_set():
+            raise TasksQueueError("the disk does not take the message: it is in memory at most")
 
     def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
         """Take the oldest message, waiting for one unless ``block`` is false.
@@ -163,15 +165,15 @@ class Requests(Closing, metaclass=OnePerProcess):
         try:
             parent = parent_of(topic)
             message = checked(msg, topic, researcher_id=self._federation.session.researcher_id)
-        except InvalidMessageError as error:
-            logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
-            return
-        if parent == LOGGER:
-            self.print_node_log_message(message)
-        elif parent == MONITORING:
-            self._hand_to_monitor(message)
-        else:
-            self.queue.add(message)
+            if parent == LOGGER:
+                self.print_node_log_message(message)
+            elif parent == MONITORING:
+                self._hand_to_monitor(message)
+            else:
+                self.queue.add(message)
+        except (InvalidMessageError, TasksQueueError) as error:
+            what = "ignored" if isinstance(error, InvalidMessageError) else "not stored"
+            logger.error("message on topic %r %s: %s", topic, what, error)  # noqa: TRY400 - the message says it all
 
     def send_message(self, msg: Message, client: str | None = None, add_sequence: bool = False) -> int | None:  # noqa: FBT001, FBT002 - historic
         """Send a request to one node, or to all; its replies wait in the queue.

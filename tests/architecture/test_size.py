@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (28479, 124, 18094),
     "plan": (1503, 9, 1010),
     "report": (10389, 52, 6437),
-    "researcher": (10407, 47, 6796),
+    "researcher": (10409, 47, 6798),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.echo_nodes import Message
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.store.queue import TasksQueueError
+from fedmon.common.store.queue import FILE_NAME, TasksQueueError
 from fedmon.common.wire.connection import MAX_OUTSTANDING
 from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
@@ -317,6 +319,21 @@ def test_the_queue_keeps_json_objects_only(open_requests: Open) -> None:
 
     assert accepted == []
     assert queue.get() == PONG
+
+
+def test_a_message_that_the_disk_refuses_is_not_said_to_be_safe_and_can_be_taken(
+    open_requests: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = open_requests()
+    with contextlib.closing(sqlite3.connect(tmp_path / "alice" / "replies" / "alice" / FILE_NAME)) as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(TasksQueueError, match="the disk does not take the message"):
+            requests.queue.add(PONG)
+        requests.on_message(PONG | {"sequence": 4}, "general/researcher")
+        disk.execute("DROP TRIGGER full")
+
+    assert "message on topic 'general/researcher' not stored: the disk does not take" in caplog.text
+    assert [requests.queue.get(block=False)["sequence"] for _ in range(2)] == [3, 4]
 
 
 # --- handing in -----------------------------------------------------------------------------------------------------
