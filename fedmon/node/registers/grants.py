@@ -228,7 +228,9 @@ def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Co
 
 def arguments_problem(rules: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> str:
     """Return how arguments are outside the rules of a grant or a declaration, if they are; None admits all."""
-    for name, value in arguments.items() if rules is not None else ():
+    if rules is None:
+        return ""
+    for name, value in arguments.items():
         if name not in rules:
             return f"argument {name[:_SHOWN]!r} is not granted ({', '.join(rules) or 'it takes none'})"
         if not admits(rules[name], value):

@@ -70,8 +70,8 @@ def check(
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
     source, arguments = load_source(file), arguments_of(arg or ())
-    code = check_source(source.source)
-    if code is not None and code.parses and (problem := arguments_problem(code.declared.arguments, arguments)):
+    code = check_source(source.source)  # with a digest, if it could be read
+    if code and code.minified_sha256 and (problem := arguments_problem(code.declared.arguments, arguments)):
         raise InvalidInputError(f"nodes refuse this run: {code.problem or problem} (see `arguments` of the plan)")
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()

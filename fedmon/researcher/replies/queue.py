@@ -173,7 +173,7 @@ class Replies:
     # --- the thread that writes --------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Write everything that was put so far, then what that and takers removed or marked."""
+        """Write all messages that were put so far, then all marks and removals, also those that this caused."""
         with self._changed:
             incoming, self._incoming = self._incoming, []
         if incoming:
