@@ -108,6 +108,23 @@ def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site
     assert "CANARY-ERROR" in json.dumps(site.owner("runs", "show", fails))
 
 
+def test_a_job_is_read_at_its_begin_and_end_between_which_its_energy_counts(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "east", mosquitto, "\n[metrics]\ninterval_s = 60\n")
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher, Listener(mosquitto) as listener:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        site = Site(mosquitto, node, researcher)
+        job_id = site.run(seconds=60)
+        wait_until(lambda: site.owner("job", "list")["jobs"], what="the watch over the job")
+
+        site.owner("runs", "stop", job_id)
+        site.outcome(job_id)
+
+        def samples() -> int:
+            return sum(len(batch["t"]) for batch in listener.batches(f"job-{job_id}"))
+
+        wait_until(lambda: samples() == 2, what="the first and the last sample of the job")
+
+
 def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:
     # given a machine on which bubblewrap cannot be run, and an owner who asks for it
     folder = made(tmp_path / "west", mosquitto, '\n[runs]\nsandbox = "bubblewrap"\n')
