@@ -153,14 +153,16 @@ async def _bounded(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it streams in, and tell ``take`` each size.
 
-    Raises the error when it is too long, and TimeoutError after a minute.
+    Raises the error when it is too long, and TimeoutError after a minute of waiting for the client.
     """
-    received, chunks, until = 0, request.stream(), asyncio.get_running_loop().time() + UPLOAD_S
+    received, chunks, left_s, clock = 0, request.stream(), UPLOAD_S, asyncio.get_running_loop().time
     while True:
-        # Only the wait for the client ends at the deadline: a thread that writes cannot be cancelled.
-        async with asyncio.timeout_at(until):
+        # Only the wait for the client counts, and ends: a thread that writes cannot be cancelled.
+        since = clock()
+        async with asyncio.timeout(left_s):
             if (chunk := await anext(chunks, None)) is None:
                 return
+        left_s -= clock() - since
         received += len(chunk)
         if received > max_bytes:
             raise error
@@ -295,6 +297,8 @@ class _Connection(H11Protocol):
         # There is no cycle before the headers are complete, whatever uvicorn's annotation says.
         if self.cycle is not None and not self.cycle.more_body:  # type: ignore[redundant-expr]
             return
+        if self.flow.read_paused:  # the disk is slow, not the client
+            self._due = self.loop.time() + REQUEST_S
         if self.loop.time() < self._due:
             self._timer = self.loop.call_at(self._due, self._look)
         else:

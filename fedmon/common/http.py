@@ -183,7 +183,7 @@ def _is_number(host: str, address: _Ip) -> bool:
 
 
 def status_of(url: str, *, deadline_s: float) -> int:
-    """Return the status that a server answers to a request as files are sent and fetched. Raises RepositoryError."""
+    """Request a URL under the rules of transfers; return the HTTP status. Raises RepositoryError."""
     deadline = Deadline(deadline_s)
     with _answer("GET", checked_target(url, [url], deadline=deadline), deadline) as response:
         return response.status

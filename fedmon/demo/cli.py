@@ -127,7 +127,8 @@ def demo(
 
 
 def _end(number: int, _frame: object) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell sends it to its jobs again while they end
+    for each in (signal.SIGTERM, signal.SIGHUP):  # the end of a session sends both, and a shell SIGHUP again
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

@@ -86,7 +86,7 @@ class ReplyQueue:
     def add(self, task: dict[str, Any]) -> None:
         """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
 
-        Raises TasksQueueError if it is no JSON object, or if the disk does not take it: it is in memory at most.
+        Raises TasksQueueError if it is no JSON object, or if the disk has not taken it: it may be in memory only.
         """
         if not isinstance(task, dict):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
@@ -98,7 +98,7 @@ class ReplyQueue:
         replies.keep(document, on_kept=lambda _key, _first: safe.set())
         replies.settle()
         if not safe.is_set():
-            raise TasksQueueError("the disk does not take the message: it is in memory at most")
+            raise TasksQueueError("the disk has not taken the message: it may be in memory only")
 
     def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
         """Take the oldest message, waiting for one unless ``block`` is false.

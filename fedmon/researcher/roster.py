@@ -268,6 +268,7 @@ class Roster:
         if retained or presence.state == "offline":
             return False
         if entry.has_left or now.mono - entry.told_at > STALE_AFTER_S:
+            entry.doubles = 0
             return True
         # Only a second process under the same id can say "online" with an older boot while the newer one lives.
         entry.doubles += 1

@@ -13,16 +13,16 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
     ".": (552, 4, 297),
-    "broker": (1977, 11, 1104),
+    "broker": (1981, 11, 1108),
     "common": (8565, 50, 4826),
     "compat": (3074, 18, 2011),
-    "demo": (952, 6, 650),
+    "demo": (953, 6, 651),
     "doctor": (449, 2, 302),
-    "experiment": (11530, 47, 7657),
-    "node": (28480, 124, 18095),
+    "experiment": (11533, 47, 7660),
+    "node": (28487, 124, 18099),
     "plan": (1503, 9, 1010),
     "report": (10389, 52, 6437),
-    "researcher": (10409, 47, 6798),
+    "researcher": (10411, 47, 6800),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

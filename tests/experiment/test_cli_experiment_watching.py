@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -111,6 +112,7 @@ def test_a_run_whose_end_a_full_disk_keeps_out_of_the_journal_has_failed(tmp_pat
 
         with (tmp_path / "gate").open("r+b", buffering=0) as gate:  # waits for no reader, as "w" does
             gate.write(b"go\n")
+            wait_until(lambda: process.poll() is not None or not select.select([gate], [], [], 0)[0])
 
         out, _ = process.communicate(timeout=60)
     told = json.loads(out)

@@ -186,7 +186,7 @@ def test_a_ghost_that_is_cleared_elsewhere_is_gone_here_too(mosquitto: Broker, f
     with EchoNode(mosquitto.port, "a") as a:
         a.publish("general/status/ghost", presence("ghost", 3), retain=True)
         here, elsewhere = federate(), federate(instance="other", timeout_s=5.0)
-        wait_until(lambda: "ghost" in here.nodes())
+        wait_until(lambda: all("ghost" in each.nodes() for each in (here, elsewhere)))
         here.ping(timeout_s=1.0)
         wait_until(lambda: here.nodes()["ghost"].state is NodeState.STALE)
 

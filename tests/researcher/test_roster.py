@@ -173,7 +173,7 @@ def test_a_folder_that_was_set_back_is_believed_however_often_its_node_answers_m
         roster.heard(NODE, now=at(second), revives=True)
 
     found = known(roster, STALE_AFTER_S + 32)
-    assert (found.boot, found.state) == (1, NodeState.ONLINE)
+    assert (found.boot, found.state, found.id_in_use) == (1, NodeState.ONLINE, False)
 
 
 def test_a_node_that_left_in_order_is_believed_at_once_also_with_an_older_boot() -> None:

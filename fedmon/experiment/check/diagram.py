@@ -53,7 +53,7 @@ class Diagram(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     boxes: dict[int, Box]
-    lines: tuple[Edge, ...]
+    edges: tuple[Edge, ...]
     states: tuple[ResourceState, ...]
 
 
@@ -73,24 +73,24 @@ def picture_of(state: State, *, title: str = "", problems: Iterable[Problem] = (
             is_thick=one.guid in wrong,
         )
     pairs = ((one.guid, guid) for one in resources for guid in sorted(one.connections) if guid in state.resources)
-    lines = [
-        _line(start, end, "connection", wrong_pairs)
+    edges = [
+        _edge(start, end, "connection", wrong_pairs)
         for start, end in pairs
         if start < end or start not in state.resources[end].connections
     ]
     notes: dict[int, Box] = {}
     for label, kind, starts, ends in _conditions(state, resources):
         if len(starts) * len(ends) < _MANY:
-            lines += [_line(start, end, kind, wrong_pairs, label) for start in starts for end in ends]
+            edges += [_edge(start, end, kind, wrong_pairs, label) for start in starts for end in ends]
             continue
         key = -len(notes) - 1
         is_wrong = any((start, end) in wrong_pairs for start in starts for end in ends)
-        into = _line(key, key, kind, [(key, key)] if is_wrong else ())
+        into = _edge(key, key, kind, [(key, key)] if is_wrong else ())
         notes[key] = Box(lines=(label,), fill="", border=into.colour)
-        lines += [replace(into, start=start, has_head=False) for start in starts]
-        lines += [replace(into, end=end) for end in ends]
+        edges += [replace(into, start=start, has_head=False) for start in starts]
+        edges += [replace(into, end=end) for end in ends]
     states = tuple(sorted({one.state for one in resources}))
-    return Diagram(title=title, boxes=boxes | notes, lines=tuple(lines), states=states)
+    return Diagram(title=title, boxes=boxes | notes, edges=tuple(edges), states=states)
 
 
 def _conditions(state: State, resources: Iterable[Resource]) -> Iterator[tuple[str, str, list[int], list[int]]]:
@@ -107,7 +107,7 @@ def _conditions(state: State, resources: Iterable[Resource]) -> Iterator[tuple[s
     yield from found.values()
 
 
-def _line(start: int, end: int, kind: str, wrong: Collection[tuple[int, int]], label: str = "") -> Edge:
+def _edge(start: int, end: int, kind: str, wrong: Collection[tuple[int, int]], label: str = "") -> Edge:
     is_dashed = kind == "connection"
     is_wrong = (start, end) in wrong or (is_dashed and (end, start) in wrong)
     colour = _WRONG if is_wrong else _LINES[kind]
@@ -131,7 +131,7 @@ def dot_of(diagram: Diagram) -> str:
         width = ", penwidth=2.5" if box.is_thick else ""
         border = f', color="{box.border}"{width}' if box.border != _BORDER else ""
         lines.append(f'  {key} [label={_quoted(chr(10).join(box.lines))}, fillcolor="{box.fill or "white"}"{border}];')
-    for line in diagram.lines:
+    for line in diagram.edges:
         look = [f"label={_quoted(line.label)}"] * bool(line.label) + ["dir=none"] * (not line.has_head)
         look += ["style=dashed"] * line.is_dashed + [f'color="{line.colour}", fontcolor="{line.colour}"']
         lines.append(f"  {line.start} -> {line.end} [{', '.join(look)}];")
@@ -151,7 +151,7 @@ def mermaid_of(diagram: Diagram) -> str:
         text = "<br>".join(map(_entities, box.lines))
         lines.append(f'  {_node(key)}["{text}"]' if box.fill else f'  {_node(key)}(["{text}"])')
         lines.append(f"  style {_node(key)} fill:{box.fill or '#ffffff'},stroke:{box.border},color:#000000")
-    for number, line in enumerate(diagram.lines):
+    for number, line in enumerate(diagram.edges):
         arrow = "-.-" if line.is_dashed else "-->" if line.has_head else "---"
         label = f'|"{_entities(line.label)}"|' if line.label else ""
         lines.append(f"  {_node(line.start)} {arrow}{label} {_node(line.end)}")
@@ -180,7 +180,7 @@ def content_of(diagram: Diagram, suffix: str) -> bytes:
             f"{len(diagram.boxes)} boxes are too many to draw, the limit is {MAX_DRAWN}: use dot or mermaid"
         )
     legend = {state.name: COLOURS[state] for state in diagram.states}
-    return drawn(diagram.boxes, diagram.lines, title=diagram.title, legend=legend, kind=suffix)
+    return drawn(diagram.boxes, diagram.edges, title=diagram.title, legend=legend, kind=suffix)
 
 
 def plot(

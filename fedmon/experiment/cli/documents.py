@@ -103,7 +103,7 @@ def graph(
     with replacing(path) as new:
         new.write_bytes(content)
     boxes = sum(guid >= 0 for guid in picture.boxes)
-    document = {"written": str(path), "format": kind, "resources": boxes, "edges": len(picture.lines)}
+    document = {"written": str(path), "format": kind, "resources": boxes, "edges": len(picture.edges)}
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
 

@@ -172,7 +172,7 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
 
 
 def check_name(name: str) -> None:
-    """Raise DescriptionError for a resource's name that no document can hold; "" is none."""
+    """Raise DescriptionError for a resource's name that no document can hold; it may be empty."""
     if name and (not _NAME.fullmatch(name) or name.lower() in WORDS):
         raise DescriptionError(
             f"resource name {name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "

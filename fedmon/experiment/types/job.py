@@ -114,7 +114,7 @@ class Job(LinkedResource):
         self._lost: frozenset[NodeId] = frozenset()
         self._told = Reports()
         self._telling = threading.Lock()
-        self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = False
+        self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = self._has_asked = False
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Job(LinkedResource):
                 self.later(lambda: self.neighbour_moved(self), after="1s")
         else:
             self._again = ""
-            self._run_as(self.get("jobId") if self._may_have_begun else new_id())
+            self._begin()
 
     def nodes(self) -> list[NodeId] | None:
         """Return where it runs, or will; None for wherever it can."""
@@ -179,7 +179,7 @@ class Job(LinkedResource):
             values.update(result)
         return values
 
-    def _run_as(self, job_id: str) -> None:
+    def _begin(self) -> None:
         nodes, needed = self.nodes(), self.get("atLeast")
         if nodes is not None and len(nodes) < (needed or 1):
             none = "none of its nodes is left: they failed, or their owners did not approve the plan"
@@ -189,8 +189,11 @@ class Job(LinkedResource):
         dataset = next(iter(self.linked(Dataset)), None)
         dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
-        self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
-        self._may_have_begun = True  # so a retry asks under the same id, and no node runs it twice
+        with self.lock:  # an attempt that took too long may go on
+            job_id = self.get("jobId") if self._may_have_begun or self._has_asked else new_id()
+            if job_id != self.get("jobId"):
+                self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
+            self._has_asked = True  # so a retry asks under the same id, and no node runs it twice
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,
@@ -208,7 +211,7 @@ class Job(LinkedResource):
             return
         parts = handle.states()
         if all(part.job is None and part.is_over for part in parts.values()):
-            self._may_have_begun = any(part.asked in SILENT for part in parts.values())
+            self._has_asked = any(part.asked in SILENT for part in parts.values())
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in parts.items())
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()

@@ -101,10 +101,11 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def sample_now(self) -> None:
-        """Take one sample off the grid, as soon as the thread is free."""
+    def sample_now(self, stream: str | None = None) -> None:
+        """Take a sample of one stream, or of all, off the grid, as soon as the thread is free."""
         actor = self._actor
-        actor.post(lambda: self._take(actor, self._readers))
+        readers = {name: reader for name, reader in self._readers.items() if stream in (None, name)}
+        actor.post(lambda: self._take(actor, readers))
 
     # --- streams -----------------------------------------------------------------------------------------------------
 

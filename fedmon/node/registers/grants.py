@@ -232,10 +232,10 @@ def arguments_problem(rules: Mapping[str, Any] | None, arguments: Mapping[str, A
         return ""
     for name, value in arguments.items():
         if name not in rules:
-            return f"argument {name[:_SHOWN]!r} is not granted ({', '.join(rules) or 'it takes none'})"
+            return f"argument {name[:_SHOWN]!r} is not among its arguments ({', '.join(rules) or 'it takes none'})"
         if not admits(rules[name], value):
             shown = shorten(json.dumps(value), _SHOWN)
-            return f"argument {name[:_SHOWN]!r} is {shown}, and the grant says {rule_text(rules[name])}"
+            return f"argument {name[:_SHOWN]!r} is {shown}, and its rule is {rule_text(rules[name])}"
     return ""
 
 

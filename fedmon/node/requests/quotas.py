@@ -368,8 +368,9 @@ class Quotas:
             self._folders[job_id] = (researcher_id, _folder_bytes(self._runs_dir / job_id))
 
     def removed(self, job_ids: Iterable[str]) -> None:
-        """Forget the folders of these jobs, or measure the files that are left."""
-        for job_id in job_ids:
+        """Forget the folders of these jobs and all that are gone, or measure the files that are left."""
+        gone = [job_id for job_id in self._folders or {} if not (self._runs_dir / job_id).exists()]
+        for job_id in (*job_ids, *gone):
             known = (self._folders or {}).pop(job_id, None)
             if known is not None and (self._runs_dir / job_id).exists():
                 self.job_ended(job_id, known[0])

@@ -32,7 +32,7 @@ _MAX_SHOWN = 60
 
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
-    "that its reports leave: nodes that check send those that its `scalars` name",
+    "that its reports leave: unless [release] mode is auto, nodes send only those named in its `scalars`",
     "that the Python of each node has the packages that it imports",
     "that the data of each node is like the data that was given here",
 )
@@ -71,7 +71,10 @@ def check(
     source, arguments = load_source(file), arguments_of(arg or ())
     code = check_source(source.source)  # with a digest, if it could be read
     if code and code.minified_sha256 and (problem := arguments_problem(code.declared.arguments, arguments)):
-        typer.echo(f"nodes refuse this run unless their owners grant it: {problem} (see its `arguments`)", err=True)
+        typer.echo(
+            f"nodes refuse this run unless their owners grant it: {code.problem or problem} (see its `arguments`)",
+            err=True,
+        )
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
     order = JobOrder(
@@ -96,7 +99,8 @@ def check(
 
 
 def _end(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a shell sends SIGHUP to its jobs again while they end
+    for each in (signal.SIGTERM, signal.SIGHUP):  # the end of a session sends both, and a shell SIGHUP again
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

@@ -39,6 +39,7 @@ from fedmon.common.wire.runs import (
     RunScalars,
     Stop,
 )
+from fedmon.node.measure.jobs import JOB_STREAM
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
@@ -538,7 +539,7 @@ class Runs:
     def _measured(self, job_id: str, **processes: Any) -> None:
         try:
             self._measuring.jobs.add(job_id, **processes)
-            self._measuring.sampler.sample_now()  # its energy counts from its first sample
+            self._measuring.sampler.sample_now(f"{JOB_STREAM}{job_id}")  # its energy counts from its first sample
         except NotFoundError:
             pass  # it has ended already
         except FedmonError as error:

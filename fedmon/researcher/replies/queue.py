@@ -72,7 +72,7 @@ class Replies:
         self._actor = Actor("fedmon-replies")
 
     def start(self) -> None:
-        """Start the thread that writes, first that unreadable entries are gone."""
+        """Start the writing thread; it first removes unreadable entries."""
         self._actor.post(self._write)
         self._actor.start()
 
@@ -164,8 +164,9 @@ class Replies:
 
     def settle(self) -> None:
         """Wait until everything put so far is kept, and can be taken."""
+        self._actor.post(self._write)  # it runs also if the wait ends before
         with contextlib.suppress(BusyError):  # it ends, or the disk is too slow to wait for
-            self._actor.call(self._write, timeout_s=STOP_WAITS_S)
+            self._actor.call(lambda: None, timeout_s=STOP_WAITS_S)
 
     def _matching(self, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
         return (key for key, entry in self._kept.items() if wanted is None or wanted(entry))

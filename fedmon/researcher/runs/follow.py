@@ -39,7 +39,7 @@ LONGEST_RETRY_S = 30.0
 GIVE_UP_AFTER = 4
 """Questions about a job that is over which its node leaves unanswered until the missing parts count as lost."""
 ALL_SCALARS = Bound(sys.maxsize)
-"""Of a listener: it misses none however slow it is, as the runs that it hears are bounded themselves."""
+"""No bound: a slow listener misses no scalar; runs are bounded themselves."""
 DROPPED = "answers about runs dropped"
 _VALUE_BYTES = 128
 """Memory of a value beside its name, about."""

@@ -93,7 +93,7 @@ def test_a_condition_between_many_is_drawn_once() -> None:
 
     picture = picture_of(after(experiment(12), added))
 
-    assert len(picture.lines) == 12
+    assert len(picture.edges) == 12
     for text in (content_of(picture, "svg").decode(), dot_of(picture), mermaid_of(picture)):
         assert text.count("2 of 6") == 1
 

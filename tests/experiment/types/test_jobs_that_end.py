@@ -65,7 +65,7 @@ def test_a_job_whose_start_took_too_long_runs_once(
 ) -> None:
     # given a job that node a runs, while the silence of node b takes longer than its start may
     nodes, plan = wired(ec, two.plan, "a", "b")
-    job = job_on(ec, plan, nodes, timeouts={"start": 3.0}, retry={"start": Retry(times=3)})
+    job = job_on(ec, plan, nodes, timeouts={"start": 3.0}, retry={"start": Retry(times=100, factor=1.0)})
     hold = process(ec, ["true"])
     ec.register_condition(job, ResourceAction.START, hold, ResourceState.STOPPED)
     before = set(two.fed.jobs().runs())
@@ -73,7 +73,7 @@ def test_a_job_whose_start_took_too_long_runs_once(
     wait_until(lambda: ec.state(job) is ResourceState.READY)
     pause(node_b.pid)
     ec.deploy(hold)
-    wait_until(lambda: ec.snapshot.resources[job].attempt == 1, what="the timeout")
+    wait_until(lambda: ec.snapshot.resources[job].attempt >= 1, what="the timeout")
 
     # when b is there again
     node_b.signal(signal.SIGCONT)

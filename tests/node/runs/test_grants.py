@@ -169,7 +169,7 @@ def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> 
     opened.approve(sha256)
     wide: dict[str, Any] = {"dataset_id": opened.datasets["cells"], "arguments": {"bins": 60}}
     reason = opened.node.ask(run(sha256, **wide))["reason"]
-    assert "argument 'bins' is 60, and the grant says range(5, 51)" in reason
+    assert "argument 'bins' is 60, and its rule is range(5, 51)" in reason
 
     again = opened.ask(source, by=ALICE, datasets=["cells"], purpose="60 bins")
     asked = [plan for plan in opened.owner("requests")["plans"] if plan["sha256"] == sha256]
