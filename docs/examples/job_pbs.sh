@@ -20,4 +20,5 @@ status=$?
 # The programs are done: end the monitor, and wait until report and tables are written.
 echo FINISHED > ".ipc-$PBS_JOBID"
 wait "$monitor"
+rm -f "$PWD/.nodes-$PBS_JOBID"
 exit "$status"

@@ -12,7 +12,7 @@ def main(seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             sample = watch.next(timeout_s=left)
-            if sample is not None and (load := sample.values["host_load1"]) is not None:
+            if sample is not None and (load := sample.values.get("host_load1")) is not None:
                 loads[sample.node_id] = load
         if not loads:
             sys.exit(f"no sample came: {fed.nodes()}")

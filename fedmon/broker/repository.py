@@ -275,11 +275,14 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is cut when its request is not complete and brings no 64 KiB in ten seconds."""
+    """A connection that is cut when its request or its answer stands still for ten seconds.
+
+    An incomplete request stands still if it brings less than 64 KiB, an answer if the client takes less than 48 KiB.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        self._fresh_bytes = 0
+        self._fresh_bytes = self._unsent_bytes = 0
         self._due = self.loop.time() + REQUEST_S
         self._timer = self.loop.call_at(self._due, self._look)
 
@@ -289,15 +292,21 @@ class _Connection(H11Protocol):
             self._fresh_bytes, self._due = 0, self.loop.time() + REQUEST_S
         super().data_received(data)
 
+    def resume_writing(self) -> None:
+        self._due = self.loop.time() + REQUEST_S
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
 
     def _look(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
         # There is no cycle before the headers are complete, whatever uvicorn's annotation says.
-        if self.cycle is not None and not self.cycle.more_body:  # type: ignore[redundant-expr]
-            return
-        if self.flow.read_paused:  # the disk is slow, not the client
+        is_answered = self.cycle is not None and not self.cycle.more_body  # type: ignore[redundant-expr]
+        is_taken = is_answered and (not unsent or unsent < self._unsent_bytes)
+        self._unsent_bytes = unsent
+        if is_taken or self.flow.read_paused:  # the disk is slow, not the client
             self._due = self.loop.time() + REQUEST_S
         if self.loop.time() < self._due:
             self._timer = self.loop.call_at(self._due, self._look)

@@ -117,10 +117,8 @@ def demo(
                     _keep(broker, hospitals, screen, document, json=json)
                 else:
                     screen.commands("try next", [*_found(), *TRY])
-        except (FedmonError, OSError) as error:
-            document |= {"ok": False, "error": str(error)}
-            if not json:
-                print(f"fedmon demo: {error}", file=sys.stderr)
+        except OSError as error:
+            raise FedmonError(str(error)) from error
     if json and not (keep and document["ok"]):
         print(json_text.dumps(document, indent=2))
     raise typer.Exit(0 if document["ok"] else 1)

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedmon.common.actor import Actor, Bound, BusyError, Priority
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline, utc_now
@@ -173,7 +175,7 @@ class LocalNode:
 
     def follow(self, settings: NodeSettings) -> None:
         """Apply changed settings; on the router's thread."""
-        self._settings = settings
+        before, self._settings = self._settings, settings
         self.policy.follow(settings.policy)
         self.registers.quotas.follow(settings.quota, keep_s=settings.runs.keep_s)
         self.runs.follow(settings)
@@ -184,6 +186,8 @@ class LocalNode:
         self.leases.end_refused(lambda researcher_id: self.policy.refusal(researcher_id) is not None)
         self.pipeline.reload(settings, self.policy.metric_leaves)
         self.leases.apply()
+        if settings.policy.researchers != before.policy.researchers:
+            self.delivery.push()  # what waits for one that may ask again
 
     def take_up(self) -> None:
         """Continue the work of an earlier process: default plans, unchecked plans, jobs; once, at the start."""
@@ -487,7 +491,9 @@ class Daemon:
             logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def _follow(self, settings: NodeSettings) -> None:
-        """Apply changed settings. Id and broker stay until the next start."""
+        """Apply changed settings. Id, broker, wire and strict_identity stay until the next start."""
+        kept = {name: getattr(self._settings, name) for name in ("id", "broker", "wire", "strict_identity")}
+        settings = msgspec.structs.replace(settings, **kept)
         self._settings = self._owner.settings = settings
         self._node.follow(settings)
         self._logs.setLevel(self._node.policy.log_level)

@@ -13,16 +13,16 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
     ".": (552, 4, 297),
-    "broker": (1981, 11, 1108),
+    "broker": (1990, 11, 1113),
     "common": (8565, 50, 4826),
-    "compat": (3074, 18, 2011),
-    "demo": (953, 6, 651),
+    "compat": (3076, 18, 2012),
+    "demo": (951, 6, 649),
     "doctor": (449, 2, 302),
-    "experiment": (11533, 47, 7660),
-    "node": (28487, 124, 18099),
+    "experiment": (11535, 47, 7662),
+    "node": (28493, 124, 18104),
     "plan": (1503, 9, 1010),
     "report": (10389, 52, 6437),
-    "researcher": (10411, 47, 6800),
+    "researcher": (10413, 47, 6800),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

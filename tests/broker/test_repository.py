@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
@@ -499,6 +500,23 @@ def test_a_request_that_is_not_completed_ends(half_sent: dict[str, socket.socket
         return _closed(half_sent) == set(half_sent)
 
     wait_until(all_closed, what="every connection cut")
+
+
+def test_a_download_that_nobody_reads_is_cut(tmp_path: Path) -> None:
+    content = bytes(8 * MIB)  # more than the system takes for the client
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads") as running:
+        url = requests.post(f"{running.facts['url']}/files", data=content, timeout=60).json()["url"]
+        server = psutil.Process(running.process.pid)
+
+        with socket.socket() as idle:
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            idle.connect(("127.0.0.1", int(running.facts["url"].rpartition(":")[2])))
+            idle.sendall(f"GET /files/{url.rpartition('/')[2]} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert idle.recv(9) == b"HTTP/1.1 "
+            address = idle.getsockname()
+            wait_until(lambda: address not in {each.raddr for each in server.net_connections()}, what="the cut")
+
+        assert requests.get(url, timeout=60).content == content
 
 
 def _closed(connections: dict[str, socket.socket]) -> set[str]:

@@ -117,6 +117,23 @@ def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     wait_until(lambda: undelivered(nodes["north"]) == {}, what="the decision to be acknowledged")
 
 
+def test_a_decision_made_while_a_researcher_was_denied_is_pushed_once_it_is_allowed(
+    federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(PLAN.replace("Rows", "Denied"))
+    decisions: list[PlanDecision] = []
+    federation.on("decision", decisions.append)
+    sha256 = federation.approve(plan, nodes=["north"]).ok["north"].sha256
+    folder = str(nodes["north"].folder)
+
+    for words in (("policy", "deny", "*"), ("plan", "reject", sha256), ("policy", "allow", "*")):
+        assert fedmon_here("node", *words, "--dir", folder, "--json").returncode == 0
+
+    wait_until(lambda: decisions, what="the decision")
+    assert [(each.sha256, each.status.value) for each in decisions] == [(sha256, "rejected")]
+
+
 def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
     federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:

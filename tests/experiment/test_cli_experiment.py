@@ -170,6 +170,7 @@ def test_a_check_leaves_nothing_behind_and_runs_nothing(shell: Shell, tmp_path: 
 
     assert shell("check", file).returncode == 0
     assert shell("graph", file, "--format", "dot", "-o", "-").stdout.startswith('digraph "trial"')
+    assert shell("graph", file, "--format", "dot", "-o", "-", "--json").returncode == 2
     refused = shell("graph", file, "-o", "one.pdf")
     assert (refused.returncode, "cannot be written as .pdf" in refused.stderr) == (2, True)
 

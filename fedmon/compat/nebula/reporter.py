@@ -28,6 +28,7 @@ from fedmon.compat.nebula.settings import (
     participant_of,
     read_participant,
     read_settings,
+    section,
 )
 from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
 from fedmon.node.collectors.agent import AgentCollector
@@ -565,6 +566,7 @@ class Reporter:
             self._ticks.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
-        """Return the present participant; a file overrides the mapping in memory."""
+        """Return the present participant; a file overrides only the reporter's part of the mapping in memory."""
         given = participant_of(self.config)
-        return {**given, **self._from_file} if self._from_file else given
+        own = {**section(given, "reporter_args"), **section(self._from_file, "reporter_args")}
+        return {**self._from_file, **given, "reporter_args": own}

@@ -86,6 +86,8 @@ def graph(
     from fedmon.report.extra import report_extra
 
     kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
+    if output == Path("-") and json:
+        raise InvalidInputError("--json prints a summary on stdout, and -o - the drawing: choose one")
     if kind not in _FORMATS:
         raise InvalidInputError(
             f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"

@@ -110,7 +110,9 @@ def list_(
     federation: Federation,
     *,
     node: NodesOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="How many runs to list, newest first; --json has all.")
+    ] = 30,
     rounds: Annotated[bool, typer.Option("--rounds", help="List each round of a training on its own row.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -55,7 +55,7 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
         merged = [*own[:at], *added, *own[at:]]
 
         def with_federation(**given: Any) -> None:
-            chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
+            chosen = {"timeout": None} | {parameter.name: given.pop(parameter.name) for parameter in added}
             if asks and "timeout" in names:
                 chosen["timeout"] = given["timeout"]
             if "node" in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -281,12 +282,15 @@ def test_periods_differ_by_up_to_half_a_second_and_a_seed_fixes_them() -> None:
     assert all(0.45 <= period(seed, 0.5) <= 0.55 for seed in range(50))
 
 
-def test_a_status_switch_that_is_moved_while_running_is_obeyed() -> None:
+def test_a_status_switch_that_is_moved_while_running_is_obeyed_also_beside_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "participant.json"
+
     async def steps() -> None:
         with HttpController() as controller:
             config = participant(scenario_args={"controller": controller.address})
+            file.write_text(json.dumps({name: part for name, part in config.items() if name != "reporter_args"}))
             held = WithParticipant(config)
-            ours = reporter(held)
+            ours = reporter(held, config_file=file, reload_every=1)
             await ours.start()
             await until(controller.statuses)
             config["reporter_args"]["report_status_data_queue"] = False

@@ -327,12 +327,12 @@ def test_a_message_that_the_disk_refuses_is_not_said_to_be_safe_and_can_be_taken
     requests = open_requests()
     with contextlib.closing(sqlite3.connect(tmp_path / "alice" / "replies" / "alice" / FILE_NAME)) as disk:
         disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
-        with pytest.raises(TasksQueueError, match="the disk does not take the message"):
+        with pytest.raises(TasksQueueError, match="the disk has not taken the message"):
             requests.queue.add(PONG)
         requests.on_message(PONG | {"sequence": 4}, "general/researcher")
         disk.execute("DROP TRIGGER full")
 
-    assert "message on topic 'general/researcher' not stored: the disk does not take" in caplog.text
+    assert "message on topic 'general/researcher' not stored: the disk has not taken" in caplog.text
     assert [requests.queue.get(block=False)["sequence"] for _ in range(2)] == [3, 4]
 
 
