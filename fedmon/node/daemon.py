@@ -491,9 +491,9 @@ class Daemon:
             logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def _follow(self, settings: NodeSettings) -> None:
-        """Apply changed settings. Id, broker, wire and strict_identity stay until the next start."""
-        kept = {name: getattr(self._settings, name) for name in ("id", "broker", "wire", "strict_identity")}
-        settings = msgspec.structs.replace(settings, **kept)
+        """Apply changed settings. The id and the settings of the connection stay until the next start."""
+        names = ("id", "broker", "wire", "strict_identity", "monitoring_topic")
+        settings = msgspec.structs.replace(settings, **{name: getattr(self._settings, name) for name in names})
         self._settings = self._owner.settings = settings
         self._node.follow(settings)
         self._logs.setLevel(self._node.policy.log_level)

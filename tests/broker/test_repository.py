@@ -513,6 +513,7 @@ def test_a_download_that_nobody_reads_is_cut(tmp_path: Path) -> None:
             idle.connect(("127.0.0.1", int(running.facts["url"].rpartition(":")[2])))
             idle.sendall(f"GET /files/{url.rpartition('/')[2]} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert idle.recv(9) == b"HTTP/1.1 "
+            idle.sendall(b"G")  # the first byte of another request
             address = idle.getsockname()
             wait_until(lambda: address not in {each.raddr for each in server.net_connections()}, what="the cut")
 

@@ -566,7 +566,7 @@ class Reporter:
             self._ticks.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
-        """Return the present participant; a file overrides only the reporter's part of the mapping in memory."""
+        """Return the present participant: memory before the file, except for the reporter's own part."""
         given = participant_of(self.config)
         own = {**section(given, "reporter_args"), **section(self._from_file, "reporter_args")}
         return {**self._from_file, **given, "reporter_args": own}

@@ -115,6 +115,7 @@ class Job(LinkedResource):
         self._told = Reports()
         self._telling = threading.Lock()
         self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = self._has_asked = False
+        self._attempts = 0
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -194,6 +195,8 @@ class Job(LinkedResource):
             if job_id != self.get("jobId"):
                 self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
             self._has_asked = True  # so a retry asks under the same id, and no node runs it twice
+            self._attempts += 1
+            attempt = self._attempts
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,
@@ -211,7 +214,9 @@ class Job(LinkedResource):
             return
         parts = handle.states()
         if all(part.job is None and part.is_over for part in parts.values()):
-            self._has_asked = any(part.asked in SILENT for part in parts.values())
+            with self.lock:
+                if attempt == self._attempts:  # a later one may have begun it
+                    self._has_asked = any(part.asked in SILENT for part in parts.values())
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in parts.items())
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
