@@ -1,7 +1,9 @@
-"""Options that verbs of several packages share: one word, one meaning."""
+"""Options that verbs of several packages share, one word with one meaning, and how verbs end by signals."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -52,3 +54,16 @@ def each(words: list[str] | None, option: str = "") -> list[str] | None:
     if words and not found:
         raise InvalidInputError(f"{option or 'an option for several words, such as --node or --tags,'} names none")
     return found or None
+
+
+def clean_up_at_signals() -> None:
+    """Have SIGTERM and a closed terminal end this process as an exception does, unless they are ignored."""
+
+    def end(number: int, _frame: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGHUP):  # the end of a session sends both, and a shell SIGHUP again
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)

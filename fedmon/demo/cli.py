@@ -11,7 +11,6 @@ import importlib.util
 import json as json_text
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -25,7 +24,7 @@ import typer
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
-from fedmon.common.options import JsonOption
+from fedmon.common.options import JsonOption, clean_up_at_signals
 from fedmon.common.text import ago, table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
@@ -89,10 +88,7 @@ def demo(
     screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": True, "timings_s": {}}
     started = time.monotonic()
-    # A demo that is terminated, or whose terminal is closed, must end its nodes and its broker, too.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
+    clean_up_at_signals()  # a demo must end its nodes and its broker, too
     with tempfile.TemporaryDirectory(prefix="fedmon-demo-") as name:
         try:
             with contextlib.ExitStack() as stack:
@@ -121,12 +117,6 @@ def demo(
             raise FedmonError(str(error)) from error
     if json and not keep:
         print(json_text.dumps(document, indent=2))
-
-
-def _end(number: int, _frame: object) -> None:
-    for each in (signal.SIGTERM, signal.SIGHUP):  # the end of a session sends both, and a shell SIGHUP again
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:

@@ -117,14 +117,18 @@ def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     wait_until(lambda: undelivered(nodes["north"]) == {}, what="the decision to be acknowledged")
 
 
+def undecided(federation: Federation, folder: Path, name: str) -> tuple[str, list[PlanDecision]]:
+    """Ask node north to approve a plan; return its digest, and the decisions that come from now on."""
+    plan, decisions = folder / "plan.py", list[PlanDecision]()
+    plan.write_text(PLAN.replace("Rows", name))
+    federation.on("decision", decisions.append)
+    return federation.approve(plan, nodes=["north"]).ok["north"].sha256, decisions
+
+
 def test_a_decision_made_while_a_researcher_was_denied_is_pushed_once_it_is_allowed(
     federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(PLAN.replace("Rows", "Denied"))
-    decisions: list[PlanDecision] = []
-    federation.on("decision", decisions.append)
-    sha256 = federation.approve(plan, nodes=["north"]).ok["north"].sha256
+    sha256, decisions = undecided(federation, tmp_path, "Denied")
     folder = str(nodes["north"].folder)
 
     for words in (("policy", "deny", "*"), ("plan", "reject", sha256), ("policy", "allow", "*")):
@@ -137,11 +141,7 @@ def test_a_decision_made_while_a_researcher_was_denied_is_pushed_once_it_is_allo
 def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
     federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(PLAN.replace("Rows", "Others"))
-    decisions: list[PlanDecision] = []
-    federation.on("decision", decisions.append)
-    sha256 = federation.approve(plan, nodes=["north"]).ok["north"].sha256
+    sha256, decisions = undecided(federation, tmp_path, "Others")
     node = nodes["north"]
 
     assert node.stop() == 0

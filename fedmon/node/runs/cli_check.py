@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import signal
 import sys
 import tempfile
 import threading
@@ -17,7 +16,7 @@ import msgspec
 import typer
 
 from fedmon.common.log import escape_control
-from fedmon.common.options import ArgOption, JsonOption
+from fedmon.common.options import ArgOption, JsonOption, clean_up_at_signals
 from fedmon.plan import parcels
 from fedmon.plan.values import arguments_of, spelled
 
@@ -64,10 +63,7 @@ def check(
     from fedmon.node.runs.folder import JobOrder, Limits
     from fedmon.node.runs.sandbox.interpreter import look_at
 
-    # The plan outlives this process unless it is ended.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
+    clean_up_at_signals()  # the plan outlives this process unless it is ended
     source, arguments = load_source(file), arguments_of(arg or ())
     code = check_source(source.source)  # with a digest, if it could be read
     if code and code.minified_sha256 and (problem := arguments_problem(code.declared.arguments, arguments)):
@@ -96,12 +92,6 @@ def check(
         for text in summary:
             _line(text)
     raise typer.Exit(0 if document["ok"] else 1)
-
-
-def _end(number: int, _frame: object) -> None:
-    for each in (signal.SIGTERM, signal.SIGHUP):  # the end of a session sends both, and a shell SIGHUP again
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _tried(
