@@ -432,7 +432,7 @@ def _is_counted(request: Request) -> bool:
 def _busy(quota: str, allowed: str, wait_s: float) -> Busy:
     wait_s = max(0.1, wait_s)
     reason = f"this node takes {allowed} from each researcher ({quota} in [quota]): try again in {duration(wait_s)}"
-    return Busy(quota=quota, reason=reason, retry_after_s=round(wait_s, 3))
+    return Busy(quota=quota, reason=reason, retry_after_s=round(wait_s + 0.0005, 3))  # up, so never too early
 
 
 def _folder_bytes(folder: Path) -> int:
