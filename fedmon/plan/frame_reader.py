@@ -31,9 +31,8 @@ _Name = Annotated[str, msgspec.Meta(max_length=frames.MAX_NAME_CHARACTERS, patte
 class Scalars(msgspec.Struct, frozen=True, kw_only=True):
     """The plan called ``context.report``."""
 
-    values: Annotated[dict[_Name, float | None], msgspec.Meta(max_length=frames.MAX_VALUES)]
+    values: Annotated[dict[_Name, float | None], msgspec.Meta(min_length=1, max_length=frames.MAX_VALUES)]
     step: Annotated[int, msgspec.Meta(ge=-frames.MAX_STEP, le=frames.MAX_STEP)] | None
-    t: float
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +40,6 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
     message: Annotated[str, msgspec.Meta(max_length=frames.MAX_LOG_CHARACTERS)]
-    t: float
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

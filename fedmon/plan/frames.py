@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 BEGUN = b"B"
 """``{}``: the sandbox and the interpreter work; later failures are the plan's."""
 SCALARS = b"S"
-"""``{"values": {name: number or null}, "step": integer or null, "t": Unix seconds}``"""
+"""``{"values": {name: number or null}, "step": integer or null}``"""
 LOG = b"L"
-"""``{"level": text, "message": text, "t": Unix seconds}``"""
+"""``{"level": text, "message": text}``"""
 FAILURE = b"E"
 """``{"state": text, "reason": text, "type": text, "message": text or null, "traceback": text or null}``"""
 RESULTS = {"json": b"j", "npz": b"n"}
