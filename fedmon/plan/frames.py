@@ -50,7 +50,6 @@ MAX_REASON_CHARACTERS = 1024
 MAX_TYPE_CHARACTERS = 256
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_TRACEBACK_CHARACTERS = 16_384
-_CHUNK_BYTES = 1 << 20
 
 
 def header(kind: bytes, length: int) -> bytes:
@@ -97,22 +96,17 @@ class FrameChannel:
             self._send_waiting()
             if not self._has_ended:
                 self._has_ended = True  # frames of signal handlers come too late now
-                self._write(head)
+                self.write(head)
                 packed.write(self)
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Write a piece of the result; for `Packed.write`."""
-        for start in range(0, len(data), _CHUNK_BYTES):
-            self._write(data[start : start + _CHUNK_BYTES])
-        return len(data)
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._has_ended:
             frame = self._waiting.pop(0)
             self._has_ended = frame[:1] == FAILURE
-            self._write(frame)
+            self.write(frame)
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> None:
+        """Write a piece of a frame; for `Packed.write`."""
         view = memoryview(data)
         try:
             while view:

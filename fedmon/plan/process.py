@@ -127,10 +127,8 @@ class _Rules:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Return all bytes behind a descriptor, from its start if possible, and close it."""
+    """Return all bytes behind a descriptor, and close it."""
     with open(descriptor, "rb", buffering=0) as file:
-        if file.seekable():
-            file.seek(0)
         return file.readall()
 
 
@@ -158,13 +156,12 @@ class _Plan:
 
     def result(self, context: PlanContext, output_bytes: int) -> Packed:
         """Return the result of the plan, ready to be sent."""
-        code = self._compiled()
+        code = self._call(self._compiled, "the plan is no Python: {error}")
         defined = self._call(lambda: self._execute(code), "the plan raised {error} as it was loaded{where}")
         kind = self._call(lambda: _find(defined), "looking for the plan's class raised {error}{where}")
-        made = f"{kind.__name__}() raised {{error}}{{where}}: a plan is made without arguments"
-        plan = self._call(kind, made)
-        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {error}{where}"):
-            raise _without_run(kind)
+        plan = self._call(kind, f"{kind.__name__}() raised {{error}}{{where}}: a plan is made without arguments")
+        if not self._call(lambda: _has_run(kind, plan), "looking for its run raised {error}{where}"):
+            raise PlanProblem(f"the plan's class {_name(kind)} has no method run(self, context)", "NoPlanError")
         result = self._call(lambda: plan.run(context), "the plan raised {error}{where}")
         return self._pack(result, output_bytes)
 
@@ -177,8 +174,6 @@ class _Plan:
             raise self._raised(error, f"the plan is no Python: {error.msg}{line}") from None
         except UnicodeDecodeError as error:
             raise self._raised(error, f"the plan is no Python: it is not UTF-8 (byte {error.start})") from None
-        except (ValueError, MemoryError, RecursionError) as error:
-            raise self._raised(error, "the plan is no Python: {error}") from None
 
     def _execute(self, code: CodeType) -> dict[str, Any]:
         """Run the source as a module, and return its names."""
@@ -198,12 +193,8 @@ class _Plan:
             raise
         except SystemExit as error:
             raise self._exited(error) from None
-        except ModuleNotFoundError as error:
-            raise self._raised(error, _missing(error) or reason) from None
-        except AttributeError as error:
-            raise self._raised(error, reason + _without_dataset(error)) from None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the plan and not this process
-            raise self._raised(error, reason) from None
+            raise self._raised(error, _missing(error) or reason + _without_dataset(error)) from None
 
     def _pack(self, result: Any, output_bytes: int) -> Packed:
         try:
@@ -278,22 +269,20 @@ def _find(defined: dict[str, Any]) -> type[TrainingPlan]:
         found = ", ".join(_name(kind) for kind in last) or "none"
         reason = f"the plan needs one class that derives from fedmon.TrainingPlan, and has {found}"
         raise PlanProblem(reason, "NoPlanError")
-    if last[0].run is TrainingPlan.run:
-        raise _without_run(last[0])
     return last[0]
 
 
-def _without_run(kind: type) -> PlanProblem:
-    return PlanProblem(f"the plan's class {_name(kind)} has no method run(self, context)", "NoPlanError")
+def _has_run(kind: type[TrainingPlan], plan: object) -> bool:
+    return kind.run is not TrainingPlan.run and callable(getattr(plan, "run", None))
 
 
 def _name(kind: type) -> str:
     return ascii(kind.__name__)[1:-1]
 
 
-def _missing(error: ModuleNotFoundError) -> str | None:
+def _missing(error: BaseException) -> str | None:
     """Return the missing package and who can add it; None if the error does not name one."""
-    name = error.name if isinstance(error.name, str) else ""
+    name = error.name if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str) else ""
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > 100:
         return None
     if name.partition(".")[0] == "fedmon":
@@ -305,9 +294,9 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     )
 
 
-def _without_dataset(error: AttributeError) -> str:
+def _without_dataset(error: BaseException) -> str:
     """Return a note that there is no dataset, if the plan used one."""
-    is_it = error.obj is None and hasattr(PlanDataset, str(error.name))
+    is_it = isinstance(error, AttributeError) and error.obj is None and hasattr(PlanDataset, str(error.name))
     return "; this job has no dataset" if is_it else ""
 
 

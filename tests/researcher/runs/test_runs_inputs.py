@@ -53,7 +53,7 @@ def test_json_values_are_taken_as_they_are() -> None:
         ({"x": {1, 2}}, "args: x: a value of type set"),
         ({"x": "\ud800"}, "args: x: a text with half a surrogate pair"),
         ({"\ud800": 1}, "a text with half a surrogate pair"),
-        ({"x": ENDLESS}, r"args: x\[0\]: a container that holds itself"),
+        ({"x": ENDLESS}, r"args: x\[0\].*more than 32 containers"),
         ([1], "args: a value of type list instead of a mapping"),
         ("x", "args: a value of type str instead of a mapping"),
         ({"x": "y" * 70_000}, "pass large values as inputs"),
