@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmon.common.ids import new_id
-from fedmon.node.runs.folder import Ending, GivenDataset, Limits, Logged, Reported
-from fedmon.node.runs.sandbox.kernel import sealed
+from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, Limits, Logged, Reported
 from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
@@ -60,7 +59,7 @@ def run_source(
     limits: Limits = LIMITS,
     dataset: GivenDataset | None = None,
     arguments: dict[str, Any] | None = None,
-    inputs: bytes = b"",
+    inputs: bytes | None = None,
     inputs_format: Literal["json", "npz"] | None = None,
 ) -> Ran:
     order = jobs().order(
@@ -73,10 +72,8 @@ def run_source(
         arguments=arguments or {},
         inputs_format=inputs_format,
     )
-    given = [sealed("plan", source.encode())]
-    if inputs_format is not None:
-        given.append(sealed("inputs", inputs))
-    folder = jobs().launch_order(order, given)
+    jobs().launcher.launch(order, source.encode(), inputs)
+    folder = JobFolder(Path(order.folder))
     ending = jobs().ending(folder)
     result = folder.result.read_bytes() if ending.result_format is not None else b""
     return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported | Logged)])

@@ -71,7 +71,7 @@ def check(
             f"nodes refuse this run unless their owners grant it: {code.problem or problem} (see its `arguments`)",
             err=True,
         )
-    content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
+    content, inputs_format = (None, None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
     order = JobOrder(
         name=source.name,
@@ -95,7 +95,7 @@ def check(
 
 
 def _tried(
-    source: PlanSource, order: JobOrder, content: bytes, *, in_sandbox: bool, line: Callable[[str], None]
+    source: PlanSource, order: JobOrder, content: bytes | None, *, in_sandbox: bool, line: Callable[[str], None]
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Run a plan to its end, with lines about its news; return all of it as a document, and lines about its end."""
     from fedmon.node.runs.confinement import LOST, Trials

@@ -36,7 +36,6 @@ from fedmon.node.runs.folder import (
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.sandbox.kernel import sealed
 
 LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
 """Pauses after looks that did not find the strongest level; the last one is repeated."""
@@ -90,7 +89,7 @@ class Trials:
         self._launcher, self._folder, self._runtime = launcher, folder, runtime
 
     @contextlib.contextmanager
-    def running(self, order: JobOrder, source: bytes, inputs: bytes = b"") -> Iterator[JobFolder]:
+    def running(self, order: JobOrder, source: bytes, inputs: bytes | None = None) -> Iterator[JobFolder]:
         """Run the exact bytes of a plan; on exit its processes and files are gone.
 
         Raises StorageError, ConflictError and LauncherError.
@@ -98,16 +97,12 @@ class Trials:
         folder = JobFolder(self._folder / "job")
         order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
         lay_out(self._runtime)
-        with contextlib.ExitStack() as stack:
-            given = [sealed("plan", source), *([] if order.inputs_format is None else [sealed("inputs", inputs)])]
-            for descriptor in given:
-                stack.callback(os.close, descriptor)
-            self._launcher.start()
-            self._launcher.launch(order, *given)
-            try:
-                yield folder
-            finally:
-                self._clear()
+        self._launcher.start()
+        self._launcher.launch(order, source, inputs)
+        try:
+            yield folder
+        finally:
+            self._clear()
 
     def strongest_level(
         self, interpreter: Interpreter, devices: Collection[str] = ()

@@ -54,20 +54,18 @@ def main() -> int:
             message, descriptors, _, _ = socket.recv_fds(commands, MAX_ORDER_BYTES, _MAX_DESCRIPTORS)
             if not message:
                 break
-            job_id, _, folder = message.partition(b"\0")
-            _fork(commands, pokes, job_id, Path(os.fsdecode(folder)), descriptors)
+            _fork(commands, pokes, Path(os.fsdecode(message)), descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
             commands.send(TAKEN, socket.MSG_NOSIGNAL)
     return 0
 
 
-def _fork(commands: socket.socket, pokes: socket.socket, job_id: bytes, folder: Path, descriptors: list[int]) -> None:
+def _fork(commands: socket.socket, pokes: socket.socket, folder: Path, descriptors: list[int]) -> None:
     try:
         child = os.fork()
     except OSError as error:
         write_ending(folder, _not_started(f"no process could be started for it: {error.strerror}"))
-        pokes.send(job_id, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return
     if child:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 import fedmon
 from fedmon.common.errors import ConflictError, FedmonError
 from fedmon.node.runs.folder import JobFolder, JobOrder
+from fedmon.node.runs.sandbox.kernel import sealed
 
 logger = logging.getLogger(__name__)
 
@@ -52,41 +54,39 @@ class Launcher:
                 if not self._thread.is_alive():
                     self._thread.start()
 
-    def launch(self, order: JobOrder, plan: int, inputs: int | None = None) -> None:
-        """Start a job; ``plan`` and ``inputs`` are descriptors, and stay the caller's.
+    def launch(self, order: JobOrder, plan: bytes, inputs: bytes | int | None = None) -> None:
+        """Start a job with the exact bytes of a plan, and with inputs: bytes, or a descriptor that stays the caller's.
 
         On return the job's lock is held: from then on its folder tells everything. Raises ConflictError if the job
         runs already or is over, StorageError if its folder cannot be written, and LauncherError.
         """
         folder = JobFolder(Path(order.folder))
-        message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
-        given = [plan] if inputs is None else [plan, inputs]
-        with self._lock:
+        message = os.fsencode(folder.path.absolute())
+        with contextlib.ExitStack() as opened, self._lock:
+            given = [sealed("plan", plan)]
+            opened.callback(os.close, given[0])
+            if isinstance(inputs, bytes):
+                inputs = sealed("inputs", inputs)
+                opened.callback(os.close, inputs)
+            if inputs is not None:
+                given.append(inputs)
             if not self._thread.is_alive():
                 raise LauncherError("the launcher of jobs is not running: start the node again")
             if self._hand_over(message, folder.prepare(order), given):
                 return
             # It was killed, perhaps after it had forked: then the holder of the lock keeps the job.
-            self._end_process()  # its socket may hold the lock
             try:
                 lock = folder.prepare(order)
             except ConflictError:
                 return
-            try:
-                self._start_process()
-            except BaseException:
-                os.close(lock)
-                raise
             if not self._hand_over(message, lock, given):
                 raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 
     def stop(self) -> None:
         """End the launcher for good; the keepers that it started continue."""
         with self._lock:
-            is_first, self._is_stopped = not self._is_stopped, True
+            self._is_stopped = True
             self._end_process()
-        if not is_first:
-            return
         if self._thread.is_alive():
             self._pokes[0].shutdown(socket.SHUT_RDWR)
             self._thread.join()
@@ -94,20 +94,25 @@ class Launcher:
             each.close()
 
     def _hand_over(self, message: bytes, lock: int, given: list[int]) -> bool:
-        """Send an order with its descriptors, and close the lock; return False if the launcher did not take it."""
+        """Send an order with its descriptors, and close the lock; return False if the launcher did not take it.
+
+        A launcher that is not there is started first, and one that does not answer is ended: its socket may hold the
+        lock. Raises LauncherError.
+        """
         try:
-            if self._commands is None:
-                return False
-            socket.send_fds(self._commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
-            return self._commands.recv(len(TAKEN)) == TAKEN
+            commands = self._commands or self._start_process()
+            socket.send_fds(commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
+            if commands.recv(len(TAKEN)) == TAKEN:
+                return True
         except OSError as error:
             logger.warning("the launcher of jobs does not answer, and is restarted: %s", error)
-            return False
         finally:
             os.close(lock)
+        self._end_process()
+        return False
 
-    def _start_process(self) -> None:
-        """Start the process and wait until it is ready. Raises LauncherError."""
+    def _start_process(self) -> socket.socket:
+        """Start the process, and return its socket once it is ready. Raises LauncherError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         passed = [theirs.fileno(), self._pokes[1].fileno()]
         root = str(Path(fedmon.__file__).resolve().parent.parent)
@@ -131,23 +136,18 @@ class Launcher:
             theirs.close()
         self._commands = ours
         ours.settimeout(_START_TIMEOUT_S)
-        try:
-            is_ready = ours.recv(len(READY)) == READY
-        except OSError:
-            is_ready = False
-        if not is_ready:
-            self._end_process()
-            raise LauncherError(
-                f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
-            )
+        with contextlib.suppress(OSError):
+            if ours.recv(len(READY)) == READY:
+                return ours
+        self._end_process()
+        raise LauncherError(
+            f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
+        )
 
     def _listen(self) -> None:
         """Hand over pokes until the stop."""
         while poke := self._pokes[0].recv(MAX_POKE_BYTES):
-            try:
-                self._on_poke(poke.decode("ascii", errors="replace"))
-            except Exception:
-                logger.exception("a poke of job %r was not taken", poke)
+            self._on_poke(poke.decode())
 
     def _end_process(self) -> None:
         """End the launcher's process and wait for it: with its socket closed it ends by itself."""

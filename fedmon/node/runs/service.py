@@ -64,7 +64,6 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, inline, leaving, store_result, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
 from fedmon.node.runs.release import rules_for
-from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.node.runs.status import Status
 from fedmon.node.workers import Workers
 
@@ -391,13 +390,8 @@ class Runs:
                     self._waiting.append(lambda: self._launch(active, request, None, fetched))
                     opened.pop_all()
                     return
-                plan = sealed("plan", admitted.source)
-                opened.callback(os.close, plan)
-                inputs = fetched
-                if inputs is None and admitted.inputs is not None:
-                    inputs = sealed("inputs", admitted.inputs)
-                    opened.callback(os.close, inputs)
-                self.launcher.launch(self._order(active, request, admitted, *ground), plan, inputs)
+                inputs = admitted.inputs if fetched is None else fetched
+                self.launcher.launch(self._order(active, request, admitted, *ground), admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
                 reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED

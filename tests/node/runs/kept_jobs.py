@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from fedmon.node.runs.confinement import lay_out
 from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.sandbox.kernel import sealed
 
 MIB = 2**20
 TIMEOUT_S = 90.0
@@ -86,15 +84,7 @@ class KeptJobs:
         )
 
     def launch(self, body: str, order: JobOrder) -> JobFolder:
-        return self.launch_order(order, [sealed("plan", plan_of(body))])
-
-    def launch_order(self, order: JobOrder, given: list[int]) -> JobFolder:
-        """Launch a job with descriptors of its plan and perhaps its inputs, which are closed here."""
-        try:
-            self.launcher.launch(order, *given)
-        finally:
-            for descriptor in given:
-                os.close(descriptor)
+        self.launcher.launch(order, plan_of(body))
         return JobFolder(Path(order.folder))
 
     def run(self, body: str, job_id: str = "job", **options: Any) -> tuple[Ending, JobFolder]:
