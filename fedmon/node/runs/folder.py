@@ -160,8 +160,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
 Event = Started | Reported | Logged
 
 
-class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to end a job before its time, with its state and reason afterwards."""
+class Verdict(msgspec.Struct, frozen=True):
+    """The state of a job that is over, or has to end, and a sentence about the cause and the remedy."""
 
     state: JobState
     reason: str
@@ -192,7 +192,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _ENDING = msgspec.json.Decoder(Ending)
 _ORDER = msgspec.json.Decoder(JobOrder)
-_STOP_ASKED = msgspec.json.Decoder(StopAsked)
+_VERDICT = msgspec.json.Decoder(Verdict)
 
 
 class Known(NamedTuple):
@@ -278,10 +278,10 @@ class JobFolder:
         """Return True if a keeper has ever written its number: before that it starts nothing."""
         return bool(self._read(LOCK))
 
-    def stop_asked(self) -> StopAsked | None:
+    def stop_asked(self) -> Verdict | None:
         """Return why the job has to end before its time, if so."""
         with contextlib.suppress(StorageError, msgspec.DecodeError):
-            return _STOP_ASKED.decode(self._read(STOP))
+            return _VERDICT.decode(self._read(STOP))
         return None
 
     def ending(self) -> Ending | None:
@@ -326,7 +326,7 @@ class JobFolder:
             return False
         if not self._read(STOP):
             with contextlib.suppress(OSError):  # on a full disk it ends without its reason
-                self._write(STOP, msgspec.json.encode(StopAsked(state=state, reason=reason)))
+                self._write(STOP, msgspec.json.encode(Verdict(state, reason)))
         # A keeper that has not written its number yet looks for the file afterwards.
         keeper = self.keeper()
         if keeper is not None:

@@ -33,7 +33,6 @@ from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervis
 
 MAX_ORDER_BYTES = 16_384
 _MAX_DESCRIPTORS = 3
-_POKE_TIMEOUT_S = 1.0
 _LONG_TEXT = 16_384
 
 
@@ -103,9 +102,7 @@ class Keeper:
         with contextlib.suppress(OSError):
             write_ending(self._folder.path, ending)
         os.close(self._lock)
-        with contextlib.suppress(OSError):
-            self._pokes.settimeout(_POKE_TIMEOUT_S)
-            self._pokes.sendmsg([self._folder.path.name.encode()], [], socket.MSG_NOSIGNAL)
+        self._poke()
         with contextlib.suppress(OSError):  # a failed clean-up changes no ending
             self._afterwards.close()
 
@@ -120,43 +117,32 @@ class Keeper:
             return _not_started(
                 f"this machine confines plans by {order.level}, and the owner demands {order.minimum} ([runs] sandbox)"
             )
-        asked = signals.asked() or signals.asked_by_file()
+        asked = signals.asked()
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits
         processes = limits.processes + HELPERS.get(order.level, 0)
         group = JobGroup(order.cgroup, memory_bytes=limits.memory_bytes, processes=processes)
         self._afterwards.callback(group.remove)
+        files = process.own_folder(order)
+        if files is not None:
+            self._afterwards.callback(remove_tree, files)
         try:
             try:
-                seen = self._begun(order, group, signals, plan, inputs)
+                supervision = Supervision(order, self._folder, self._lock, group, signals, self._poke)
+                started = time.time()
+                pid, pipes = _started(order, group, plan, inputs)
             except (FedmonError, OSError) as error:
                 return _not_started(str(error))
-            seen.run()
-            return seen.ending()
+            return supervision.run(pid, pipes, started=started)
         finally:
             kill_in(group.folders.values())
             end_all(_children)
 
-    def _begun(self, order: JobOrder, group: JobGroup, signals: Signals, plan: int, inputs: int | None) -> Supervision:
-        files = process.own_folder(order)
-        if files is not None:
-            self._afterwards.callback(remove_tree, files)
-        supervision = Supervision(order, self._folder, self._lock, group, signals, self._poke)
-        started = time.time()
-        pid, pipes = _started(order, group, plan, inputs)
-        supervision.begin(pid, pipes, started=started)
-        return supervision
-
-    def _poke(self) -> bool:
-        """Tell the daemon of news; return False if its socket is full."""
-        try:
+    def _poke(self) -> None:
+        """Tell the daemon of news; one that takes no more pokes, or has ended, looks for itself later."""
+        with contextlib.suppress(OSError):
             self._pokes.send(self._folder.path.name.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # the daemon has ended: the next one looks for itself
-        return True
 
 
 def _become_keeper() -> None:

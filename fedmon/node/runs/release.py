@@ -8,7 +8,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -48,13 +48,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
 
 
-class ReleaseCheck(NamedTuple):
-    """A checked result: its bytes after rounding, None where they stay as they are, and the rules that it breaks."""
-
-    content: bytes | None = None
-    broken: str = ""
-
-
 def rules_for(
     settings: ReleaseSettings, grant: Grant | None, *, has_dataset: bool, rows: int | None, known: bytes
 ) -> Rules | None:
@@ -83,11 +76,13 @@ def rules_for(
     )
 
 
-def check(view: memoryview, values: dict[str, Any], arrays: list[PlacedArray], rules: Rules) -> ReleaseCheck:
-    """Check a result, given with its `contents`; one that is too large for that is not rounded."""
+def check(
+    view: memoryview, values: dict[str, Any], arrays: list[PlacedArray], rules: Rules
+) -> tuple[bytes | None, str]:
+    """Check a result, given with its `contents`; return it rounded, None if it is too large, and the broken rules."""
     broken = [rule for rule in (OWNER_DECIDES if rules.asks else "", rules.dataset) if rule]
     if len(view) > rules.max_bytes:
-        return ReleaseCheck(None, "; ".join([*broken, f"more than {rules.max_bytes} bytes"]))
+        return None, "; ".join([*broken, f"more than {rules.max_bytes} bytes"])
     if rules.numbers is not None and numbers_in(values, arrays, rules) > rules.numbers:
         broken.append(f"more than {rules.numbers} numbers")
     if _has_long_text(values, arrays, rules):
@@ -95,7 +90,7 @@ def check(view: memoryview, values: dict[str, Any], arrays: list[PlacedArray], r
     content = _rewritten(view, values, arrays)
     if len(content) > rules.max_bytes:  # a plan may spell numbers in fewer letters
         broken.append(f"more than {rules.max_bytes} bytes")
-    return ReleaseCheck(content, "; ".join(broken))
+    return content, "; ".join(broken)
 
 
 def numbers_in(values: dict[str, Any], arrays: list[PlacedArray], rules: Rules | None = None) -> int:
@@ -214,12 +209,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _rounded_data(descr: str, data: memoryview) -> bytes:
-    is_foreign = (descr[0] == "<") != (sys.byteorder == "little")
-    numbers = array("d", bytes(data))
-    if is_foreign:
-        numbers.byteswap()
-    numbers = array("d", map(rounded, numbers))
-    if is_foreign:
+    numbers = array("d", (rounded(each) for (each,) in struct.iter_unpack(f"{descr[0]}d", data)))
+    if (descr[0] == "<") != (sys.byteorder == "little"):
         numbers.byteswap()
     return numbers.tobytes()
 

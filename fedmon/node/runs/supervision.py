@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import mmap
 import os
 import resource
@@ -12,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +36,7 @@ from fedmon.node.runs.folder import (
     Reported,
     Started,
     TraceWriter,
+    Verdict,
     end_all,
     send,
 )
@@ -53,7 +55,7 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
-from fedmon.plan.parcels import check
+from fedmon.plan.parcels import contents
 
 CHUNK_BYTES = 1_048_576
 POKE_EVERY_S = 0.05
@@ -70,8 +72,6 @@ _MAX_FILES = 1_000_000
 _FIRST_LOOK_S = 0.1
 _DRAIN_S = 2.0
 _SETUP_BYTES = 1000
-_LONG_TEXT = 16_384
-_SHORT_TEXT = 256
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _SHELL_SIGNAL = 128
 """bubblewrap ends with this plus the number of the signal that ended the plan, as shells do."""
@@ -91,15 +91,8 @@ _LIMITS: dict[JobState, tuple[str, str]] = {
 """The name and the unit of each limit."""
 
 
-class Verdict(NamedTuple):
-    """The state of a job that is over, and a sentence about the cause and the remedy."""
-
-    state: JobState
-    reason: str
-
-
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """All signs of how a job ended.
+class Seen(msgspec.Struct, kw_only=True):
+    """All signs of how a job ended, as far as they are known yet.
 
     ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are counts of the cgroup. If
     ``has_begun`` is False the plan never ran, and ``setup`` is the complaint of the sandbox or the interpreter.
@@ -116,8 +109,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     unkept: str = ""
     memory_kills: int = 0
     refused_forks: int = 0
-    cpu_s: float | None = None
-    has_begun: bool = True
+    cpu_s: float = 0.0
+    has_begun: bool = False
     setup: str = ""
 
 
@@ -162,10 +155,9 @@ def _limit_behind(seen: Seen) -> Verdict | None:
     message = "" if said is None else said.message or ""
     if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
         return exceeded(JobState.MEMORY_LIMIT, limits)
-    if said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
-        is_unknown = seen.cpu_s is None and seen.exit_code == -signal.SIGXCPU
-        if is_unknown or (seen.cpu_s is not None and seen.cpu_s >= limits.cpu_s * _NEARLY):
-            return exceeded(JobState.CPU_LIMIT, limits, seen.cpu_s or limits.cpu_s)
+    is_killed = said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL)
+    if is_killed and seen.cpu_s >= limits.cpu_s * _NEARLY:
+        return exceeded(JobState.CPU_LIMIT, limits, seen.cpu_s)
     is_fork = (
         said is not None
         and said.type == "BlockingIOError"
@@ -181,17 +173,14 @@ def _limit_behind(seen: Seen) -> Verdict | None:
 
 def _why_not_begun(seen: Seen) -> str:
     complaint = f": {seen.setup}" if seen.setup else ""
-    how = "" if seen.exit_code is None else f" {_by(seen.exit_code)}"
     return (
-        f"the sandbox ({seen.level}) or its Python ended{how} before the plan could begin; the node's owner finds more "
-        f"with `fedmon node runs show`{complaint}"
+        f"the sandbox ({seen.level}) or its Python ended {_by(seen.exit_code or 0)} before the plan could begin; the "
+        f"node's owner finds more with `fedmon node runs show`{complaint}"
     )
 
 
 def _how(seen: Seen) -> str:
-    code = seen.exit_code
-    if code is None:
-        return "its end was not seen"
+    code = seen.exit_code or 0  # one that did not end by itself was cut
     after = ", after it had sent its result" if seen.has_result else " and returned nothing"
     if code < 0:
         return f"the plan was ended {_by(code)}, which this node did not send{after}"
@@ -226,7 +215,7 @@ class Meter:
         self._limits, self._group = order.limits, group
         self._helpers, self._files = HELPERS.get(order.level, 0), own_folder(order)
         self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._peak: int | None = None
+        self._peak = 0
         self._cpu_s = 0.0
         self.pause_s = METER_EVERY_S
         """The time until the next reading."""
@@ -241,7 +230,8 @@ class Meter:
     def note_peaks(self) -> None:
         """Note the peak memory of each process so far: short jobs end before the next reading."""
         if not self._group.holds_memory:
-            self._see(max((peak_resident_bytes(each.pid) or 0 for each in descendants(os.getpid())), default=0))
+            peaks = (peak_resident_bytes(each.pid) or 0 for each in descendants(os.getpid()))
+            self._peak = max((self._peak, *peaks))
 
     def cpu_s(self, living_s: float = 0.0) -> float:
         """Return the CPU time of all processes of the job; never less than before."""
@@ -257,8 +247,8 @@ class Meter:
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         # The kernel's peak includes the parent's memory that the child had before exec.
         if largest > self._own_peak:
-            self._see(largest)
-        return self._peak
+            self._peak = max(self._peak, largest)
+        return self._peak or None
 
     def _excess(self, relatives: Sequence[Birth]) -> Verdict | None:
         limits = self._limits
@@ -272,7 +262,7 @@ class Meter:
             # Pages that forked processes share were counted for each.
             shares = ((each, proportional_bytes(each.pid)) for each in living)
             memory = sum(each.resident_bytes if share is None else share for each, share in shares)
-        self._see(memory)
+        self._peak = max(self._peak, memory)
         if memory > limits.memory_bytes:
             return exceeded(JobState.MEMORY_LIMIT, limits, memory)
         if cpu_s > limits.cpu_s:
@@ -282,10 +272,6 @@ class Meter:
             if size > limits.tmp_bytes:
                 return exceeded(JobState.DISK_LIMIT, limits, size)
         return None
-
-    def _see(self, size_bytes: int) -> None:
-        if size_bytes:
-            self._peak = max(self._peak or 0, size_bytes)
 
 
 def size_of(folder: Path) -> int:
@@ -317,13 +303,12 @@ class EventLog:
         """Make the file; ``mono`` is the monotonic time of now. Raises OSError."""
         self._rules = rules
         self._due: dict[str, float] = {}
-        self._is_gate_told = False
+        self._warned: set[str] = set()
         self._fd = _made(path, os.O_WRONLY | os.O_APPEND)
         self.scalars = 0
         """The number of reports, kept or not."""
         self._tokens, self._filled = float(BURST), mono
         self._bytes = 0
-        self._is_told = False
 
     def report(self, t: float, values: dict[str, float | None], step: int | None, *, mono: float) -> None:
         """Write a report of the plan at Unix time ``t``, as far as it may leave."""
@@ -342,10 +327,9 @@ class EventLog:
         if self._tokens >= 1 and self._bytes < MAX_EVENTS_BYTES:
             self._tokens -= 1
             self.add(event)
-        elif not self._is_told:
-            self._is_told = True
+        else:
             bounds = f"{RATE_PER_S:g} reports and log lines a second, {BURST} at once, {MAX_EVENTS_BYTES} bytes in all"
-            self.add(Logged(t=event.t, level="WARNING", message=f"{bounds} are kept; more are counted and left out"))
+            self._warn_once(event.t, f"{bounds} are kept; more are counted and left out")
 
     def _passed(self, t: float, values: dict[str, float | None], mono: float, rules: Rules) -> dict[str, float | None]:
         """Return the values that may leave, rounded."""
@@ -355,12 +339,15 @@ class EventLog:
             if name in rules.scalars and mono >= self._due.get(name, mono)
         }
         self._due.update(dict.fromkeys(passed, mono + SCALAR_EVERY_S))
-        if len(passed) < len(values) and not self._is_gate_told:
-            self._is_gate_told = True
+        if len(passed) < len(values):
             pace = f"one value of a name each {SCALAR_EVERY_S:g} s"
-            text = f"reports leave with declared names only, and {pace}; the others are left out"
-            self.add(Logged(t=t, level="WARNING", message=text))
+            self._warn_once(t, f"reports leave with declared names only, and {pace}; the others are left out")
         return passed
+
+    def _warn_once(self, t: float, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self.add(Logged(t=t, level="WARNING", message=text))
 
     def add(self, event: Event) -> None:
         """Write an event; the first line break ends a line that a full disk cut."""
@@ -368,42 +355,17 @@ class EventLog:
             self._bytes += os.write(self._fd, b"\n" + msgspec.json.encode(event) + b"\n")
 
 
-class Kept(NamedTuple):
-    """A result that was checked: its fault as a parcel, its numbers, and the rules of release that it breaks.
+class ResultFile:
+    """The pieces of one result in a file, made at the first of them.
 
-    ``content`` is None if the bytes stay as they are.
+    ``problem`` is the error of the disk, ``fault`` says why it is no parcel, ``numbers`` counts the numbers in it, and
+    ``held`` are the rules of release that it breaks.
     """
 
-    fault: str = ""
-    numbers: int = 0
-    held: str = ""
-    content: bytes | None = None
-
-
-def _checked(result_format: Literal["json", "npz"], view: memoryview, max_bytes: int, rules: Rules | None) -> Kept:
-    """Check a result; no error keeps its memory, which is unmapped next."""
-    try:
-        values, arrays = check(result_format, view, max_bytes)
-        numbers = numbers_in(values, arrays)
-        if rules is None:
-            return Kept(numbers=numbers)
-        content, held = check_release(view, values, arrays, rules)
-    except FedmonError as error:
-        return Kept(fault=str(error))
-    except (RecursionError, MemoryError) as error:
-        return Kept(fault=f"it is too complicated to be checked ({type(error).__name__})")
-    return Kept(numbers=numbers, held=held, content=content)
-
-
-class ResultFile:
-    """The pieces of one result in a file, made at the first of them; ``problem`` is the error of the disk."""
-
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-        self._digest = hashlib.sha256()
-        self.size_bytes = 0
-        self.problem = ""
+        self._path, self._fd, self._digest = path, -1, hashlib.sha256()
+        self.size_bytes = self.numbers = 0
+        self.problem = self.fault = self.held = ""
 
     @property
     def sha256(self) -> str:
@@ -424,22 +386,20 @@ class ResultFile:
         except OSError as error:
             self._failed(error)
 
-    def keep(self, result_format: Literal["json", "npz"], max_bytes: int, rules: Rules | None) -> Kept:
+    def keep(self, result_format: Literal["json", "npz"], rules: Rules | None) -> None:
         """Check it, and write it to the disk, rounded where the rules say so."""
-        kept = Kept()
         try:
             with mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
-                kept = _checked(result_format, view, max_bytes, rules)
-            if kept.content is not None:
+                content = self._checked(result_format, view, rules)
+            if content is not None:
                 os.ftruncate(self._fd, 0)
                 os.lseek(self._fd, 0, os.SEEK_SET)
                 self._digest, self.size_bytes = hashlib.sha256(), 0
-                self.write(memoryview(kept.content))
+                self.write(memoryview(content))
             if not self.problem:
                 os.fdatasync(self._fd)
         except OSError as error:
             self._failed(error)
-        return kept if not self.problem else Kept()
 
     def discard(self) -> None:
         """Remove it."""
@@ -448,6 +408,20 @@ class ResultFile:
             self._fd = -1
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+    def _checked(self, result_format: Literal["json", "npz"], view: memoryview, rules: Rules | None) -> bytes | None:
+        """Return it rounded, None if it stays as it is; no error keeps its memory, which is unmapped next."""
+        content = None
+        try:
+            values, arrays = contents(result_format, view)
+            self.numbers = numbers_in(values, arrays)
+            if rules is not None:
+                content, self.held = check_release(view, values, arrays, rules)
+        except FedmonError as error:
+            self.fault = str(error)
+        except (RecursionError, MemoryError) as error:
+            self.fault = f"it is too complicated to be checked ({type(error).__name__})"
+        return content
 
     def _failed(self, error: OSError) -> None:
         self.problem = f"{self._path}: {error.strerror}"
@@ -474,32 +448,25 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDS))
 
     def asked(self) -> Verdict | None:
-        """Return why the job has to end, if that was asked since the last call."""
+        """Return why the job has to end, if so; it may have been asked before the keeper could get a signal."""
         came = b""
         with contextlib.suppress(BlockingIOError):
             while numbers := os.read(self.descriptor, 4096):
                 came += numbers
         by = next((number.name for number in _ENDS if number in came), "")
-        if not by:
-            return None
         lost = f"the keeper of the job was ended by {by}, as when the machine or its service stops"
-        return self.asked_by_file() or Verdict(JobState.LOST, lost)
-
-    def asked_by_file(self) -> Verdict | None:
-        """Return why the job has to end, also if it was asked before the keeper could get a signal."""
-        stop = self._folder.stop_asked()
-        return None if stop is None else Verdict(stop.state, stop.reason)
+        return self._folder.stop_asked() or (Verdict(JobState.LOST, lost) if by else None)
 
 
 class Supervision:
     """One plan from its start to the end of all processes that it started.
 
     Limits are counted by the monotonic clock alone. ``lock`` is the descriptor of the job's held lock. ``poke()`` tells
-    the daemon of news; it returns False if it cannot now.
+    the daemon of news.
     """
 
     def __init__(
-        self, order: JobOrder, folder: JobFolder, lock: int, group: JobGroup, signals: Signals, poke: Callable[[], bool]
+        self, order: JobOrder, folder: JobFolder, lock: int, group: JobGroup, signals: Signals, poke: Callable[[], None]
     ) -> None:
         """Make the files of the job. Raises OSError."""
         self._order, self._folder, self._group, self._signals, self._tell = order, folder, group, signals, poke
@@ -512,115 +479,98 @@ class Supervision:
         self._takers: dict[int, Callable[[memoryview], None]] = {}
         self._poller = select.poll()
         self._buffer = bytearray(CHUNK_BYTES)
-        self._poke_at: float | None = None
-        self._poked = float("-inf")
-        self._kill_at: float | None = None
-        self._pid, self._started, self._begun = 0, 0.0, 0.0
-        self._cut: Verdict | None = None
-        self._said: Failure | None = None
-        self._exit_code: int | None = None
-        self._wall_s = 0.0
-        self._broken = ""
-        self._has_begun = False  # the interpreter says so; nothing of the plan ran before
-        self._left: list[Known] = []
+        self._poke_at = self._wall_at = self._kill_at = math.inf
+        self._poked = -math.inf
+        self._pid = 0
+        self._seen = Seen(level=order.level, limits=order.limits)
 
-    def begin(self, pid: int, pipes: Sequence[int], *, started: float) -> None:
-        """Take over the first process, and our ends of its stdout, stderr and channel, which do not block."""
-        self._pid, self._started, self._begun = pid, started, time.monotonic()
+    def run(self, pid: int, pipes: Sequence[int], *, started: float) -> Ending:
+        """Watch until the plan's first process has ended, then end the rest, and return how it ended.
+
+        ``pipes`` are our ends of its stdout, stderr and channel, which do not block.
+        """
+        self._pid, begun = pid, time.monotonic()
         takers = (*(each.write for each in self._traces), self._take_frames)
         self._takers = dict(zip(pipes, takers, strict=True))
         level, cgroup = self._order.level, self._group.path or None
         self._log.add(Started(t=started, pid=pid, sandbox=level, cgroup=cgroup))
         self._tell()
-
-    def run(self) -> None:
-        """Watch until the plan's first process has ended, then end the rest."""
         for descriptor in (*self._takers, self._signals.descriptor):
             self._poller.register(descriptor, select.POLLIN)
-        limits = self._order.limits
-        wall_at = self._begun + limits.wall_s
-        look_at = self._begun + _FIRST_LOOK_S
-        while self._exit_code is None:
+        self._wall_at = begun + self._order.limits.wall_s
+        look_at = begun + _FIRST_LOOK_S
+        while self._seen.exit_code is None:
             now = time.monotonic()  # what happened until then is heard before anything is late
-            moments = [wall_at if self._kill_at is None else self._kill_at, look_at, self._poke_at]
-            wait_s = min(each for each in moments if each is not None) - now
+            wait_s = min(self._wall_at, self._kill_at, look_at, self._poke_at) - now
             for descriptor, _ in self._poller.poll(max(0.0, wait_s * 1000)):
                 if descriptor == self._signals.descriptor:
                     self._hear_signals()
                 else:
                     self._read(descriptor)
-            if now >= wall_at and self._exit_code is None:
-                self._end(exceeded(JobState.WALL_LIMIT, limits), is_gentle=True)
+            if now >= self._wall_at and self._seen.exit_code is None:
+                self._end(exceeded(JobState.WALL_LIMIT, self._order.limits), is_gentle=True)
             if now >= look_at:
                 self._look()
                 look_at = time.monotonic() + self._meter.pause_s
-            if self._kill_at is not None and now >= self._kill_at:
+            if now >= self._kill_at:
                 break
-            if self._poke_at is not None and now >= self._poke_at:
-                self._poke_at, self._poked = None if self._tell() else now + POKE_EVERY_S, now
-        self._wall_s = time.monotonic() - self._begun
-        self._left = end_all(self._living)
+            if now >= self._poke_at:
+                self._tell()
+                self._poke_at, self._poked = math.inf, now
+        wall_s = time.monotonic() - begun
+        left = end_all(self._living)
         self._reap()
         self._drain()
+        return self._ending(started, wall_s, left)
 
-    def ending(self) -> Ending:
-        """Return how it ended, once it has; a result that does not count is removed."""
-        result, said, limits = self._result, self._said, self._order.limits
+    def _ending(self, started: float, wall_s: float, living: Sequence[Known]) -> Ending:
+        """Return how it ended; a result that does not count is removed."""
+        result, seen, said = self._result, self._seen, self._seen.said
         result_format: Literal["json", "npz"] | None = self._reader.result_format if self._reader.has_ended else None
-        kept = Kept()
-        if result_format is not None and self._cut is None and self._exit_code == 0 and not result.problem:
-            kept = result.keep(result_format, limits.output_bytes, self._order.rules)
-        cpu_s = self._meter.cpu_s()
-        verdict = decide(
-            Seen(
-                level=self._order.level,
-                limits=limits,
-                cut=self._cut,
-                exit_code=self._exit_code,
-                said=said,
-                has_result=result_format is not None,
-                broken=self._broken,
-                invalid=kept.fault,
-                unkept=result.problem,
-                memory_kills=self._group.ended_for_memory(),
-                refused_forks=self._group.refused_processes(),
-                cpu_s=cpu_s,
-                has_begun=self._has_begun,
-                # The words of bubblewrap or of the interpreter: the plan has not run.
-                setup="" if self._has_begun else self._folder.stderr(0, _SETUP_BYTES).text.split("\n")[0].strip(),
-            )
-        )
-        has_result = verdict.state is JobState.SUCCEEDED
-        if not has_result:
-            result.discard()
+        if result_format is not None and seen.cut is None and seen.exit_code == 0 and not result.problem:
+            result.keep(result_format, self._order.rules)
+        seen.has_result, seen.invalid, seen.unkept = result_format is not None, result.fault, result.problem
+        seen.memory_kills, seen.refused_forks = self._group.ended_for_memory(), self._group.refused_processes()
+        seen.cpu_s = self._meter.cpu_s()
+        if not seen.has_begun:  # the words of bubblewrap or of the interpreter: the plan has not run
+            seen.setup = self._folder.stderr(0, _SETUP_BYTES).text.split("\n")[0].strip()
+        verdict = decide(seen)
         left = ""
-        if self._left:
-            numbers = ", ".join(str(each.pid) for each in self._left[:10])
-            left = f"; {len(self._left)} of its processes could not be killed ({numbers})"
-        return Ending(
+        if living:
+            numbers = ", ".join(str(each.pid) for each in living[:10])
+            left = f"; {len(living)} of its processes could not be killed ({numbers})"
+        ending = Ending(
             state=verdict.state,
             reason=verdict.reason + left,
-            started=self._started,
-            ended=self._started + self._wall_s,  # the clock may have been set meanwhile
+            started=started,
+            ended=started + wall_s,  # the clock may have been set meanwhile
             sandbox=self._order.level,
-            exit_code=self._exit_code,
-            problem=None if said is None else _problem(said),
-            usage=Usage(wall_s=self._wall_s, cpu_s=cpu_s, peak_memory_bytes=self._meter.peak_memory_bytes()),
+            exit_code=seen.exit_code,
+            problem=None
+            if said is None
+            else Problem(type=said.type, message=said.message or None, traceback=said.traceback or None),
+            usage=Usage(wall_s=wall_s, cpu_s=seen.cpu_s, peak_memory_bytes=self._meter.peak_memory_bytes()),
             scalars=self._log.scalars,
-            result_format=result_format if has_result else None,
-            result_sha256=result.sha256 if has_result else None,
-            result_bytes=result.size_bytes if has_result else 0,
-            numbers=kept.numbers if has_result else 0,
-            held=kept.held if has_result else "",
+        )
+        if verdict.state is not JobState.SUCCEEDED:
+            result.discard()
+            return ending
+        return msgspec.structs.replace(
+            ending,
+            result_format=result_format,
+            result_sha256=result.sha256,
+            result_bytes=result.size_bytes,
+            numbers=result.numbers,
+            held=result.held,
         )
 
     def _end(self, verdict: Verdict, *, is_gentle: bool) -> None:
         """End the plan for a reason; the first reason counts. A gentle end leaves it ``grace_s`` after SIGTERM."""
-        if self._cut is not None:
+        if self._seen.cut is not None:
             if not is_gentle:
                 self._kill_at = time.monotonic()
             return
-        self._cut = verdict
+        self._seen.cut, self._wall_at = verdict, math.inf
         self._kill_at = time.monotonic() + (self._order.limits.grace_s if is_gentle else 0.0)
         if is_gentle:
             found = descendants(os.getpid())
@@ -642,7 +592,7 @@ class Supervision:
     def _reap(self) -> None:
         status = reap().get(self._pid)
         if status is not None:
-            self._exit_code = exit_code(status, self._order.level)
+            self._seen.exit_code = exit_code(status, self._order.level)
 
     def _read(self, descriptor: int) -> bool:
         """Read a piece from one pipe; return False if no more is available."""
@@ -650,8 +600,6 @@ class Supervision:
             size = os.readv(descriptor, [self._buffer])
         except BlockingIOError:
             return False
-        except OSError:
-            size = 0
         if not size:
             self._poller.unregister(descriptor)
             del self._takers[descriptor]
@@ -659,33 +607,33 @@ class Supervision:
             return False
         with memoryview(self._buffer) as whole, whole[:size] as chunk:
             self._takers[descriptor](chunk)
-        if self._poke_at is None:
-            self._poke_at = max(time.monotonic(), self._poked + POKE_EVERY_S)
+        self._poke_at = min(self._poke_at, max(time.monotonic(), self._poked + POKE_EVERY_S))
         return True
 
     def _take_frames(self, chunk: memoryview) -> None:
-        if self._broken or (self._cut is not None and self._cut.state is JobState.OUTPUT_LIMIT):
+        if self._seen.broken:
             return
         try:
             for frame in self._reader.feed(chunk):
                 self._take(frame)
         except OutputTooLargeError:  # the size is a number of the plan's choice
-            self._end(exceeded(JobState.OUTPUT_LIMIT, self._order.limits), is_gentle=False)
+            self._break(exceeded(JobState.OUTPUT_LIMIT, self._order.limits))
         except BadFrameError as error:
-            self._break(error)
-            self._end(Verdict(JobState.FAILED, self._broken), is_gentle=False)
+            self._break(_without_frame(error))
         else:
-            if self._reader.has_ended and self._exit_code is None:
+            if self._reader.has_ended and self._seen.exit_code is None:
                 self._meter.note_peaks()
 
-    def _break(self, error: BadFrameError) -> None:
-        self._broken = f"the plan sent something else than frames through its channel: {error}"
+    def _break(self, verdict: Verdict) -> None:
+        """End the plan, because nothing after this can be read from its channel."""
+        self._seen.broken = verdict.reason
+        self._end(verdict, is_gentle=False)
 
     def _take(self, frame: Frame) -> None:
         now, mono = time.time(), time.monotonic()  # the plan's own clock is the plan's to set
         match frame:
             case Begun():
-                self._has_begun = True
+                self._seen.has_begun = True
             case Piece():
                 self._result.write(frame.data)
             case Scalars():
@@ -693,7 +641,7 @@ class Supervision:
             case LogLine():
                 self._log.add_bounded(Logged(t=now, level=frame.level, message=frame.message), mono=mono)
             case Failure():
-                self._said = frame
+                self._seen.said = frame
 
     def _look(self) -> None:
         if not os.fstat(self._lock).st_nlink:
@@ -709,16 +657,12 @@ class Supervision:
         for descriptor in list(self._takers):
             while descriptor in self._takers and self._read(descriptor) and time.monotonic() < until:
                 pass
-        if self._cut is None and self._exit_code == 0 and not self._broken:
+        if self._seen.cut is None and self._seen.exit_code == 0 and not self._seen.broken:
             try:
                 self._reader.close()
             except BadFrameError as error:
-                self._break(error)
+                self._seen.broken = _without_frame(error).reason
 
 
-def _problem(said: Failure) -> Problem:
-    return Problem(
-        type=said.type[:_SHORT_TEXT],
-        message=(said.message or "")[:_LONG_TEXT] or None,
-        traceback=(said.traceback or "")[-_LONG_TEXT:] or None,
-    )
+def _without_frame(error: BadFrameError) -> Verdict:
+    return Verdict(JobState.FAILED, f"the plan sent something else than frames through its channel: {error}")
