@@ -24,7 +24,7 @@ from fedmon.plan.values import (
 )
 
 __all__ = [
-    "InvalidValuesError", "Packed", "TooLargeError", "archive", "check", "contents", "pack", "read_inputs", "unpack",
+    "InvalidValuesError", "Packed", "TooLargeError", "archive", "contents", "pack", "read_inputs", "unpack",
 ]  # fmt: skip
 
 TYPE_CHECKING = False
@@ -106,15 +106,6 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
     return values
 
 
-def check(
-    parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int
-) -> tuple[dict[str, Any], list[PlacedArray]]:
-    """Return the `contents` of bytes; raise InvalidValuesError unless they are a parcel that `unpack` accepts."""
-    if len(buffer) > max_bytes:
-        raise InvalidValuesError(f"{len(buffer)} bytes, more than {max_bytes}")
-    return contents(parcel_format, memoryview(buffer))
-
-
 def read_inputs(path: Path) -> dict[str, Any]:
     """Return the values in a file: a JSON object, a file of ours, or any ``.npz`` of plain arrays.
 
@@ -128,7 +119,6 @@ def read_inputs(path: Path) -> dict[str, Any]:
         if content[:2] != b"PK":
             return read_object(memoryview(content))
         try:
-            check("npz", content, len(content))
             return unpack("npz", content)
         except InvalidValuesError:
             import io

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.plan import parcels
-from fedmon.plan.parcels import InvalidValuesError, check, pack, unpack
-
-MOST = 10**9
-
+from fedmon.plan.parcels import InvalidValuesError, contents, pack, unpack
 
 JSON_BOMBS = {
     "nothing": b"",
@@ -48,7 +45,7 @@ JSON_BOMBS = {
 @pytest.mark.parametrize("what", JSON_BOMBS)
 def test_what_is_no_strict_json_is_refused(what: str) -> None:
     with pytest.raises(InvalidValuesError):
-        check("json", JSON_BOMBS[what], MOST)
+        contents("json", memoryview(JSON_BOMBS[what]))
 
 
 def test_one_name_twice_among_very_many_is_found_at_once() -> None:
@@ -56,18 +53,16 @@ def test_one_name_twice_among_very_many_is_found_at_once() -> None:
     text = "{" + ",".join([*names, names[-1]]) + "}"
 
     with pytest.raises(InvalidValuesError, match="twice"):
-        check("json", text.encode(), MOST)
+        contents("json", memoryview(text.encode()))
 
 
 def test_brackets_in_texts_are_no_containers() -> None:
-    check("json", json.dumps({"a": "[" * 600_000 + '\\"{'}).encode(), MOST)
+    contents("json", memoryview(json.dumps({"a": "[" * 600_000 + '\\"{'}).encode()))
 
 
-def test_more_bytes_than_allowed_and_other_formats_are_refused() -> None:
-    with pytest.raises(InvalidValuesError, match="8 bytes, more than 7"):
-        check("json", b'{"a": 1}', 7)
+def test_other_formats_are_refused() -> None:
     with pytest.raises(InvalidValuesError, match="neither json nor npz"):
-        check("pickle", b"{}", MOST)
+        contents("pickle", memoryview(b"{}"))
 
 
 def _zip(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -87,7 +82,7 @@ def test_archives_that_others_made_are_refused_without_being_unpacked() -> None:
         _zip({"0.npy": bytes(10**7)}, zipfile.ZIP_DEFLATED), b"PK\5\6" + bytes(18), b"", b"\x80\x04.",
     ):  # fmt: skip
         with pytest.raises(InvalidValuesError):
-            check("npz", foreign, MOST)
+            contents("npz", memoryview(foreign))
 
 
 DOCUMENTS = [
@@ -106,7 +101,7 @@ DOCUMENTS = [
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
 def test_documents_that_do_not_fit_their_arrays_are_refused(document: Any) -> None:
     with pytest.raises(InvalidValuesError):
-        check("npz", _archive_of(json.dumps(document).encode(), np.arange(3)), MOST)
+        contents("npz", memoryview(_archive_of(json.dumps(document).encode(), np.arange(3))))
 
 
 def _archive_of(document: bytes, array: Any, header: bytes | None = None) -> bytes:
@@ -137,7 +132,7 @@ def test_headers_of_arrays_that_numpy_should_not_see_are_refused(header: Any) ->
     content = _archive_of(PLACED, np.arange(3), parcels.array_header(**header))
 
     with pytest.raises(InvalidValuesError, match=r"^w: "):
-        check("npz", content, MOST)
+        contents("npz", memoryview(content))
     with pytest.raises(InvalidValuesError, match=r"^w: "):
         unpack("npz", content)
 
@@ -150,7 +145,7 @@ def test_bytes_that_are_no_truths_or_characters_are_refused(descr: str, item: by
     content = _archive_of(PLACED, np.frombuffer(bytes(len(item)) + item, "u1"), parcels.array_header(descr, (2,)))
 
     with pytest.raises(InvalidValuesError, match=r"^w: "):
-        check("npz", content, MOST)
+        contents("npz", memoryview(content))
 
 
 def test_no_byte_around_the_files_of_an_archive_can_be_changed_and_none_added_or_left_out() -> None:
@@ -164,17 +159,17 @@ def test_no_byte_around_the_files_of_an_archive_can_be_changed_and_none_added_or
         bad = bytearray(content)
         bad[position] ^= chosen.randrange(1, 256)
         with pytest.raises(InvalidValuesError):
-            check("npz", bad, MOST)
+            contents("npz", memoryview(bad))
     for bad_length in (content[:-1], content + b"\0", b"\0" + content, content[1:], content + content):
         with pytest.raises(InvalidValuesError):
-            check("npz", bad_length, MOST)
+            contents("npz", memoryview(bad_length))
 
 
 @settings(max_examples=100)
 @given(st.binary(max_size=400), st.sampled_from(["json", "npz"]))
 def test_any_bytes_are_refused_or_a_parcel_and_nothing_else_happens(content: bytes, parcel_format: str) -> None:
     try:
-        check(parcel_format, content, MOST)
+        contents(parcel_format, memoryview(content))
     except InvalidValuesError:
         return
     unpack(parcel_format, content)

@@ -24,7 +24,7 @@ from fedmon.node.registers.grants import grant_for, request_words
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import GivenDataset, Limits
-from fedmon.plan.parcels import check
+from fedmon.plan.parcels import contents
 
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24
@@ -264,7 +264,7 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
             ErrorCode.MALFORMED, f"the inputs are not the {parcel.size_bytes} bytes of their digest: send them again"
         )
     try:
-        check(parcel.format, content, max_bytes)
+        contents(parcel.format, memoryview(content))
     except FedmonError as problem:
         raise RunRefusedError(ErrorCode.MALFORMED, f"the inputs cannot be used: {problem}") from None
     return content

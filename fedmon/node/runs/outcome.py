@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import builtins
-import contextlib
 import hashlib
 import logging
 import mmap
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedmon.common.log import without_paths
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobReport, JobState, Parcel, Problem
-from fedmon.plan.parcels import check
+from fedmon.plan.parcels import contents
 
 WITHHELD = (
     "the owner of this node lets no output and no error texts of jobs leave "
@@ -35,7 +35,6 @@ INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to store a result; after the last the result stays with the owner."""
 _TRANSFER_S = 600.0
-_INPUTS = ".inputs"
 _NUMPY = (
     "exceptions.AxisError", "exceptions.ComplexWarning", "exceptions.DTypePromotionError", "exceptions.TooHardError",
     "linalg.LinAlgError", "ma.core.MAError", "ma.core.MaskError",
@@ -138,7 +137,7 @@ def without_result(job: JobReport, problem: FedmonError) -> JobReport:
 def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | None:
     """Return the result in a file with its bytes, None if it does not fit into a message.
 
-    Raises StorageError; and if ``is_checked`` is False InvalidInputError, unless it is the announced result and sound.
+    Raises StorageError; and if ``is_checked`` is False InvalidInputError, unless its keeper checked these bytes.
     """
     if parcel.size_bytes > INLINE_BYTES:
         return None
@@ -146,10 +145,8 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
         content = path.read_bytes()
     except OSError as error:
         raise StorageError(f"the result {path} cannot be read: {error.strerror}") from error
-    if not is_checked:
-        if (hashlib.sha256(content).hexdigest(), len(content)) != (parcel.sha256, parcel.size_bytes):
-            raise InvalidInputError("the result differs from the one of the plan")
-        check(parcel.format, content, parcel.size_bytes)
+    if not is_checked and hashlib.sha256(content).hexdigest() != parcel.sha256:
+        raise InvalidInputError("the result differs from the one of the plan")
     if parcel.format == "json":
         whole = msgspec.structs.replace(parcel, json=content.decode())
     else:
@@ -193,33 +190,25 @@ def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: 
 
     Raises RepositoryError if it cannot or may not be fetched, InvalidInputError if it is no parcel, and StorageError.
     """
-    path = folder / _INPUTS
-    with contextlib.ExitStack() as undo:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            written = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(written, "r+b") as file:
-                read_only = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                undo.callback(os.close, read_only)
-                path.unlink()
-                download_to(
-                    file,
-                    parcel.url or "",
-                    sha256=parcel.sha256,
-                    size_bytes=parcel.size_bytes,
-                    max_bytes=max_bytes,
-                    deadline_s=_TRANSFER_S,
-                    allowed_urls=allowed_urls,
-                )
-                file.flush()
-                check(parcel.format, _mapped(read_only), max_bytes)
-        except OSError as error:
-            raise StorageError(f"inputs cannot be kept in {folder}: {error.strerror}") from error
-        except InvalidInputError as problem:
-            raise InvalidInputError(f"the inputs cannot be used: {problem}") from None
-        undo.pop_all()
-    return read_only
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            download_to(
+                file,
+                parcel.url or "",
+                sha256=parcel.sha256,
+                size_bytes=parcel.size_bytes,
+                max_bytes=max_bytes,
+                deadline_s=_TRANSFER_S,
+                allowed_urls=allowed_urls,
+            )
+            file.flush()
+            contents(parcel.format, _mapped(file.fileno()))
+            return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError(f"inputs cannot be kept in {folder}: {error.strerror}") from error
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"the inputs cannot be used: {problem}") from None
 
 
 def _mapped(descriptor: int) -> memoryview:
