@@ -301,6 +301,10 @@ class JobFolder:
                 found.append(_EVENT.decode(line))
         return Events(events=found, next_offset=from_offset + end)
 
+    def started(self) -> Started | None:
+        """Return the event of its start, if it has started. Raises StorageError."""
+        return next((each for each in self.events().events if isinstance(each, Started)), None)
+
     def last_events(self, max_bytes: int) -> list[Event]:
         """Return the events in the last bytes of the file. Raises StorageError."""
         try:
@@ -369,7 +373,7 @@ class JobFolder:
             name = self.order().cgroup
         except StorageError:
             return []
-        started = next((each for each in self.events().events if isinstance(each, Started)), None)
+        started = self.started()
         return left_folders(name, "" if started is None else started.cgroup or "")
 
     def _made(self, name: str) -> int:

@@ -58,8 +58,8 @@ _KNOWN_TYPES = frozenset(
     }
 )
 """Types of errors as a plan's process names them. Other names stay here: a plan can claim any name."""
-_MAX_TEXT = 16_384
-_SHORTEST = 64
+_SHORT_TEXT = 1_500
+"""Characters of each text of a job that is too large for a message."""
 _UNNAMED = "Exception"
 
 logger = logging.getLogger(__name__)
@@ -99,23 +99,19 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
 
 def _fitting(job: JobReport) -> JobReport:
     """Return a job that fits into a message, with its texts shortened if they must be."""
-    longest = _MAX_TEXT
-    while len(msgspec.json.encode(job)) > JOB_BYTES and longest > _SHORTEST:
-        longest //= 2
-        problem = job.problem and Problem(
-            type=job.problem.type,
-            message=_shortened(job.problem.message, longest),
-            traceback=_shortened(job.problem.traceback, longest),
-        )
-        job = msgspec.structs.replace(job, problem=problem, reason=_shortened(job.reason, longest) or "")
-    return job
+    if len(msgspec.json.encode(job)) <= JOB_BYTES:
+        return job
+    problem = job.problem and Problem(
+        type=job.problem.type, message=_shortened(job.problem.message), traceback=_shortened(job.problem.traceback)
+    )
+    return msgspec.structs.replace(job, problem=problem, reason=_shortened(job.reason) or "")
 
 
-def _shortened(text: str | None, longest: int) -> str | None:
-    if text is None or len(text) <= longest:
+def _shortened(text: str | None) -> str | None:
+    if text is None or len(text) <= _SHORT_TEXT:
         return text
     # The end of a trace names the error, its middle only the way there.
-    return f"{text[: longest // 4]} ... {text[-(longest * 3 // 4) :]}"
+    return f"{text[: _SHORT_TEXT // 4]} ... {text[-(_SHORT_TEXT * 3 // 4) :]}"
 
 
 def without_result(job: JobReport, problem: FedmonError) -> JobReport:

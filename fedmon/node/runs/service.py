@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, inline, leaving, store_result, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
 from fedmon.node.runs.release import rules_for
-from fedmon.node.runs.status import Status
+from fedmon.node.runs.status import Status, fitting
 from fedmon.node.workers import Workers
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
@@ -278,7 +278,8 @@ class Runs:
             self._active[record.job.job_id] = active
             self._guarded(active, self._look_after)
             if active.phase is Phase.KEEPER:
-                self._guarded(active, self._watch_again)
+                # The earlier daemon passed its start on, and the watch ended with that daemon.
+                self._guarded(active, lambda active: self._watch(active, active.folder.started()))
             plan = self._registers.plans.find(record.job.sha256)
             if plan is None or plan.status.value != "approved":
                 self.plan_withdrawn(record.job.sha256)
@@ -499,7 +500,7 @@ class Runs:
         match event:
             case Started():
                 active.change(state=JobState.RUNNING, started=_utc(event.t), sandbox=event.sandbox)
-                self._watch(active, event.pid)
+                self._watch(active, event)
             case Reported():
                 active.change(scalars=max(active.job.scalars, event.number + 1))
                 self._scalars.add(active.job, active.record.researcher_id, event)
@@ -516,19 +517,13 @@ class Runs:
             if not is_alive and active.phase is Phase.KEEPER:
                 self._lost(active)
 
-    def _watch_again(self, active: ActiveJob) -> None:
-        # The earlier daemon passed its start on, and the watch ended with that daemon.
-        started = next((each for each in active.folder.events().events if isinstance(each, Started)), None)
-        if started is not None:
-            self._watch(active, started.pid)
-
-    def _watch(self, active: ActiveJob, pid: int) -> None:
+    def _watch(self, active: ActiveJob, started: Started | None) -> None:
         """Measure the processes of a job as a stream, on another thread: a look at /proc takes milliseconds."""
-        if self._measuring.enabled:
+        if self._measuring.enabled and started is not None:
             # Not the job's id, which jobs of other nodes on this machine have, too. No process leaves a pid namespace.
             marker = f"TMPDIR={active.folder.path / TMP}"
             job_id, name = active.job.job_id, active.job.name[:200]
-            self._watching.post(lambda: self._measured(job_id, pids=[pid], name=name, marker=marker))
+            self._watching.post(lambda: self._measured(job_id, pids=[started.pid], name=name, marker=marker))
 
     def _measured(self, job_id: str, **processes: Any) -> None:
         try:
@@ -555,6 +550,7 @@ class Runs:
             self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
 
     def _let_go(self, active: ActiveJob) -> None:
+        self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
         if self._measuring.enabled:
             self._watching.post(lambda: self._unwatched(active.job.job_id))
         self._scalars.ended(active.record.researcher_id)
@@ -594,7 +590,6 @@ class Runs:
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
-        self._registers.quotas.job_ended(job.job_id, active.record.researcher_id)
         if ending.state is JobState.NOT_STARTED:
             self.confinement.doubt()
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
@@ -684,7 +679,6 @@ class Runs:
             return
         active.record = record
         self._active.pop(job.job_id, None)
-        self._registers.quotas.job_ended(job.job_id, record.researcher_id)
         if job.group and leaves is not None and record.decision is not None:
             self._scalars.cost(record, job, time.time(), leaves.size_bytes)
             self._scalars.ended(record.researcher_id)
@@ -736,6 +730,11 @@ def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport
     return msgspec.structs.replace(job, state=JobState.HELD, reason=f"{ending.held}: {HELD}")
 
 
+def _mono(t: float) -> float:
+    """Return the monotonic time of a Unix time."""
+    return time.monotonic() + (t - time.time())
+
+
 def _utc(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
@@ -750,9 +749,7 @@ class ScalarSender:
     def __init__(self, measuring: Pipeline, *, send: Callable[[RunScalars], object], policy: Policy) -> None:
         self._measuring, self._send, self._policy = measuring, send, policy
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
-        self._waiting: dict[str, list[JobScalar]] = {}
-        self._costs: dict[str, list[RunCost]] = {}
-        self._bytes: Counter[str] = Counter()
+        self._waiting: defaultdict[str, list[JobScalar | RunCost]] = defaultdict(list)
         self._dropped: Counter[str] = Counter()
 
     def add(self, job: JobReport, researcher_id: str, event: Reported) -> None:
@@ -765,19 +762,12 @@ class ScalarSender:
             group=job.group,
             number=event.number,
             t=event.t,
-            mono=time.monotonic() + (event.t - time.time()),
+            mono=_mono(event.t),
             values=event.values,
             step=event.step,
             dropped=self._dropped[researcher_id],
         )
-        if self._measuring.enabled and event.values:
-            stream = user_stream(researcher_id)
-            seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
-            scalar = msgspec.structs.replace(scalar, seq=seq)
-        size_bytes = len(msgspec.json.encode(scalar)) + 1
-        if self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
-            self._waiting.setdefault(researcher_id, []).append(scalar)
-            self._bytes[researcher_id] += size_bytes
+        self._take(researcher_id, scalar)
 
     def cost(self, record: JobRecord, job: JobReport, t: float, result_bytes: int) -> None:
         """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome.
@@ -788,17 +778,13 @@ class ScalarSender:
             job_id=job.job_id,
             group=job.group,
             t=t,
-            mono=time.monotonic() + (t - time.time()),
+            mono=_mono(t),
             wall_s=job.usage.wall_s,
             energy_j=job.usage.energy_j,
             transferred_bytes=record.inputs_bytes + result_bytes,
             rows=record.rows,
         )
-        if self._measuring.enabled:
-            stream = user_stream(record.researcher_id)
-            seq = self._measuring.publisher.publish(stream, cost.sample(), is_private=True)
-            cost = msgspec.structs.replace(cost, seq=seq)
-        self._costs.setdefault(record.researcher_id, []).append(cost)
+        self._take(record.researcher_id, cost)
 
     def flush(self) -> None:
         """Send one message to each researcher with news; called once a second."""
@@ -810,11 +796,20 @@ class ScalarSender:
         self._measuring.publisher.flush(user_stream(researcher_id))
         self._flush(researcher_id)
 
+    def _take(self, researcher_id: str, told: JobScalar | RunCost) -> None:
+        """Record it in the stream of its researcher, and have it wait for the next message."""
+        if self._measuring.enabled:
+            stream = user_stream(researcher_id)
+            seq = self._measuring.publisher.publish(stream, told.sample(), is_private=True)
+            told = msgspec.structs.replace(told, seq=seq)
+        self._waiting[researcher_id].append(told)
+
     def _flush(self, researcher_id: str) -> None:
-        scalars, costs = self._waiting.pop(researcher_id, []), self._costs.pop(researcher_id, [])
-        self._bytes.pop(researcher_id, None)
-        if not (scalars or costs) or self._policy.refusal(researcher_id) is not None:
+        waiting = self._waiting.pop(researcher_id, [])
+        if not waiting or self._policy.refusal(researcher_id) is not None:
             return
+        costs = [each for each in waiting if isinstance(each, RunCost)]
+        scalars = fitting((each for each in waiting if isinstance(each, JobScalar)), MAX_SCALARS_BYTES)
         node_id, boot = self._policy.node_id, self._measuring.boot
         self._send(RunScalars(node_id=node_id, researcher_id=researcher_id, boot=boot, scalars=scalars, costs=costs))
 

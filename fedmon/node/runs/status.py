@@ -6,6 +6,7 @@ import datetime
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -40,6 +41,7 @@ _MAX_REMEMBERED = 64
 _LEAST_TRACE_BYTES = 256
 
 _encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +81,12 @@ class Status:
             # Beside a large result they come with the next question.
             if len(_encode(scalars)) <= _room(reply):
                 reply = msgspec.structs.replace(reply, scalars=scalars)
-        asked = {"stdout": (folder.stdout, request.stdout_from), "stderr": (folder.stderr, request.stderr_from)}
-        reads = {name: (read, offset) for name, (read, offset) in asked.items() if offset is not None}
+        asked = (("stdout", folder.stdout, request.stdout_from), ("stderr", folder.stderr, request.stderr_from))
+        reads = [(name, read, offset) for name, read, offset in asked if offset is not None]
         if reads and not self._policy.settings.job_output:
             return msgspec.structs.replace(reply, withheld=WITHHELD)
         share = _room(reply) // max(1, len(reads))
-        traces = {name: piece(read, offset, share) for name, (read, offset) in reads.items()}
+        traces = {name: piece(read, offset, share) for name, read, offset in reads}
         return msgspec.structs.replace(reply, **traces)
 
     def purge(self, before: datetime.datetime) -> list[str]:
@@ -96,7 +98,9 @@ class Status:
         """
         removed = []
         present = {path.name for path in self._folder.glob("*")}
-        for job_id in present.intersection(self._register.failed_before(utc_now() - UNFETCHABLE_KEPT)):
+        unfetchable_before = utc_now() - UNFETCHABLE_KEPT
+        failed = self._register.ended_before(unfetchable_before, JobState.FAILED, JobState.INVALID_RESULT)
+        for job_id in present.intersection(failed):
             try:
                 JobFolder(self._folder / job_id).result.unlink()
                 removed.append(job_id)
@@ -127,30 +131,19 @@ class Status:
 
     def _scalars(self, job_id: str, folder: JobFolder, start: int) -> list[Scalar]:
         """Return scalars from a number on, as many as a page holds. Raises StorageError."""
-        first, offset = self._places.pop(job_id, (0, 0))
-        if first > start:
-            first, offset = 0, 0
-        page: list[Scalar] = []
-        size = 0
+        first, offset = self._places.get(job_id, (0, 0))
+        offset = offset if first <= start else 0
         while True:
             found = folder.events(offset)
-            reported = [event for event in found.events if isinstance(event, Reported)]
-            for event in reported:
-                if event.number < start:
-                    continue
-                scalar = Scalar(number=event.number, t=event.t, values=event.values, step=event.step)
-                size += len(_encode(scalar)) + 1
-                if page and (size > SCALARS_BYTES or len(page) >= MAX_SCALARS):
-                    break
-                page.append(scalar)
-            else:
-                if found.next_offset > offset:
-                    first, offset = reported[-1].number + 1 if reported else first, found.next_offset
-                    continue
-            if len(self._places) >= _MAX_REMEMBERED:
-                self._places.clear()
-            self._places[job_id] = (first, offset)
-            return page
+            wanted = [each for each in found.events if isinstance(each, Reported) and each.number >= start]
+            if wanted or found.next_offset == offset:
+                break
+            offset = found.next_offset
+        if len(self._places) >= _MAX_REMEMBERED:
+            self._places.clear()
+        self._places[job_id] = (start, offset)
+        scalars = (Scalar(number=each.number, t=each.t, values=each.values, step=each.step) for each in wanted)
+        return fitting(scalars, SCALARS_BYTES)[:MAX_SCALARS]
 
 
 def _result(folder: JobFolder, result: Parcel) -> Parcel | None:
@@ -167,22 +160,20 @@ def _room(reply: JobsReply) -> int:
 
 
 def piece(read: Callable[[int, int], TracePiece], offset: int, budget: int) -> TracePiece:
-    """Return a piece of a trace that fits into ``budget`` bytes of JSON; control characters take six bytes each."""
-    most = max(_LEAST_TRACE_BYTES, min(MAX_TRACE_BYTES, budget))
-    while True:
-        trace = read(offset, most)
-        if most <= _LEAST_TRACE_BYTES or len(_encode(trace)) <= budget:
-            return trace
-        most = max(_LEAST_TRACE_BYTES, most // 2)
+    """Return a piece of a trace that fits into ``budget`` bytes of JSON, where a byte takes up to six."""
+    trace = read(offset, max(_LEAST_TRACE_BYTES, min(MAX_TRACE_BYTES, budget)))
+    if len(_encode(trace)) > budget:
+        trace = read(offset, max(_LEAST_TRACE_BYTES, budget // 6 - _LEAST_TRACE_BYTES))
+    return trace
 
 
-def fitting(jobs: Iterable[JobReport], budget: int) -> list[JobReport]:
-    """Return the first jobs that fit into ``budget`` bytes of JSON, at least one."""
-    page: list[JobReport] = []
+def fitting(members: Iterable[T], budget: int) -> list[T]:
+    """Return the first members that fit into ``budget`` bytes of JSON, at least one."""
+    page: list[T] = []
     size = 0
-    for job in jobs:
-        size += len(_encode(job)) + 1
+    for member in members:
+        size += len(_encode(member)) + 1
         if page and size > budget:
             break
-        page.append(job)
+        page.append(member)
     return page
