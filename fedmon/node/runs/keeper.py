@@ -27,7 +27,7 @@ from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, is_weaker, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
-from fedmon.node.runs.sandbox import kernel, process
+from fedmon.node.runs.sandbox import bubblewrap, kernel, process
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
 
@@ -203,7 +203,7 @@ def _told(order: JobOrder) -> Iterator[tuple[str, object]]:
     """Yield the facts about its job that the plan gets."""
     for name in ("job_id", "node_id", "name", "arguments", "inputs_format"):
         yield name, getattr(order, name)
-    inside = process.data_path(order)
+    inside = bubblewrap.data_path(order)
     yield "dataset", order.dataset and {**msgspec.structs.asdict(order.dataset), "path": inside}
     yield "output_bytes", order.limits.output_bytes
     yield "path", order.interpreter.path

@@ -22,7 +22,7 @@ import msgspec
 import fedmon
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.folder import GivenDataset, Interpreter, JobOrder, Limits
-from fedmon.node.runs.sandbox import process
+from fedmon.node.runs.sandbox import bubblewrap, process
 from fedmon.node.runs.sandbox.interpreter import look_at
 from tests.support.requirements import require
 
@@ -136,7 +136,7 @@ class Machine:
     def probed(self, level: Level | None) -> tuple[dict[str, str], str]:
         """Return what each probe could do at a level, or with null beside the sandbox; and what they complain of."""
         order = self.order(level or "limits")
-        inside = str(self.given) if level is None else process.data_path(order)
+        inside = str(self.given) if level is None else bubblewrap.data_path(order)
         facts = {
             **self.facts,
             "data": f"{inside}/data.csv",

@@ -104,7 +104,7 @@ def test_without_a_dataset_there_is_no_data(target: Machine) -> None:
     require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
     told = _told(target, "bubblewrap", {"root": True}, dataset=None)
     assert "data" not in told["root"]
-    assert process.data_path(target.order("bubblewrap", dataset=None)) is None
+    assert bubblewrap.data_path(target.order("bubblewrap", dataset=None)) is None
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])

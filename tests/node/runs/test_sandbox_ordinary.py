@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.sandbox import bubblewrap, landlock, process
+from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.runs.sandboxes import LIMITS, NOBODY, machine, python_for
 from tests.support.requirements import require
 
@@ -63,7 +63,7 @@ def test_ordinary_programs_work_at_every_level(level: Level, user: int) -> None:
         question = {
             "tried": [*tried, *(["packages_in_own_python"] if user == 0 else [])],
             "path": order.interpreter.path,
-            "data": f"{process.data_path(order)}/data.csv",
+            "data": f"{bubblewrap.data_path(order)}/data.csv",
         }
         with busy(user):
             ended = target.run(order, question)

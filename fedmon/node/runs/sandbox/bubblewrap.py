@@ -56,8 +56,11 @@ def program() -> str | None:
 
 
 def data_path(order: JobOrder) -> str | None:
-    """Return the path of the dataset inside."""
-    return None if order.dataset is None else f"{DATA}/{Path(order.dataset.path).name}"
+    """Return the path of the dataset for the plan; None without a dataset."""
+    if order.dataset is None:
+        return None
+    path = order.dataset.path
+    return f"{DATA}/{Path(path).name}" if order.level == "bubblewrap" else path
 
 
 def given(order: JobOrder) -> list[Given]:

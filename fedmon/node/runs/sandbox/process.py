@@ -15,7 +15,6 @@ from typing import NoReturn
 
 import msgspec
 
-from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.node.collectors.job.family import tasks_of
 from fedmon.node.runs.folder import TMP, JobOrder
@@ -25,6 +24,8 @@ MAIN = "fedmon/plan/main.py"
 START_TIMEOUT_S = 60.0
 _FIRST_FREE = 64
 _OPEN_FILES = 4096
+_MESSAGE_BYTES = select.PIPE_BUF
+"""Written to a pipe at once. Source: Linux man-pages, pipe(7)."""
 
 
 class _Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +75,6 @@ def start(
         os.waitpid(child, 0)
         raise StorageError(f"the sandbox ({order.level}) could not be started: {cause.decode(errors='replace')}")
     return child
-
-
-def data_path(order: JobOrder) -> str | None:
-    """Return the path of the dataset for the plan; None without a dataset."""
-    if order.level == "bubblewrap" or order.dataset is None:
-        return bubblewrap.data_path(order)
-    return order.dataset.path
 
 
 def own_folder(order: JobOrder) -> Path | None:
@@ -192,23 +186,17 @@ def _become(
             }
             os.execve(program.words[0], program.words, environment)  # noqa: S606
     except BaseException as error:  # noqa: BLE001 - a child must never go on as a second keeper
-        os.write(tell, f"{type(error).__name__}: {error}".encode()[:4096])
+        os.write(tell, f"{type(error).__name__}: {error}".encode()[:_MESSAGE_BYTES])
     finally:
         os._exit(127)
 
 
 def _heard(told: int, timeout_s: float) -> bytes | None:
-    """Return all bytes of a pipe until its end; None after ``timeout_s``."""
-    deadline, text = Deadline(timeout_s), b""
+    """Return the only message in a pipe, without a byte if it was closed at exec; None after ``timeout_s``."""
     with open(told, "rb", buffering=0) as file:
         poller = select.poll()
         poller.register(file, select.POLLIN)
-        while poller.poll(deadline.left_s() * 1000):
-            piece = file.read(4096)
-            if not piece:
-                return text
-            text += piece
-    return None
+        return file.read(_MESSAGE_BYTES) if poller.poll(timeout_s * 1000) else None
 
 
 def _interpreter(order: JobOrder, runtime: str) -> list[str]:
@@ -237,9 +225,8 @@ def _limit(order: JobOrder, *, processes: int) -> None:
 def _forget_signals() -> None:
     """Reset all signals to their defaults, and block none."""
     for each in signal.valid_signals():
-        with suppress(OSError, ValueError):
-            if signal.getsignal(each) not in (signal.SIG_DFL, None):
-                signal.signal(each, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL and SIGSTOP have no handler
+            signal.signal(each, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
