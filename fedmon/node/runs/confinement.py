@@ -14,6 +14,7 @@ import msgspec
 
 import fedmon
 from fedmon.common.actor import Actor
+from fedmon.common.backoff import Backoff
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
@@ -37,8 +38,8 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
 
-LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
-"""Pauses after looks that did not find the strongest level; the last one is repeated."""
+LOOK_AGAIN_S, _SELDOM_S = 60.0, 3600.0
+"""The pause after a look that did not find the strongest level, and the longest: each is ten times the one before."""
 SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
 LOST = Ending(state=JobState.LOST, reason="the keeper of the job ended before it had written an ending")
 _PACKAGE = Path(fedmon.__file__).parent
@@ -191,7 +192,7 @@ class Confinement:
         self._settings, self._on_found = settings, on_found
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._actor = Actor("fedmon-confinement")
-        self._failures = 0
+        self._pauses = Backoff(LOOK_AGAIN_S, longest_s=_SELDOM_S, factor=10.0)
         self._looked_at = 0.0
         self._cancel_next: Callable[[], None] = lambda: None
 
@@ -210,13 +211,13 @@ class Confinement:
         """Look again if settings changed that matter here, or if the last look failed."""
         is_changed = _looked_with(settings) != _looked_with(self._settings)
         self._settings = settings
-        if settings.enabled and (is_changed or self._failures):
-            self._failures = 0
+        if settings.enabled and (is_changed or self._pauses.attempts):
+            self._pauses.reset()
             self._actor.post(self._look)
 
     def doubt(self) -> None:
         """Look again, at most once a minute: a job could not be started, so the last finding may hold no longer."""
-        if self._settings.enabled and self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S[0]:
+        if self._settings.enabled and self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
             self.found = None
             self._actor.post(self._look)
 
@@ -258,11 +259,9 @@ class Confinement:
             logger.info("plans run at level %s, the least is %s", found.level, settings.sandbox)
         self.found = found
         if found.level != LEVELS[0] or found.problem:
-            pause_s = LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)]
-            self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)
-            self._failures += 1
+            self._cancel_next = self._actor.at(time.monotonic() + self._pauses.next_s(), self._look)
         else:
-            self._failures = 0
+            self._pauses.reset()
         self._on_found()
 
 
