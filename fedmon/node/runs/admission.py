@@ -27,8 +27,6 @@ from fedmon.node.runs.folder import GivenDataset, Limits
 from fedmon.plan.parcels import contents
 
 MAX_ARGUMENTS_BYTES = 65_536
-MAX_DEPTH = 24
-"""A message may be 32 deep, with its own containers."""
 
 
 class RunRefusedError(FedmonError):
@@ -194,15 +192,7 @@ def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
         )
     if problem:
         raise RunRefusedError(ErrorCode.FAILED, problem)
-    return GivenDataset(
-        dataset_id=record.dataset_id,
-        name=record.name,
-        data_type=record.data_type,
-        path=str(path),
-        tags=list(record.tags),
-        shape=record.shape,
-        dtypes=record.dtypes,
-    )
+    return msgspec.convert(record, GivenDataset, from_attributes=True)
 
 
 def _is_of_its_type(data_type: str, mode: int) -> bool:
@@ -218,13 +208,6 @@ def _check_arguments(request: Run) -> None:
             ErrorCode.TOO_LARGE,
             f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
         )
-    if _depth(request.arguments.values()) >= MAX_DEPTH:
-        raise RunRefusedError(ErrorCode.TOO_LARGE, f"the arguments are nested deeper than {MAX_DEPTH}: flatten them")
-
-
-def _depth(values: Collection[object]) -> int:
-    inner = [each.values() if isinstance(each, dict) else each for each in values if isinstance(each, dict | list)]
-    return 1 + max(map(_depth, inner), default=0)
 
 
 def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:

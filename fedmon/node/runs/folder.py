@@ -99,7 +99,6 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str = ""
     node_id: str = "here"
     folder: str = ""
-    sha256: str = ""
     name: str
     interpreter: Interpreter
     runtime: str = ""

@@ -422,7 +422,6 @@ class Runs:
             job_id=request.job_id,
             node_id=self._settings.id,
             folder=str(active.folder.path),
-            sha256=admitted.plan.sha256,
             name=admitted.plan.name,
             interpreter=python,
             runtime=str(self.confinement.runtime),

@@ -67,7 +67,6 @@ class KeptJobs:
         limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
         given: dict[str, Any] = {
             "node_id": "node-1",
-            "sha256": "0" * 64,
             "name": "plan.py",
             "minimum": "limits",
             "dataset": data and GivenDataset(dataset_id="d", name="d", data_type="csv", path=str(data)),

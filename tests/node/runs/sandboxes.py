@@ -103,7 +103,6 @@ class Machine:
             "job_id": "probe",
             "node_id": "node",
             "folder": str(self.job),
-            "sha256": "0" * 64,
             "name": "probe",
             "interpreter": interpreter_for(self.user),
             "runtime": str(self.runtime),
