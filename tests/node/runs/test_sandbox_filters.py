@@ -58,9 +58,9 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 def test_conditions_hold_on_the_argument_that_they_name(architecture: str) -> None:
     rules = [
-        seccomp.Denied(name="socket", where=seccomp.Where(argument=0, values=(1, 2), other=True), error=13),
-        seccomp.Denied(name="ioctl", where=seccomp.Where(argument=1, values=(0x5412, 0x541C))),
-        seccomp.Denied(name="clone", where=seccomp.Where(argument=0, values=(0x1000_0000,), mask=0x1000_0000)),
+        seccomp.Denied(name="socket", argument=0, values=(1, 2), other=True, error=13),
+        seccomp.Denied(name="ioctl", argument=1, values=(0x5412, 0x541C)),
+        seccomp.Denied(name="clone", argument=0, values=(0x1000_0000,), mask=0x1000_0000),
         seccomp.Denied(name="mount"),
     ]
     program = seccomp.assemble(rules, architecture)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import socket
 import stat
@@ -189,21 +190,22 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _EVERY_BIT = 0xFFFF_FFFF
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition on the lower 32 bits of an argument (0 to 5) after ``mask``: in ``values``, or with ``other`` not."""
-
-    argument: int
-    values: Sequence[int]
-    mask: int = _EVERY_BIT
-    other: bool = False
-
-
 class Denied(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that fails with ``error`` if ``where`` holds, or always."""
+    """A call that fails with ``error``: always, or by an ``argument`` (0 to 5).
+
+    It fails if the argument's lower 32 bits, after ``mask``, are in ``values``, or with ``other`` if they are not.
+    """
 
     name: str
-    where: Where | None = None
+    argument: int | None = None
+    values: Sequence[int] = ()
+    mask: int = _EVERY_BIT
+    other: bool = False
     error: int = errno.EPERM
+
+
+_only_local = functools.partial(Denied, argument=0, values=(socket.AF_UNIX,), other=True, error=errno.EACCES)
+_device = functools.partial(Denied, values=(stat.S_IFCHR, stat.S_IFBLK), mask=stat.S_IFMT(0o177777))
 
 
 def machine() -> str:
@@ -227,8 +229,9 @@ def rules_for_namespaces(*, is_owner: bool = False, memory_is_held: bool = False
     """
     return [
         *_always(memory_is_held),
-        *_only_local_pairs("socket", "socketpair"),
-        *_denied(_OF_FILES if is_owner else ()),
+        _only_local(name="socket"),
+        _only_local(name="socketpair"),
+        *(Denied(name=name) for name in _OF_FILES if is_owner),
     ]
 
 
@@ -239,22 +242,21 @@ def rules_without_namespaces(
 
     It goes with Landlock, which covers signals to others from ABI 6, truncation from ABI 3 on.
     """
-    own = Where(argument=0, values=(0, pid), other=True)
+    of_others = functools.partial(Denied, values=(0, pid), other=True)
     rules = [
         *_always(memory_is_held),
         Denied(name="socket", error=errno.EACCES),
-        *_only_local_pairs("socketpair"),
-        *_denied((*_OF_FILES, *_WATCHES)),
-        Denied(name="ioctl", where=Where(argument=1, values=(_FIOSETOWN, _SIOCSPGRP, *_OF_INODES))),
-        Denied(name="fcntl", where=Where(argument=1, values=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX))),
-        *_denied(_OF_PROCESSES, own),
+        _only_local(name="socketpair"),
+        *(Denied(name=name) for name in (*_OF_FILES, *_WATCHES)),
+        Denied(name="ioctl", argument=1, values=(_FIOSETOWN, _SIOCSPGRP, *_OF_INODES)),
+        Denied(name="fcntl", argument=1, values=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)),
+        *(of_others(name=name, argument=0) for name in _OF_PROCESSES),
     ]
     for name, process in _PROCESS.items():
         # The first argument is the kind of the second: a process, and not a group or a user.
-        rules.append(Denied(name=name, where=Where(argument=0, values=(process,), other=True)))
-        rules.append(Denied(name=name, where=Where(argument=1, values=(0, pid), other=True)))
+        rules += [Denied(name=name, argument=0, values=(process,), other=True), of_others(name=name, argument=1)]
     if not signals_are_scoped:
-        rules += [*_denied(_SIGNALS, own), Denied(name="pidfd_send_signal")]
+        rules += [*(of_others(name=name, argument=0) for name in _SIGNALS), Denied(name="pidfd_send_signal")]
     if not truncation_is_covered:
         rules.append(Denied(name="truncate"))
     return rules
@@ -289,45 +291,34 @@ def install(program: bytes) -> None:
     kernel.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(given))
 
 
-def _denied(names: Iterable[str], where: Where | None = None) -> list[Denied]:
-    return [Denied(name=name, where=where) for name in names]
-
-
-def _only_local_pairs(*names: str) -> list[Denied]:
-    local = Where(argument=0, values=(socket.AF_UNIX,), other=True)
-    return [Denied(name=name, where=local, error=errno.EACCES) for name in names]
-
-
 def _always(memory_is_held: bool) -> list[Denied]:  # noqa: FBT001 - of this file alone
-    device = Where(argument=1, values=(stat.S_IFCHR, stat.S_IFBLK), mask=stat.S_IFMT(0o177777))
     return [
-        *_denied(_NEVER),
+        *(Denied(name=name) for name in _NEVER),
         # The mark of the processes of a job; see JobOrder.mark.
-        Denied(name="setrlimit", where=Where(argument=0, values=(kernel.RLIMIT_LOCKS,))),
-        Denied(name="prlimit64", where=Where(argument=1, values=(kernel.RLIMIT_LOCKS,))),
+        Denied(name="setrlimit", argument=0, values=(kernel.RLIMIT_LOCKS,)),
+        Denied(name="prlimit64", argument=1, values=(kernel.RLIMIT_LOCKS,)),
         # Bytes in files without names count as the memory of no process.
         *([] if memory_is_held else [Denied(name="memfd_create", error=errno.ENOSYS)]),
         # The C library falls back to clone, whose flags a filter can see.
         Denied(name="clone3", error=errno.ENOSYS),
-        *(Denied(name="clone", where=Where(argument=0, values=(flag,), mask=flag)) for flag in _NAMESPACES),
-        Denied(name="ioctl", where=Where(argument=1, values=(_TIOCSTI, _TIOCLINUX))),
-        Denied(name="mknod", where=device),
-        Denied(name="mknodat", where=msgspec.structs.replace(device, argument=2)),
-        Denied(name="personality", where=Where(argument=0, values=(0, _AS_IT_IS), other=True)),
+        *(Denied(name="clone", argument=0, values=(flag,), mask=flag) for flag in _NAMESPACES),
+        Denied(name="ioctl", argument=1, values=(_TIOCSTI, _TIOCLINUX)),
+        _device(name="mknod", argument=1),
+        _device(name="mknodat", argument=2),
+        Denied(name="personality", argument=0, values=(0, _AS_IT_IS), other=True),
     ]
 
 
 def _rule(called: int, rule: Denied) -> list[bytes]:
     refuse = _statement(_RETURN, _ERROR | rule.error)
-    if rule.where is None:
+    if rule.argument is None:
         return [_jump(_IF_EQUAL, called, 0, 1), refuse]
-    where = rule.where
-    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * where.argument)]  # both architectures are little-endian
-    if where.mask != _EVERY_BIT:
-        body.append(_statement(_AND, where.mask))
+    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * rule.argument)]  # both architectures are little-endian
+    if rule.mask != _EVERY_BIT:
+        body.append(_statement(_AND, rule.mask))
     # A match jumps over the tests that follow and one statement more: the refusal, or the jump over it.
-    body += [_jump(_IF_EQUAL, value, len(where.values) - index, 0) for index, value in enumerate(where.values)]
-    body += [refuse] if where.other else [_statement(_ALWAYS, 1), refuse]
+    body += [_jump(_IF_EQUAL, value, len(rule.values) - index, 0) for index, value in enumerate(rule.values)]
+    body += [refuse] if rule.other else [_statement(_ALWAYS, 1), refuse]
     reload = _statement(_LOAD, _NUMBER_AT)
     return [_jump(_IF_EQUAL, called, 0, len(body) + 1), *body, reload]
 
