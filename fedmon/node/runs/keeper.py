@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -184,11 +183,14 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
             fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     stdout, stderr, channel = (write for _, write in pipes)
+    told = {name: getattr(order, name) for name in ("job_id", "node_id", "name", "arguments", "inputs_format")}
+    told |= {"output_bytes": order.limits.output_bytes, "path": order.interpreter.path}
+    told["dataset"] = order.dataset and {**msgspec.structs.asdict(order.dataset), "path": bubblewrap.data_path(order)}
     given = {
         0: null,
         1: stdout,
         2: stderr,
-        3: kernel.sealed("job", msgspec.json.encode(dict(_told(order)))),
+        3: kernel.sealed("job", msgspec.json.encode(told)),
         4: _reopened(plan),
         5: null if inputs is None else _reopened(inputs),
         6: channel,
@@ -197,16 +199,6 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
     for descriptor in set(given.values()):
         os.close(descriptor)
     return pid, [read for read, _ in pipes]
-
-
-def _told(order: JobOrder) -> Iterator[tuple[str, object]]:
-    """Yield the facts about its job that the plan gets."""
-    for name in ("job_id", "node_id", "name", "arguments", "inputs_format"):
-        yield name, getattr(order, name)
-    inside = bubblewrap.data_path(order)
-    yield "dataset", order.dataset and {**msgspec.structs.asdict(order.dataset), "path": inside}
-    yield "output_bytes", order.limits.output_bytes
-    yield "path", order.interpreter.path
 
 
 def _reopened(descriptor: int) -> int:

@@ -114,13 +114,6 @@ class Seen(msgspec.Struct, kw_only=True):
     setup: str = ""
 
 
-def exit_code(status: int, level: Level | None) -> int:
-    """Return an exit code from the status that waitpid gave, negative for a signal."""
-    code = os.waitstatus_to_exitcode(status)
-    is_shells = level == "bubblewrap" and _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.SIGRTMAX
-    return _SHELL_SIGNAL - code if is_shells else code
-
-
 def exceeded(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
     """Return the verdict about an exceeded limit; ``had`` is None if the kernel refused the job more."""
     name, unit = _LIMITS[state]
@@ -592,7 +585,9 @@ class Supervision:
     def _reap(self) -> None:
         status = reap().get(self._pid)
         if status is not None:
-            self._seen.exit_code = exit_code(status, self._order.level)
+            code = os.waitstatus_to_exitcode(status)
+            is_signal = self._order.level == "bubblewrap" and 0 < code - _SHELL_SIGNAL <= signal.SIGRTMAX
+            self._seen.exit_code = _SHELL_SIGNAL - code if is_signal else code
 
     def _read(self, descriptor: int) -> bool:
         """Read a piece from one pipe; return False if no more is available."""
