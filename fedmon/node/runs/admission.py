@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -55,144 +54,128 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     inputs: bytes | None
 
 
-def admit(
-    request: Run,
-    *,
-    settings: NodeSettings,
-    policy: Policy,
-    plans: PlanRegister,
-    datasets: DatasetRegister,
-    node_folder: Path,
-    running: int,
-    counted: Grant | None = None,
-) -> Admitted:
-    """Return the parts of a run. Raises RunRefusedError.
+class Admission:
+    """Checks runs by all rules of the owner; belongs to the node's worker."""
 
-    A run that had to wait is ``counted`` among those of the grant that admitted it.
-    """
-    runs = settings.runs
-    if not runs.enabled:
+    def __init__(self, policy: Policy, plans: PlanRegister, datasets: DatasetRegister, node_folder: Path) -> None:
+        self._policy, self._plans, self._datasets, self._node_folder = policy, plans, datasets, node_folder
+
+    def admit(self, request: Run, settings: NodeSettings, *, running: int, counted: Grant | None = None) -> Admitted:
+        """Return the parts of a run. Raises RunRefusedError.
+
+        A run that had to wait is ``counted`` among those of the grant that admitted it.
+        """
+        runs = settings.runs
+        if not runs.enabled:
+            raise RunRefusedError(
+                ErrorCode.UNSUPPORTED,
+                "this node runs no plans: its owner would allow it with `enabled = true` in [runs]",
+            )
+        plan = self._approved(request.sha256)
+        try:
+            source = self._plans.store.read(plan.sha256)  # once: exactly these bytes are hashed and run
+        except StorageError:
+            raise RunRefusedError(
+                ErrorCode.FAILED,
+                f"the bytes of plan {plan.name!r} on this node are missing or differ from those that its owner "
+                "approved: its owner must delete the plan, then send it again",
+            ) from None
+        dataset = self._dataset(request)
+        _check_arguments(request)
+        grant = self._granted(plan, request, dataset, counted)
+        limits, lowered = _limits(request.limits, settings)
+        inputs = _inputs(request.inputs, runs.max_input_bytes)
+        if running >= runs.max_jobs:
+            raise RunRefusedError(
+                ErrorCode.BUSY,
+                f"{running} jobs run on this node already, its owner allows {runs.max_jobs} at a time: "
+                "try again when one is over",
+            )
+        return Admitted(
+            plan=plan, grant=grant, source=source, dataset=dataset, limits=limits, lowered=lowered, inputs=inputs
+        )
+
+    def _approved(self, sha256: str) -> PlanRecord:
+        plan = self._plans.find(sha256)
+        if plan is not None and plan.status is PlanStatus.APPROVED:
+            return plan
+        if plan is None:
+            named = f"a plan with SHA-256 {sha256}"
+            reason = f"this node does not know {named}: ask for the approval of exactly these bytes first"
+        elif plan.status is PlanStatus.PENDING:
+            named = f"plan {plan.name!r} (SHA-256 {sha256})"
+            reason = f"the owner of this node has not decided yet about {named}: wait, or ask"
+        else:
+            note = f": {plan.note}" if plan.note else ""
+            reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
+        raise RunRefusedError(ErrorCode.REFUSED, reason)
+
+    def _granted(self, plan: PlanRecord, request: Run, dataset: GivenDataset | None, counted: Grant | None) -> Grant:
+        """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
+        # The run itself is among those that are used up; the grant that admitted it is asked first.
+        records = [
+            msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each
+            for each in self._plans.grants.of(plan.sha256)
+        ]
+        records.sort(key=lambda record: record.grant != counted)
+        dataset_id = None if dataset is None else dataset.dataset_id
+        found = grant_for(
+            records, request, dataset_id, lambda: self._policy.seen(request.researcher_id, self._datasets.all())
+        )
+        if isinstance(found, Grant):
+            return found
         raise RunRefusedError(
-            ErrorCode.UNSUPPORTED, "this node runs no plans: its owner would allow it with `enabled = true` in [runs]"
+            ErrorCode.OUTSIDE_GRANT,
+            f"plan {plan.name!r} (SHA-256 {plan.sha256}) is approved here, but not for this run: {found}. Ask for it "
+            f"with {request_words(plan.name, dataset_id, found)}",
         )
-    plan = _approved(plans, request.sha256)
-    try:
-        source = plans.store.read(plan.sha256)  # once: exactly these bytes are hashed and run
-    except StorageError:
-        raise RunRefusedError(
-            ErrorCode.FAILED,
-            f"the bytes of plan {plan.name!r} on this node are missing or differ from those that its owner approved: "
-            "its owner must delete the plan, then send it again",
-        ) from None
-    dataset = _dataset(request, policy, datasets, node_folder)
-    _check_arguments(request)
-    grant = _granted(
-        plans, plan, request, dataset, counted, seen=lambda: policy.seen(request.researcher_id, datasets.all())
-    )
-    limits, lowered = _limits(request.limits, settings)
-    inputs = _inputs(request.inputs, runs.max_input_bytes)
-    if running >= runs.max_jobs:
-        raise RunRefusedError(
-            ErrorCode.BUSY,
-            f"{running} jobs run on this node already, its owner allows {runs.max_jobs} at a time: "
-            "try again when one is over",
-        )
-    return Admitted(
-        plan=plan, grant=grant, source=source, dataset=dataset, limits=limits, lowered=lowered, inputs=inputs
-    )
 
+    def _dataset(self, request: Run) -> GivenDataset | None:
+        if request.dataset_id is None and not request.tags:
+            return None
+        found = [
+            record
+            for record in self._datasets.search(request.tags)
+            if request.dataset_id in (None, record.dataset_id, record.name)
+            # A hidden dataset and a missing one get the same answer.
+            and self._policy.may_see(request.researcher_id, record.dataset_id, record.name)
+        ]
+        if len(found) == 1:
+            return self._given(found[0])
+        named = [] if request.dataset_id is None else [repr(request.dataset_id)]
+        tagged = [f"with the tags {', '.join(request.tags)}"] if request.tags else []
+        asked = " ".join(named + tagged)
+        if not found:
+            reason = f"this node offers you no dataset {asked}: list or search its datasets first"
+        else:
+            names = ", ".join(f"{record.name!r} ({record.dataset_id})" for record in found[:10])
+            reason = f"{len(found)} datasets of this node are {asked}: name one by its id: {names}"
+        raise RunRefusedError(ErrorCode.REFUSED, reason)
 
-def _approved(plans: PlanRegister, sha256: str) -> PlanRecord:
-    plan = plans.find(sha256)
-    if plan is not None and plan.status is PlanStatus.APPROVED:
-        return plan
-    if plan is None:
-        reason = (
-            f"this node does not know a plan with SHA-256 {sha256}: ask for the approval of exactly these bytes first"
-        )
-    elif plan.status is PlanStatus.PENDING:
-        named = f"plan {plan.name!r} (SHA-256 {sha256})"
-        reason = f"the owner of this node has not decided yet about {named}: wait, or ask"
-    else:
-        note = f": {plan.note}" if plan.note else ""
-        reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
-    raise RunRefusedError(ErrorCode.REFUSED, reason)
-
-
-def _granted(
-    plans: PlanRegister,
-    plan: PlanRecord,
-    request: Run,
-    dataset: GivenDataset | None,
-    counted: Grant | None,
-    *,
-    seen: Callable[[], Collection[str]],
-) -> Grant:
-    """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
-    # The run itself is among those that are used up; the grant that admitted it is asked first.
-    records = [
-        msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each
-        for each in plans.grants.of(plan.sha256)
-    ]
-    records.sort(key=lambda record: record.grant != counted)
-    dataset_id = None if dataset is None else dataset.dataset_id
-    found = grant_for(records, request, dataset_id, seen)
-    if isinstance(found, Grant):
-        return found
-    raise RunRefusedError(
-        ErrorCode.OUTSIDE_GRANT,
-        f"plan {plan.name!r} (SHA-256 {plan.sha256}) is approved here, but not for this run: {found}. Ask for it with "
-        f"{request_words(plan.name, dataset_id, found)}",
-    )
-
-
-def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folder: Path) -> GivenDataset | None:
-    if request.dataset_id is None and not request.tags:
-        return None
-    found = [
-        record
-        for record in datasets.search(request.tags)
-        if request.dataset_id in (None, record.dataset_id, record.name)
-        # A hidden dataset and a missing one get the same answer.
-        and policy.may_see(request.researcher_id, record.dataset_id, record.name)
-    ]
-    if len(found) == 1:
-        return _given(found[0], node_folder)
-    named = [] if request.dataset_id is None else [repr(request.dataset_id)]
-    tagged = [f"with the tags {', '.join(request.tags)}"] if request.tags else []
-    asked = " ".join(named + tagged)
-    if not found:
-        reason = f"this node offers you no dataset {asked}: list or search its datasets first"
-    else:
-        names = ", ".join(f"{record.name!r} ({record.dataset_id})" for record in found[:10])
-        reason = f"{len(found)} datasets of this node are {asked}: name one by its id: {names}"
-    raise RunRefusedError(ErrorCode.REFUSED, reason)
-
-
-def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
-    path, named, problem = Path(record.path), f"dataset {record.name!r}", ""
-    leads_to, mode = path, 0
-    with contextlib.suppress(OSError, RuntimeError):
-        leads_to = path.resolve(strict=True)
-        mode = leads_to.stat().st_mode
-    if leads_to != path:
-        problem = (
-            f"the path of {named} now leads through a link to another place: its owner "
-            "must check it, then confirm it with 'fedmon node dataset edit --path'"
-        )
-    elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
-        problem = (
-            f"this node cannot read {named} as a dataset of type {record.data_type!r} now: tell its owner, who finds "
-            "it with 'fedmon node dataset list'"
-        )
-    elif node_folder.is_relative_to(path):
-        problem = (
-            f"{named} holds the folder of the node itself, with its keys: its owner has to move one of them before a "
-            "plan may read it"
-        )
-    if problem:
-        raise RunRefusedError(ErrorCode.FAILED, problem)
-    return msgspec.convert(record, GivenDataset, from_attributes=True)
+    def _given(self, record: DatasetRecord) -> GivenDataset:
+        path, named, problem = Path(record.path), f"dataset {record.name!r}", ""
+        leads_to, mode = path, 0
+        with contextlib.suppress(OSError, RuntimeError):
+            leads_to = path.resolve(strict=True)
+            mode = leads_to.stat().st_mode
+        if leads_to != path:
+            problem = (
+                f"the path of {named} now leads through a link to another place: its owner "
+                "must check it, then confirm it with 'fedmon node dataset edit --path'"
+            )
+        elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
+            problem = (
+                f"this node cannot read {named} as a dataset of type {record.data_type!r} now: tell its owner, who "
+                "finds it with 'fedmon node dataset list'"
+            )
+        elif self._node_folder.is_relative_to(path):
+            problem = (
+                f"{named} holds the folder of the node itself, with its keys: its owner has to move one of them "
+                "before a plan may read it"
+            )
+        if problem:
+            raise RunRefusedError(ErrorCode.FAILED, problem)
+        return msgspec.convert(record, GivenDataset, from_attributes=True)
 
 
 def _is_of_its_type(data_type: str, mode: int) -> bool:

@@ -45,7 +45,7 @@ from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Throttle
-from fedmon.node.runs.admission import Admitted, RunRefusedError, admit
+from fedmon.node.runs.admission import Admission, Admitted, RunRefusedError
 from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import (
     FOLDER_MODE,
@@ -143,11 +143,12 @@ class Runs:
         push: Callable[[Iterable[str]], None],
         is_heard: bool,
     ) -> None:
-        self._registers, self._policy, self._settings, self._node_folder = registers, policy, settings, folder
+        self._registers, self._policy, self._settings = registers, policy, settings
         self._boot, self._push, self._is_heard, self._measuring = boot, push, is_heard, measuring
         self.folder = folder / "runs"
         self.register = registers.jobs
         self._workers = workers
+        self._admission = Admission(policy, registers.plans, registers.datasets, folder)
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(
             settings.runs, folder, self.launcher, on_found=lambda: workers.hand_over(self._start_waiting)
@@ -179,7 +180,7 @@ class Runs:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
                 raise ConflictError(f"job id {request.job_id} belongs to another job on this node: make a new one")
             return self._status.leaving(known)
-        admitted = self._admitted(request, running=self.running)
+        admitted = self._admission.admit(request, self._settings, running=self.running)
         ground = self.confinement.ground()
         level = None if ground is None else ground[0]
         shape = None if admitted.dataset is None else admitted.dataset.shape
@@ -336,18 +337,6 @@ class Runs:
 
     # --- how a job begins ------------------------------------------------------------------------------------------
 
-    def _admitted(self, request: Run, *, running: int, counted: Grant | None = None) -> Admitted:
-        return admit(
-            request,
-            settings=self._settings,
-            policy=self._policy,
-            plans=self._registers.plans,
-            datasets=self._registers.datasets,
-            node_folder=self._node_folder,
-            running=running,
-            counted=counted,
-        )
-
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
         """Start a job that was committed: at once, or when its inputs are here."""
         active = ActiveJob(record, self.folder, phase=Phase.START, grant=admitted.grant)
@@ -405,7 +394,7 @@ class Runs:
         if refusal is not None:
             raise RunRefusedError(ErrorCode.REFUSED, refusal)
         # The job itself is counted already.
-        admitted = self._admitted(request, running=0, counted=active.grant)
+        admitted = self._admission.admit(request, self._settings, running=0, counted=active.grant)
         if (admitted.dataset and admitted.dataset.dataset_id) != active.job.dataset_id:
             raise RunRefusedError(
                 ErrorCode.REFUSED, "its dataset is another one than at its admission: run it again, as a new job"

@@ -15,8 +15,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
-from fedmon.node.runs import admission
-from fedmon.node.runs.admission import RunRefusedError
+from fedmon.node.runs.admission import Admitted, RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
 from tests.support.waiting import wait_until
 
@@ -159,16 +158,8 @@ def test_a_node_that_runs_nothing_says_so_and_how_it_would(node: Bench, plan: st
     assert "`enabled = true` in [runs]" in reason
 
 
-def admitted(node: Bench, sha256: str, *, running: int = 0, **fields: Any) -> admission.Admitted:
-    return admission.admit(
-        run(sha256, **fields),
-        settings=node.settings,
-        policy=node.local.policy,
-        plans=node.local.registers.plans,
-        datasets=node.local.registers.datasets,
-        node_folder=node.path,
-        running=running,
-    )
+def admitted(node: Bench, sha256: str, *, running: int = 0, **fields: Any) -> Admitted:
+    return node.runs._admission.admit(run(sha256, **fields), node.settings, running=running)
 
 
 def test_more_jobs_than_the_owner_allows_are_refused_as_busy(node: Bench, plan: str) -> None:
