@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
 import subprocess
@@ -13,8 +12,6 @@ from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.runs.folder import Interpreter
-
-logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 20.0
 _MAX_LINKS = 40  # as the kernel follows them, path_resolution(7)
@@ -66,9 +63,6 @@ def look_at(python: Path | None) -> Interpreter:
     path = [each for each in told["path"] if Path(each).exists() and _is_below(os.path.realpath(each), roots)]
     if python is not None:
         _refuse_open_to_all([executable, *path])
-    left_out = sorted({each for each in told["path"] if Path(each).exists()} - set(path))
-    if left_out:
-        logger.info("plans do not get %s: neither library nor packages of %s", left_out, executable)
     return Interpreter(
         executable=executable,
         needs=_needs(executable, path, told["mapped"], [told["prefix"], told["base_prefix"]]),
