@@ -81,7 +81,12 @@ class Admission:
                 "approved: its owner must delete the plan, then send it again",
             ) from None
         dataset = self._dataset(request)
-        _check_arguments(request)
+        size = len(msgspec.json.encode(request.arguments))
+        if size > MAX_ARGUMENTS_BYTES:
+            raise RunRefusedError(
+                ErrorCode.TOO_LARGE,
+                f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
+            )
         grant = self._granted(plan, request, dataset, counted)
         limits, lowered = _limits(request.limits, settings)
         inputs = _inputs(request.inputs, runs.max_input_bytes)
@@ -182,15 +187,6 @@ def _is_of_its_type(data_type: str, mode: int) -> bool:
     if data_type in TABLES:
         return stat.S_ISREG(mode)
     return stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and data_type not in FOLDERS)
-
-
-def _check_arguments(request: Run) -> None:
-    size = len(msgspec.json.encode(request.arguments))
-    if size > MAX_ARGUMENTS_BYTES:
-        raise RunRefusedError(
-            ErrorCode.TOO_LARGE,
-            f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
-        )
 
 
 def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:

@@ -306,10 +306,8 @@ class JobFolder:
 
     def last_events(self, max_bytes: int) -> list[Event]:
         """Return the events in the last bytes of the file. Raises StorageError."""
-        try:
-            size = (self.path / EVENTS).stat().st_size
-        except OSError:
-            return []
+        path = self.path / EVENTS
+        size = path.stat().st_size if path.exists() else 0
         return self.events(max(0, size - max_bytes)).events
 
     def stdout(self, offset: int, max_bytes: int) -> TracePiece:

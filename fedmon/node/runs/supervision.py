@@ -78,7 +78,6 @@ _SHELL_SIGNAL = 128
 _NEARLY = 0.9
 _NO_SPACE = ("[Errno 28]", "[Errno 122]", "[Errno 27]")
 """ENOSPC, EDQUOT, EFBIG. Source: Linux include/uapi/asm-generic/errno.h."""
-_OS_ERRORS = ("OSError", "IOError")
 _NO_THREAD = "can't start new thread"
 _LIMITS: dict[JobState, tuple[str, str]] = {
     JobState.CPU_LIMIT: ("cpu_s", "s of CPU time"),
@@ -127,8 +126,6 @@ def decide(seen: Seen) -> Verdict:
     if seen.cut is not None:
         return seen.cut
     limit, said = _limit_behind(seen), seen.said
-    if limit is None and said is not None and said.state == "output-limit":
-        limit = exceeded(JobState.OUTPUT_LIMIT, seen.limits)  # in our words, not in those of the plan
     if not seen.has_begun:
         return limit or Verdict(JobState.NOT_STARTED, _why_not_begun(seen))
     if said is not None:
@@ -145,23 +142,19 @@ def decide(seen: Seen) -> Verdict:
 def _limit_behind(seen: Seen) -> Verdict | None:
     """Return the limit that a failure comes from, if any."""
     said, limits = seen.said, seen.limits
-    message = "" if said is None else said.message or ""
-    if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
+    kind, message, trace = ("", "", "") if said is None else (said.type, said.message or "", said.traceback or "")
+    if seen.memory_kills or kind.endswith("MemoryError"):
         return exceeded(JobState.MEMORY_LIMIT, limits)
     is_killed = said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL)
     if is_killed and seen.cpu_s >= limits.cpu_s * _NEARLY:
         return exceeded(JobState.CPU_LIMIT, limits, seen.cpu_s)
-    is_fork = (
-        said is not None
-        and said.type == "BlockingIOError"
-        and message.startswith("[Errno 11]")
-        and "fork" in (said.traceback or "")
-    )
-    if seen.refused_forks or is_fork or (said is not None and said.type == "RuntimeError" and _NO_THREAD in message):
+    is_fork = kind == "BlockingIOError" and message.startswith("[Errno 11]") and "fork" in trace
+    if seen.refused_forks or is_fork or (kind == "RuntimeError" and _NO_THREAD in message):
         return exceeded(JobState.PROCESS_LIMIT, limits)
-    if said is not None and said.type.endswith(_OS_ERRORS) and message.startswith(_NO_SPACE):
+    if kind.endswith("OSError") and message.startswith(_NO_SPACE):
         return exceeded(JobState.DISK_LIMIT, limits)
-    return None
+    # In our words, not in those of the plan.
+    return None if said is None or said.state != "output-limit" else exceeded(JobState.OUTPUT_LIMIT, limits)
 
 
 def _why_not_begun(seen: Seen) -> str:
