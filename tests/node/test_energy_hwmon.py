@@ -5,15 +5,15 @@ from pathlib import Path
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
-from fedmon.node.collectors.energy.counters import LONGEST_GAP_S
-from fedmon.node.collectors.energy.sources import JOULES, WATTS, SourceReport, hwmon_collector, hwmon_reader
+from fedmon.node.collectors.energy.counters import LONGEST_GAP_S, SourceReader
+from fedmon.node.collectors.energy.sources import JOULES, WATTS, hwmon_collector
 from tests.support.energy_tree import EnergyTree, at
 
 NODE = 'node_energy_joules_total{method="hwmon"}'
 
 
-def hwmon(tree: EnergyTree) -> SourceReport:
-    return hwmon_collector(hwmon_reader(tree.sys, max_watts=1000.0))
+def hwmon(tree: EnergyTree) -> SourceReader:
+    return hwmon_collector(tree.sys, max_watts=1000.0)
 
 
 def watts(chip: str, sensor: str) -> str:

@@ -33,11 +33,19 @@ class Machine:
             self.tree.roots,
             FRANCE,
             job_cpu=lambda: dict(self.jobs),
-            busy_cpu=lambda: self.busy_s,
             gpu_energy=lambda: self.gpus,
             gpu_shares=lambda: self.shares,
         )
         self.collectors = energy_collectors(self.meter)
+
+    @property
+    def busy_s(self) -> float:
+        return self._busy_s
+
+    @busy_s.setter
+    def busy_s(self, seconds: float) -> None:
+        self._busy_s = seconds
+        self.tree.busy(seconds)
 
     def draw(self, drawn_uj: int) -> None:
         self.raw_uj = (self.raw_uj + drawn_uj) % RANGE_UJ
@@ -63,21 +71,6 @@ def test_a_job_gets_its_part_of_the_busy_cpu_time(tmp_path: Path) -> None:
 
     assert joules_at(1, a, b) == [20.0, 40.0]
     assert a.probe() == {JOULES: None}
-
-
-def test_the_machines_own_cpu_time_is_read_where_nobody_gives_it(tmp_path: Path) -> None:
-    tree, jobs = EnergyTree(tmp_path), {"a": 0.0}
-    tree.zone("intel-rapl:0", "package-0", 0)
-    meter = EnergyMeter(tree.roots, EnergySettings(), job_cpu=lambda: jobs)
-    collector = EnergyCollector(meter, "a")
-    tree.busy(10.0)
-    collector.collect(at(0))
-
-    jobs["a"] = 1.0
-    tree.busy(12.0)
-    tree.shows("intel-rapl:0", 30_000_000)
-
-    assert collector.collect(at(1)).values == {JOULES: 15.0}
 
 
 def test_jobs_that_used_more_cpu_than_the_machine_counted_share_what_there_is(tmp_path: Path) -> None:

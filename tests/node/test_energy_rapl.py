@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part
-from fedmon.node.collectors.energy.sources import RAPL, SourceReport, find_zones, rapl_collector, rapl_reader
+from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part, SourceReader
+from fedmon.node.collectors.energy.sources import RAPL, find_zones, rapl_collector
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 
-def rapl(tree: EnergyTree, *, max_watts: float = 1000.0) -> SourceReport:
-    return rapl_collector(rapl_reader(tree.sys, max_watts=max_watts))
+def rapl(tree: EnergyTree, *, max_watts: float = 1000.0) -> SourceReader:
+    return rapl_collector(tree.sys, max_watts=max_watts)
 
 
 def zone(label: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.files import read_number
 
 SHORTEST_WRAP_S = 60.0
@@ -37,8 +37,8 @@ class Part(enum.Enum):
 class Source(NamedTuple):
     """A file with microjoules that count up, or with microwatts.
 
-    ``name`` is unique and stays the same. ``range_uj`` is the value at which the counter starts again from 0; None if
-    it does not or that is unknown. ``driver`` is that of a sensor's chip.
+    ``name`` is unique among counters and among powers, and stays the same. ``range_uj`` is the value at which the
+    counter starts again from 0; None if it does not or that is unknown. ``driver`` is that of a sensor's chip.
     """
 
     path: Path
@@ -49,15 +49,20 @@ class Source(NamedTuple):
     counts_energy: bool = True
     driver: str = ""
 
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Its name and kind, which stay the same when the file moves."""
+        return self.name, self.counts_energy
+
 
 class SourceReading(NamedTuple):
-    """Microwatts (None for a counter) and microjoules since the node's start, None if they are not known.
+    """Joules since the node's start, or watts, and microjoules since then; None if they are not known.
 
     ``reason`` is that of a missed reading, or of unknown energy since the previous one.
     """
 
     source: Source
-    power_uw: int | None
+    value: float | None
     total_uj: int | None
     reason: str = ""
 
@@ -129,65 +134,61 @@ class EnergyCounter(PowerIntegral):
         return counted, ""
 
 
-class _Account:
-    """One source, and its energy so far."""
-
-    def __init__(self, source: Source, energy: PowerIntegral) -> None:
-        self.source, self.energy, self.is_gone = source, energy, False
-
-    def restart(self) -> None:
-        """Forget the previous reading."""
-        self.energy.restart(f"{Why.FAILED.value}: {self.source.name} could not be read before")
-
-    def read(self, mono: float, hint: str) -> SourceReading:
-        """Read the source once."""
-        try:
-            number = read_number(self.source.path)
-        except CollectorUnavailableError as error:
-            self.is_gone = error.why is Why.NOT_FOUND
-            if self.is_gone or not self.source.counts_energy:  # a counter goes on counting meanwhile
-                self.restart()
-            return SourceReading(self.source, None, None, _hinted(error, hint))
-        gap = self.energy.add(number, mono)
-        power_uw = None if self.source.counts_energy else number
-        return SourceReading(self.source, power_uw, None if gap else self.energy.total_uj, gap)
-
-
 class SourceReader:
-    """Reads every source once for each instant; used by the sampler's thread alone.
+    """The collector of every source of one kind; reads each once for each instant, on the sampler's thread alone.
 
-    ``find`` lists the sources. ``hint`` says how to get the right to read them.
+    ``find`` lists the sources. ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how
+    to get the right to read them.
     """
 
     def __init__(
         self,
+        name: str,
+        lane: Lane,
         find: Callable[[], list[Source]],
+        metrics: Mapping[str, str],
         *,
         max_watts: float,
         impossible_watts: float = math.inf,
         hint: str = "",
     ) -> None:
-        self._find, self._hint = find, hint
+        self.name, self.lane = name, lane
+        self._find, self._metrics, self._hint = find, metrics, hint
         self._max_watts, self._impossible_watts = max_watts, impossible_watts
-        self._accounts: dict[tuple[str, bool], _Account] = {}
-        self._watched: list[_Account] = []
+        self._accounts: dict[tuple[str, bool], tuple[Source, PowerIntegral]] = {}
+        self._watched: list[tuple[Source, PowerIntegral]] = []
         self._looked: float | None = None
         self._read: tuple[Instant, list[SourceReading]] | None = None
 
+    def collect(self, now: Instant) -> Reading:
+        """Report the present sources."""
+        read = self.read(now)
+        reasons = {each.source.series: each.reason for each in read if each.value is None}
+        return Reading({each.source.series: each.value for each in read}, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Report each source, and the reason if there is none."""
+        found = self.readable()
+        report: dict[str, str | None] = {}
+        for metric, none in self._metrics.items():
+            own = {source.series: reason for source, reason in found.items() if source.series.startswith(f"{metric}{{")}
+            report[metric] = none if not own else None if None in own.values() else next(iter(own.values()))
+            report |= own
+        return report
+
     def read(self, now: Instant) -> list[SourceReading]:
-        """Read all sources; a source that is gone is left out from the second reading on."""
+        """Read all sources; one that is gone is left out from the second reading on."""
         if self._read is None or self._read[0] != now:
-            is_due = self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S
-            if is_due or any(account.is_gone for account in self._watched):
+            if self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S:
                 self._watched, self._looked = [self._account(source) for source in self._find()], now.mono
-            self._read = now, [account.read(now.mono, self._hint) for account in self._watched]
+            self._read = now, [self._reading(source, energy, now.mono) for source, energy in self._watched]
         return self._read[1]
 
-    def total_uj(self, parts: Collection[Part]) -> int:
-        """Return the energy of these parts so far, sources that are gone included."""
-        return sum(account.energy.total_uj for account in self._accounts.values() if account.source.part in parts)
+    def total_uj(self, counts: Callable[[Source], bool]) -> int:
+        """Return the energy so far of the sources that count, those that are gone included."""
+        return sum(energy.total_uj for source, energy in self._accounts.values() if counts(source))
 
-    def probe(self) -> dict[Source, str | None]:
+    def readable(self) -> dict[Source, str | None]:
         """Map each present source to None if it can be read, else to the reason; counts nothing."""
         found: dict[Source, str | None] = {}
         for source in self._find():
@@ -195,25 +196,39 @@ class SourceReader:
                 read_number(source.path)
                 found[source] = None
             except CollectorUnavailableError as error:
-                found[source] = _hinted(error, self._hint)
+                found[source] = self._reason(error)
         return found
 
-    def _account(self, source: Source) -> _Account:
-        key = source.name, source.counts_energy
-        account = self._accounts.get(key)
-        if account is None:
-            energy = PowerIntegral(source.name)
-            if source.counts_energy:
-                energy = EnergyCounter(
-                    range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
-                )
-            account = self._accounts[key] = _Account(source, energy)
-        elif account.source != source or account not in self._watched:
-            account.source = source
-            account.restart()
-        account.is_gone = False
+    def _account(self, source: Source) -> tuple[Source, PowerIntegral]:
+        _, energy = self._accounts.get(source.key) or (source, None)
+        if energy is None and source.counts_energy:
+            energy = EnergyCounter(
+                range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
+            )
+        account = self._accounts[source.key] = source, energy or PowerIntegral(source.name)
+        if account not in self._watched:
+            account[1].restart(_unread(source))
         return account
 
+    def _reading(self, source: Source, energy: PowerIntegral, mono: float) -> SourceReading:
+        try:
+            number = read_number(source.path)
+        except CollectorUnavailableError as error:
+            is_gone = error.why is Why.NOT_FOUND
+            if is_gone:
+                self._looked = None
+            if is_gone or not source.counts_energy:  # a counter goes on counting meanwhile
+                energy.restart(_unread(source))
+            return SourceReading(source, None, None, self._reason(error))
+        gap = energy.add(number, mono)
+        total_uj = None if gap else energy.total_uj
+        shown = total_uj if source.counts_energy else number
+        return SourceReading(source, None if shown is None else shown / 1e6, total_uj, gap)
 
-def _hinted(error: CollectorUnavailableError, hint: str) -> str:
-    return f"{error.reason}: {hint}" if hint and error.why is Why.NO_PERMISSION else error.reason
+    def _reason(self, error: CollectorUnavailableError) -> str:
+        is_refused = self._hint and error.why is Why.NO_PERMISSION
+        return f"{error.reason}: {self._hint}" if is_refused else error.reason
+
+
+def _unread(source: Source) -> str:
+    return f"{Why.FAILED.value}: {source.name} could not be read before"

@@ -6,7 +6,6 @@ import enum
 import logging
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
@@ -14,14 +13,12 @@ from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.energy.carbon import chosen_factor
-from fedmon.node.collectors.energy.counters import EnergyCounter, Part
+from fedmon.node.collectors.energy.counters import EnergyCounter, Part, Source
 from fedmon.node.collectors.energy.sources import (
     NO_ZONES,
     hwmon_collector,
-    hwmon_reader,
     of_the_machine,
     rapl_collector,
-    rapl_reader,
 )
 from fedmon.node.collectors.files import KernelFile
 
@@ -30,6 +27,7 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _MICRO = 1_000_000
 _UJ_PER_KWH = 3_600_000_000_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FACTOR = "node_emissions_factor_info"
 
 
@@ -110,33 +108,13 @@ class JobShares:
         self._used_ns.pop(name, None)
 
 
-class BusyCpuTime:
-    """Reads the time that all CPUs spent in user, nice, system, irq and softirq.
-
-    Time stolen by a hypervisor is not this machine's work. Source: Linux Documentation/filesystems/proc.rst, 1.7.
-    """
-
-    def __init__(self, proc: Path) -> None:
-        self._stat = KernelFile(proc / "stat", size_bytes=512)
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-
-    def __call__(self) -> float:
-        """Return busy seconds since the system started. Raises CollectorUnavailableError."""
-        try:
-            user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
-        except ValueError:
-            raise CollectorUnavailableError(Why.FAILED, f"{self._stat.path} has no times of all CPUs") from None
-        return (user + nice + system + irq + softirq) / self._ticks_per_s
-
-
 class EnergyMeter:
     """Reads counters and sensors, and divides the machine's energy among jobs.
 
-    ``job_cpu`` gives the CPU seconds of each running job, which never go down, ``busy_cpu`` those of the machine
-    (default: /proc/stat), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share, 0 to 1, that each job has of
-    each GPU; while it is None the energy of that GPU waits. All are called from the sampler's thread and must not wait;
-    ``busy_cpu`` and ``gpu_shares`` may raise CollectorUnavailableError. Every method but ``factor`` belongs to the
-    sampler's thread.
+    ``job_cpu`` gives the CPU seconds of each running job, which never go down, ``gpu_energy`` the joules of each GPU,
+    ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is None the energy of that GPU waits. All
+    are called from the sampler's thread and must not wait; ``gpu_shares`` may raise CollectorUnavailableError. Every
+    method but ``factor`` belongs to the sampler's thread.
 
     The ``method`` is chosen once, as soon as there is one, so that a series never changes its meaning; ``no_method`` is
     the reason if there is none. ``no_factor`` is the reason if emissions are not reported.
@@ -148,18 +126,16 @@ class EnergyMeter:
         settings: EnergySettings,
         *,
         job_cpu: Callable[[], Mapping[str, float]] = dict,
-        busy_cpu: Callable[[], float] | None = None,
         gpu_energy: Callable[[], Mapping[str, float]] = dict,
         gpu_shares: Callable[[], Mapping[str, Mapping[str, float | None]]] = dict,
     ) -> None:
-        self.rapl = rapl_reader(roots.sys, max_watts=settings.max_zone_watts)
-        self.hwmon = hwmon_reader(roots.sys, max_watts=settings.max_zone_watts)
-        self._named_sensors, self._sensors = settings.node_power_sensors, tuple[str, ...]()
+        self.rapl = rapl_collector(roots.sys, max_watts=settings.max_zone_watts)
+        self.hwmon = hwmon_collector(roots.sys, max_watts=settings.max_zone_watts)
+        self._named_sensors, self._sensors = settings.node_power_sensors, frozenset[tuple[str, bool]]()
         self._job_cpu, self._gpu_energy, self._gpu_shares = job_cpu, gpu_energy, gpu_shares
-        self._busy_cpu = busy_cpu or BusyCpuTime(roots.proc)
+        self._stat = KernelFile(roots.proc / "stat", size_bytes=512)
         self._gpus: dict[str, EnergyCounter] = {}
         self._missing_gpus: frozenset[str] = frozenset()
-        self._sensor_uj: dict[str, int] = {}
         self._cpu_uj = 0
         self._shares = JobShares()
         self._node: tuple[Instant, Energy] | None = None
@@ -208,67 +184,56 @@ class EnergyMeter:
             self._settled = now, self._settle(now)
         return Energy(None, self._settled[1]) if self._settled[1] else self._shares.of(job_id)
 
-    def no_shares(self) -> str | None:
-        """Return the reason why jobs get no energy; None if they do."""
-        if self._method is None:
-            return self.no_method
-        try:
-            self._busy_cpu()
-        except CollectorUnavailableError as error:
-            return error.reason
-        return None
-
     def _read(self, now: Instant) -> Energy:
         """Read all sources of the method; without one, look again when GPUs have come."""
         if self._method is None and self._gpu_energy():
             self._method, self.no_method = self._choose()
         if self._method is None:
             return Energy(None, self.no_method)
-        gpu_reasons: list[str] = []
-        if self._method is Method.SENSORS:
-            reasons = self._read_sensors(now)
-        else:
-            parts = _PARTS.get(self._method, ())
-            reasons = [each.reason for each in self.rapl.read(now) if each.source.part in parts]
-            self._cpu_uj = self.rapl.total_uj(parts)
-            gpu_reasons = [] if self._method is Method.PLATFORM else self._read_gpus(now)
-        reason = next(filter(None, (*reasons, *gpu_reasons)), "")
+        reader = self.hwmon if self._method is Method.SENSORS else self.rapl
+        read = [each for each in reader.read(now) if self._counts(each.source)]
+        reasons = [each.reason for each in read]
+        gone = self._sensors - {each.source.key for each in read}
+        reasons += [f"{Why.NOT_FOUND.value}: power sensor {name} disappeared" for name, _ in sorted(gone)]
+        if self._method in (Method.COMPONENTS, Method.GPUS):
+            reasons += self._read_gpus(now)
+        self._cpu_uj = reader.total_uj(self._counts)
+        reason = next(filter(None, reasons), "")
         return Energy(None, reason) if reason else Energy(self._cpu_uj + sum(self._gpu_uj().values()))
+
+    def _counts(self, source: Source) -> bool:
+        """Tell whether a source counts for the machine."""
+        return source.key in self._sensors or (self._method in _PARTS and source.part in _PARTS[self._method])
 
     def _choose(self) -> tuple[Method | None, str]:
         """Return the best method that can be read now, or None and the reason."""
-        zones = self.rapl.probe()
+        zones = self.rapl.readable()
         readable = {zone.part for zone, reason in zones.items() if reason is None}
         for method, parts in _PARTS.items():
             if parts[0] in readable:
                 return method, ""
-        found = self.hwmon.probe()
+        found = self.hwmon.readable()
         chosen, problem = of_the_machine(list(found), self._named_sensors)
         unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
         if chosen and not unreadable:
-            self._sensors = tuple(sorted(sensor.name for sensor in chosen))
+            self._sensors = frozenset(sensor.key for sensor in chosen)
             return Method.SENSORS, ""
         if self._gpu_energy():
             return Method.GPUS, ""
         refused = next((reason for reason in zones.values() if reason is not None), None)
         return None, refused or f"{NO_ZONES}; {unreadable or problem}"
 
+    def _busy_s(self) -> float:
+        """Return the seconds that all CPUs spent in user, nice, system, irq and softirq since the system started.
+
+        Time stolen by a hypervisor is not this machine's work. Raises CollectorUnavailableError.
+        Source: Linux Documentation/filesystems/proc.rst, 1.7.
+        """
+        user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
+        return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
     def _gpu_uj(self) -> dict[str, int]:
         return {gpu: counter.total_uj for gpu, counter in self._gpus.items()}
-
-    def _read_sensors(self, now: Instant) -> list[str]:
-        found = {reading.source.name: reading for reading in self.hwmon.read(now)}
-        reasons = []
-        for name in self._sensors:
-            reading = found.get(name)
-            if reading is None:
-                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} disappeared")
-                continue
-            if reading.total_uj is not None:
-                self._sensor_uj[name] = reading.total_uj
-            reasons.append(reading.reason)
-        self._cpu_uj = sum(self._sensor_uj.values())
-        return reasons
 
     def _read_gpus(self, now: Instant) -> list[str]:
         """Add the energy of each GPU; return the reasons of unknown ones, once for one that is no longer listed."""
@@ -288,9 +253,9 @@ class EnergyMeter:
         energy = self.node(now)
         if energy.reason:
             return energy.reason
-        gpu_uj = {} if self._method is Method.PLATFORM else self._gpu_uj()
+        gpu_uj = self._gpu_uj()
         try:
-            busy_s, job_cpu_s = self._busy_cpu(), self._job_cpu()
+            busy_s, job_cpu_s = self._busy_s(), self._job_cpu()
             gpu_shares = self._gpu_shares() if gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
@@ -348,7 +313,7 @@ class EnergyCollector:
     def probe(self) -> dict[str, str | None]:
         """Report whether the energy can be found, and whether there is a factor."""
         meter = self._meter
-        reason = meter.no_shares() if self._job_id is not None else meter.no_method or None
+        reason = meter.no_method or None
         if not self._emissions:
             return {self._joules: reason}
         report = {self._kwh: reason, self._grams: meter.no_factor or reason}
@@ -368,7 +333,7 @@ def rounded_down(numerator: int, denominator: int, bits: int) -> float:
 def energy_collectors(meter: EnergyMeter) -> list[Collector]:
     """Return the collectors of the machine's energy."""
     whole, emissions = EnergyCollector(meter), EnergyCollector(meter, emissions=True)
-    return [rapl_collector(meter.rapl), hwmon_collector(meter.hwmon), whole, emissions]
+    return [meter.rapl, meter.hwmon, whole, emissions]
 
 
 def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:

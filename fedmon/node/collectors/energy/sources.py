@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
-from fedmon.node.collectors.files import Reasons, Values, entries_or_none, natural, read_number, text_or
+from fedmon.node.collectors.files import entries_or_none, natural, read_number, text_or
 from fedmon.node.collectors.sensors import Chips
 
 RAPL = "rapl_energy_joules_total"
@@ -33,58 +32,18 @@ _PERMISSION = (
 )
 
 
-def rapl_reader(sys: Path, *, max_watts: float) -> SourceReader:
-    """Return the reader of all zones."""
-    return SourceReader(
-        lambda: find_zones(sys), max_watts=max_watts, impossible_watts=IMPOSSIBLE_WATTS, hint=_PERMISSION
-    )
+def rapl_collector(sys: Path, *, max_watts: float) -> SourceReader:
+    """Return the collector of all zones: joules since the node's start, wraps taken out."""
+    limits = {"max_watts": max_watts, "impossible_watts": IMPOSSIBLE_WATTS}
+    return SourceReader("rapl", Lane.FAST, lambda: find_zones(sys), {RAPL: NO_ZONES}, hint=_PERMISSION, **limits)
 
 
-def hwmon_reader(sys: Path, *, max_watts: float) -> SourceReader:
-    """Return the reader of all power and energy sensors."""
+def hwmon_collector(sys: Path, *, max_watts: float) -> SourceReader:
+    """Return the collector of all sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
     chips = Chips(sys / "class" / "hwmon")
-    return SourceReader(lambda: find_sensors(chips), max_watts=max_watts)
-
-
-class SourceReport:
-    """Reports every source: joules since the node's start, wraps taken out, or watts."""
-
-    def __init__(self, name: str, lane: Lane, reader: SourceReader, metrics: dict[str, str]) -> None:
-        self.name, self.lane = name, lane
-        self._reader, self._metrics = reader, metrics
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the present sources."""
-        values: Values = {}
-        reasons: Reasons = {}
-        for source, power_uw, total_uj, reason in self._reader.read(now):
-            micro = total_uj if source.counts_energy else power_uw
-            values[source.series] = None if micro is None else micro / 1e6
-            if micro is None:
-                reasons[source.series] = reason
-        return Reading(values, reasons)
-
-    def probe(self) -> dict[str, str | None]:
-        """Report each source, and the reason if there is none."""
-        found = self._reader.probe()
-        report: dict[str, str | None] = {}
-        for metric, none in self._metrics.items():
-            own = {source.series: reason for source, reason in found.items() if source.series.startswith(f"{metric}{{")}
-            report[metric] = none if not own else None if None in own.values() else next(iter(own.values()))
-            report |= own
-        return report
-
-
-def rapl_collector(reader: SourceReader) -> SourceReport:
-    """Return the collector of the zones."""
-    return SourceReport("rapl", Lane.FAST, reader, {RAPL: NO_ZONES})
-
-
-def hwmon_collector(reader: SourceReader) -> SourceReport:
-    """Return the collector of the sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
     none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
     metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
-    return SourceReport("hwmon_power", Lane.MEDIUM, reader, metrics)
+    return SourceReader("hwmon_power", Lane.MEDIUM, lambda: find_sensors(chips), metrics, max_watts=max_watts)
 
 
 def find_zones(sys: Path) -> list[Source]:
@@ -146,9 +105,11 @@ def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[
     not belong to one device such as a GPU or a disk.
     """
     if named:
-        chosen = [sensor for sensor in sensors if sensor.name in named]
-        missing = sorted(set(named) - {sensor.name for sensor in chosen})
-        return ([], f"sensor {missing[0]} of [energy] node_power_sensors not found") if missing else (chosen, "")
+        chosen = {sensor.name: sensor for sensor in sensors if sensor.name in named}  # of two of one name the power
+        missing = sorted(set(named) - chosen.keys())
+        if missing:
+            return [], f"sensor {missing[0]} of [energy] node_power_sensors not found"
+        return list(chosen.values()), ""
     power = [sensor for sensor in sensors if not sensor.counts_energy and not _OF_A_DEVICE.fullmatch(sensor.driver)]
     meters = [sensor for sensor in power if sensor.driver == SYSTEM_METER] or power
     if len(meters) == 1:
