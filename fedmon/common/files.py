@@ -23,7 +23,6 @@ LOCK_NAME = "lock"
 _OTHERS = 0o077
 _LOCK_RETRY_S, _LOOK_S = 0.02, 5
 """How often a held lock is tried again, as flock has no deadline; and the longest look of `LockFile.holder`."""
-_NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
 
 class TargetExistsError(StorageError):
@@ -71,16 +70,9 @@ def replacing(path: Path, *, only_new: bool = False, folder_mode: int | None = N
         if folder_mode is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
         target = target_of(path)
-        staged = _Staged(target)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(staged.fd, stat.S_IMODE(target.stat().st_mode))
-            yield staged.path
-            os.fsync(staged.fd)
-            staged.publish(only_new=only_new)
-            sync(target.parent)
-        finally:
-            staged.close()
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        with _staged(target, mode=mode, durable=True, only_new=only_new) as part:
+            yield part
 
 
 def write_whole(
@@ -100,18 +92,52 @@ def write_whole(
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
-        staged = _Staged(path.absolute())
-        try:
-            if mode is not None:
-                os.fchmod(staged.fd, mode)
-            staged.path.write_bytes(content)
-            if durable:
-                os.fsync(staged.fd)
-            staged.publish(only_new=only_new)
-            if durable:
-                sync(path.absolute().parent)
-        finally:
-            staged.close()
+        with _staged(path.absolute(), mode=mode, durable=durable, only_new=only_new) as part:
+            part.write_bytes(content)
+
+
+@contextlib.contextmanager
+def _staged(target: Path, *, mode: int | None, durable: bool, only_new: bool) -> Iterator[Path]:
+    """Give a file that takes the target's place when the block succeeds. Raises OSError and TargetExistsError."""
+    hidden = target.with_name(f".{target.name[:200]}.{os.urandom(6).hex()}.part")
+    descriptor, part = _part(target.parent, hidden, 0o666 if mode is None else mode)
+    try:
+        if mode is not None:  # whatever the umask takes away
+            os.fchmod(descriptor, mode)
+        yield part
+        if durable:
+            os.fsync(descriptor)
+        if only_new or part != hidden:
+            _link(part, target if only_new else hidden)
+        if not only_new:
+            hidden.replace(target)
+        if durable:
+            sync(target.parent)
+    finally:
+        hidden.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _part(folder: Path, hidden: Path, mode: int) -> tuple[int, Path]:
+    """Open a file without a name, which Linux alone has, and only with /proc; else one with this name."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    with contextlib.suppress(OSError):  # elsewhere a folder cannot be opened to write
+        descriptor = os.open(folder, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | flags, mode)
+        if (part := Path(f"/proc/self/fd/{descriptor}")).exists():
+            return descriptor, part
+        os.close(descriptor)
+    return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode), hidden
+
+
+def _link(part: Path, name: Path) -> None:
+    # Naming a folder makes Python follow the link in /proc to the file itself.
+    folder = os.open(name.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.link(part, name.name, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError as error:
+        raise TargetExistsError(f"{name} was made by another process in the meantime") from error
+    finally:
+        os.close(folder)
 
 
 def make_private(path: Path) -> Path:
@@ -134,61 +160,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class _Staged:
-    """A file that is being written for a target."""
-
-    def __init__(self, target: Path) -> None:
-        """Raise OSError."""
-        self.target = target
-        self._name: Path | None = None
-        try:
-            # Linux alone has nameless files; elsewhere a folder cannot be opened to write, which is EISDIR.
-            self.fd = os.open(target.parent, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_RDWR | os.O_CLOEXEC, 0o666)
-            self.path = Path(f"/proc/self/fd/{self.fd}")
-            if not self.path.exists():
-                os.close(self.fd)
-                raise OSError(errno.EOPNOTSUPP, "there is no /proc")
-        except OSError as error:
-            if error.errno not in _NO_NAMELESS:
-                raise
-            self.path = self._name = self._part()
-            self.fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-    def publish(self, *, only_new: bool) -> None:
-        """Replace the target by the written file. Raises OSError and TargetExistsError."""
-        try:
-            if only_new:
-                self._link(self.target)
-            else:
-                if self._name is None:
-                    self._name = self._part()
-                    self._link(self._name)
-                self._name.replace(self.target)
-                self._name = None
-        except FileExistsError as error:
-            raise TargetExistsError(f"{self.target} was made by another process in the meantime") from error
-
-    def close(self) -> None:
-        """Release the file; unpublished content is lost."""
-        if self._name is not None:
-            self._name.unlink(missing_ok=True)
-            self._name = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def _link(self, name: Path) -> None:
-        # Naming a folder makes Python follow the link in /proc to the file itself.
-        folder = os.open(self.target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.link(self.path, name.name, dst_dir_fd=folder, follow_symlinks=True)
-        finally:
-            os.close(folder)
-
-    def _part(self) -> Path:
-        return self.target.with_name(f".{self.target.name[:200]}.{os.urandom(6).hex()}.part")
 
 
 class LockFile:
