@@ -236,23 +236,23 @@ class Recording(Closing):
     def extents(self) -> list[RecordedStream]:
         """Return the extent of each stream, by node, stream and boot."""
         with self._current():
-            return [RecordedStream.of(stream) for stream in self._streams.all() if stream.stored]
+            return [RecordedStream.of(stream) for stream in self._streams.in_order() if stream.stored]
 
     def streams(self, node_id: str) -> set[str]:
         """Name every stream of a node that ever had a sample."""
         with self._current():
-            return {stream.key[1] for stream in self._streams.each() if stream.key[0] == node_id}
+            return {stream.key[1] for stream in self._streams.values() if stream.key[0] == node_id}
 
     def missing(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
         """Return the ranges of samples that are neither here nor lost, nor dropped by a bound."""
         with self._current():
-            found = self._streams.find((node_id, stream, boot)) or Stream(key=(node_id, stream, boot), source=0)
+            found = self._streams.get((node_id, stream, boot)) or Stream(key=(node_id, stream, boot), source=0)
             return _gaps(found, first_seq, last_seq)
 
     def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
         """Return the lost samples of a stream with their reasons, by number."""
         with self._current():
-            found = self._streams.find((node_id, stream, boot))
+            found = self._streams.get((node_id, stream, boot))
             if found is None:
                 return []
             rows = self._file.rows(

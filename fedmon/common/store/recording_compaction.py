@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from fedmon.common.files import storage_errors, sync
+from fedmon.common.files import Closing, storage_errors, sync
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_file import (
     DAMAGED,
     DROPPED_BY_AGE,
     DROPPED_BY_SIZE,
     TARGET_SAMPLES,
+    Key,
     RecordingFile,
     Stream,
     StreamTable,
     add_batches,
     count,
+    insert_row,
 )
-from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode, encode
+from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +34,13 @@ IDLE_S = 600.0
 _MOST_BYTES = 131_072
 """Most bytes of bodies merged at once: about 60,000 numbers, some 50 ms."""
 
-Row = tuple[int, int, int, int]
-"""Id, first and last sample, bytes of the body."""
+Row = tuple[int, int, int]
+"""First and last sample, bytes of the body."""
 _TOGETHER = 200
+_NEW_MARK = (
+    "INSERT INTO mark (source, t, text) SELECT ?1, ?2, ?3 "
+    "WHERE NOT EXISTS (SELECT 1 FROM mark WHERE source = ?1 AND t = ?2 AND text = ?3)"
+)
 _COLUMNS = "first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body"
 
 
@@ -49,7 +56,7 @@ class Compaction:
         With ``everything`` also the newest rows are merged, as at the end of a recording. Raises StorageError, with
         nothing changed.
         """
-        for stream in self._streams.all():
+        for stream in self._streams.in_order():
             if not stream.stored:
                 continue
             complete = everything or now - stream.kept >= IDLE_S
@@ -62,69 +69,60 @@ class Compaction:
 
     def _compact(self, stream: Stream, target: int, done_to: int, *, complete: bool) -> bool:
         """Merge the first rows behind ``done_to`` that make up ``target`` samples; False when there are none yet."""
-        run: list[Row] = []
-        for row in [*self._rows(stream, done_to), None]:
-            if run and (row is None or not _extends(run, row, target)):
-                if row is None and not complete:
-                    return False
-                merged = len(run) > 1
-                if merged and not self._merge(stream, run):
-                    return True
-                stream.joined_to = max(stream.joined_to, run[-1][2] + 1)
-                if target == TARGET_SAMPLES:
-                    stream.compacted_to = run[-1][2] + 1
-                if merged:
-                    return True
-                run = []
-            if row is not None:
-                run.append(row)
+        rows = self._rows(stream, done_to)
+        while rows:
+            length = _mergeable(rows, target)
+            if length == len(rows) and not complete:
+                return False
+            run, rows = rows[:length], rows[length:]
+            if length > 1 and not self._merge(stream, run):
+                return True
+            stream.joined_to = max(stream.joined_to, run[-1][1] + 1)
+            if target == TARGET_SAMPLES:
+                stream.compacted_to = run[-1][1] + 1
+            if length > 1:
+                return True
         return False
 
     def _rows(self, stream: Stream, done_to: int) -> list[Row]:
         return self._file.rows(
-            "SELECT id, first_seq, last_seq, length(body) FROM batch WHERE source = ? AND last_seq >= ? "
+            "SELECT first_seq, last_seq, length(body) FROM batch WHERE source = ? AND last_seq >= ? "
             "ORDER BY last_seq LIMIT 1000",
             (stream.source, done_to),
         )
 
     def _merge(self, stream: Stream, run: list[Row]) -> bool:
         """Make one row of several; False when one of them is damaged, which is then taken out."""
-        node_id, name, boot = stream.key
+        place = (stream.source, run[0][1], run[-1][1])
         with self._file.transaction():
+            rows = self._file.rows(
+                "SELECT id, first_seq, last_seq, kept, body FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ? "
+                "ORDER BY last_seq",
+                place,
+            )
             batches: list[Batch] = []
-            for row, first, last, _ in run:
-                place = RowPlace(node_id=node_id, boot=boot, stream=name, first_seq=first, last_seq=last)
-                ((body,),) = self._file.rows("SELECT body FROM batch WHERE id = ?", (row,))
+            for number, first, last, _, body in rows:
                 try:
-                    batches += decode(body, place)
+                    batches += decode(body, RowPlace(stream.key, first, last))
                 except UnreadableRowError as error:
-                    self._give_up(stream, row, place, error)
+                    self._give_up(stream, number, first, last, error)
                     return False
-            ((low_t, high_t, kept),) = self._file.rows(
-                "SELECT min(low_t), max(high_t), max(kept) FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ?",
-                (stream.source, run[0][2], run[-1][2]),
-            )
-            marks = ", ".join("?" * (len(run) - 1))
-            self._file.run(f"DELETE FROM batch WHERE id IN ({marks})", [row for row, *_ in run[1:]])  # noqa: S608
-            self._file.run(
-                "UPDATE batch SET last_seq = ?, last_t = ?, low_t = ?, high_t = ?, last_mono = ?, kept = ?, body = ? "
-                "WHERE id = ?",
-                (run[-1][2], batches[-1].t[-1], low_t, high_t, batches[-1].mono[-1], kept, encode(batches), run[0][0]),
-            )
+            self._file.run("DELETE FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ?", place)
+            insert_row(self._file, stream, batches, max(kept for _, _, _, kept, _ in rows))
             self._streams.update_ends(stream)
         return True
 
-    def _give_up(self, stream: Stream, row: int, place: RowPlace, error: UnreadableRowError) -> None:
+    def _give_up(self, stream: Stream, number: int, first: int, last: int, error: UnreadableRowError) -> None:
         """Take a damaged row out, and say that its samples are lost; inside a transaction."""
         logger.error("%s; they are given up", error)
-        self._file.run("DELETE FROM batch WHERE id = ?", (row,))
+        self._file.run("DELETE FROM batch WHERE id = ?", (number,))
         self._file.run(
             "INSERT OR REPLACE INTO lost (source, first_seq, last_seq, reason) VALUES (?, ?, ?, 'damaged')",
-            (stream.source, place.first_seq, place.last_seq),
+            (stream.source, first, last),
         )
-        count(self._file, DAMAGED, place.last_seq - place.first_seq + 1)
-        stream.stored.remove(place.first_seq, place.last_seq)
-        stream.lost.add(place.first_seq, place.last_seq)
+        count(self._file, DAMAGED, last - first + 1)
+        stream.stored.remove(first, last)
+        stream.lost.add(first, last)
         self._streams.update_ends(stream)
 
     def _shrink(self) -> bool:
@@ -137,14 +135,17 @@ class Compaction:
         return True
 
 
-def _extends(run: list[Row], row: Row, target: int) -> bool:
-    """Tell whether a row can be merged with those of a run."""
-    _, first, last, size = row
-    fits = last - run[0][1] + 1 <= target and sum(one[3] for one in run) + size <= _MOST_BYTES
-    return first == run[-1][2] + 1 and fits
+def _mergeable(rows: list[Row], target: int) -> int:
+    """Return how many of the first rows can be merged."""
+    sizes = itertools.accumulate(size for _, _, size in rows)
+    for at, ((first, last, _), size) in enumerate(zip(rows, sizes, strict=True)):
+        fits = last - rows[0][0] < target and size <= _MOST_BYTES
+        if at and not (fits and first == rows[at - 1][1] + 1):
+            return at
+    return len(rows)
 
 
-class RecordingJoin:
+class RecordingJoin(Closing):
     """A new recording, made of others; a context manager, for one thread.
 
     The first of two recordings wins if they differ about a node. `finish` makes it complete: until then it is worth
@@ -154,14 +155,11 @@ class RecordingJoin:
     def __init__(self, path: Path) -> None:
         self._into = RecordingFile(path, read_only=False)
         self._streams = StreamTable(self._into)
-        self._marks: set[tuple[int, float, str]] = set()
         # It is on the disk when it is finished, not before: a sync for each transaction would take most of the time.
         self._into.rows("PRAGMA synchronous = OFF")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the new file; safe to call twice."""
         self._into.close()
 
     def add(self, path: Path, *, check: bool = False) -> int:
@@ -186,9 +184,9 @@ class RecordingJoin:
         with storage_errors(self._into.path):
             sync(self._into.path)
 
-    def _stream(self, key: tuple[str, str, int], floor: int) -> Stream:
+    def _stream(self, key: Key, floor: int) -> Stream:
         with self._into.transaction():
-            is_new = self._streams.find(key) is None
+            is_new = key not in self._streams
             stream = self._streams.make(key)
             stream.floor_seq = floor if is_new else min(floor, stream.floor_seq)
             self._into.run("UPDATE source SET floor_seq = ? WHERE id = ?", (stream.floor_seq, stream.source))
@@ -203,9 +201,7 @@ class RecordingJoin:
             for row in source.rows("SELECT first_seq, last_seq, reason FROM lost WHERE source = ?", (number,)):
                 self._into.run("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?)", (stream.source, *row))
             for t, text in source.rows("SELECT t, text FROM mark WHERE source = ? ORDER BY id", (number,)):
-                if (stream.source, t, text) not in self._marks:
-                    self._marks.add((stream.source, t, text))
-                    self._into.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (stream.source, t, text))
+                self._into.run(_NEW_MARK, (stream.source, t, text))
         return samples
 
     def _add_row(self, stream: Stream, row: tuple[Any, ...], *, check: bool) -> int:
@@ -214,18 +210,13 @@ class RecordingJoin:
         absent = stream.stored.absent(first, last)
         if not absent:
             return 0
-        is_whole = absent == [(first, last)]
-        if check or not is_whole:
-            node_id, name, boot = stream.key
+        if check or absent != [(first, last)]:
             try:
-                batches = decode(
-                    body, RowPlace(node_id=node_id, boot=boot, stream=name, first_seq=first, last_seq=last)
-                )
+                batches = decode(body, RowPlace(stream.key, first, last))
             except UnreadableRowError as error:
                 logger.warning("left out: %s", error)
                 return 0
-            if not is_whole:
-                return add_batches(self._into, self._streams, batches, kept)
+            return add_batches(self._into, self._streams, batches, kept)
         marks = ", ".join("?" * (1 + len(row)))
         self._into.run(f"INSERT INTO batch (source, {_COLUMNS}) VALUES ({marks})", (stream.source, *row))  # noqa: S608
         stream.stored.add(first, last)

@@ -66,12 +66,11 @@ _TABLES = """
     );
     CREATE TABLE number (name TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID;
 """
+Key = tuple[str, str, int]
+"""Node, stream, boot: in this order because streams are read in it."""
 _OURS = (
     "SELECT id, source, first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body FROM batch LIMIT 1"
 )
-
-Key = tuple[str, str, int]
-"""Node, stream, boot: in this order because streams are read in it."""
 
 
 class RecordingFile:
@@ -87,7 +86,9 @@ class RecordingFile:
         self.aside: Path | None = None
         self._inode: tuple[int, int] | None = None
         if read_only:
-            self._connection = self._connected()
+            self._refuse_others()
+            with self.errors("open"):
+                self._connection = self._connect("ro")
             return
         try:
             self._connection = self._opened()
@@ -198,44 +199,31 @@ class RecordingFile:
         if is_damaged(self.path):
             raise DamagedFileError(f"recording {self.path} is not a sound SQLite database")
         self._inode = self._found()
-        connection = self._connected()
-        try:
-            with self.errors("open"):
+        with self.errors("open"), contextlib.ExitStack() as failing:
+            connection = failing.enter_context(contextlib.closing(self._connect("rw")))
+            if not connection.execute("PRAGMA user_version").fetchone()[0]:
+                connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN IMMEDIATE")
+                # Another process may have made the tables while this one waited for its turn.
                 if not connection.execute("PRAGMA user_version").fetchone()[0]:
-                    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("BEGIN IMMEDIATE")
-                    # Another process may have made the tables while this one waited for its turn.
-                    if not connection.execute("PRAGMA user_version").fetchone()[0]:
-                        for statement in _TABLES.split(";"):
-                            connection.execute(statement)
-                        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                        connection.execute(f"PRAGMA user_version = {VERSION}")
-                    connection.execute("COMMIT")
-                # The recording of an ended job has no log; a reader may hold it now.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.execute(_OURS).fetchone()
-        except BaseException:
-            connection.close()
-            raise
+                    for statement in _TABLES.split(";"):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute("COMMIT")
+            # The recording of an ended job has no log; a reader may hold it now.
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(_OURS).fetchone()
+            failing.pop_all()
         return connection
 
-    def _connected(self) -> sqlite3.Connection:
-        """Connect to a file that must be there and be a recording of ours. Raises StorageError."""
-        if self.read_only:
-            self._refuse_others()
-        with self.errors("open"):
-            mode = "ro" if self.read_only else "rw"
-            return sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                timeout=_BUSY_TIMEOUT_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _refuse_others(self) -> None:
         """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
@@ -260,8 +248,7 @@ class RecordingFile:
 
     def _marks(self, mode: str) -> tuple[int, int, int]:
         """Return application id, version, and number of tables and indices."""
-        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as look:
+        with contextlib.closing(self._connect(mode)) as look:
             (application,) = look.execute("PRAGMA application_id").fetchone()
             (version,) = look.execute("PRAGMA user_version").fetchone()
             (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -299,12 +286,11 @@ class Stream:
         return self.kept - max(0.0, self.newest_mono - self.oldest_mono)
 
 
-class StreamTable:
+class StreamTable(dict[Key, Stream]):
     """All streams of a file, read again when another connection has written. Every method raises StorageError."""
 
     def __init__(self, file: RecordingFile) -> None:
         self._file = file
-        self._streams: dict[Key, Stream] = {}
         self._version = -1
 
     def forget(self) -> None:
@@ -316,13 +302,13 @@ class StreamTable:
         version = self._file.pragma("data_version")
         if version == self._version:
             return
-        self._streams.clear()
+        self.clear()
         for source, node_id, name, boot, floor in self._file.rows(
             "SELECT id, node_id, stream, boot, floor_seq FROM source"
         ):
             rows = "SELECT first_seq, last_seq FROM {} WHERE source = ? ORDER BY last_seq"
             stored, lost = (self._file.rows(rows.format(table), (source,)) for table in ("batch", "lost"))
-            stream = self._streams[node_id, name, boot] = Stream(
+            stream = self[node_id, name, boot] = Stream(
                 key=(node_id, name, boot),
                 source=source,
                 floor_seq=floor,
@@ -332,28 +318,16 @@ class StreamTable:
             self.update_ends(stream)
         self._version = version
 
-    def all(self) -> list[Stream]:
+    def in_order(self) -> list[Stream]:
         """Return every stream, by node, stream and boot."""
-        return sorted(self.each(), key=lambda stream: stream.key)
-
-    def each(self) -> Iterable[Stream]:
-        """Return every stream, in any order."""
-        return self._streams.values()
-
-    def find(self, key: Key) -> Stream | None:
-        """Return one stream, or None when the file knows nothing of it."""
-        return self._streams.get(key)
+        return sorted(self.values(), key=lambda stream: stream.key)
 
     def make(self, key: Key) -> Stream:
         """Return one stream, begun when it is new; inside a transaction."""
-        found = self.find(key)
-        if found is None:
-            node_id, stream, boot = key
-            source = self._file.run(
-                "INSERT INTO source (node_id, stream, boot) VALUES (?, ?, ?)", (node_id, stream, boot)
-            )
-            found = self._streams[key] = Stream(key=key, source=source)
-        return found
+        if key not in self:
+            source = self._file.run("INSERT INTO source (node_id, stream, boot) VALUES (?, ?, ?)", key)
+            self[key] = Stream(key=key, source=source)
+        return self[key]
 
     def update_ends(self, stream: Stream) -> None:
         """Read the oldest and newest rows of a stream again."""
@@ -371,24 +345,22 @@ def add_batches(file: RecordingFile, streams: StreamTable, batches: Iterable[Bat
     Short batches that follow each other make a row together. Raises StorageError.
     """
     stored = 0
-    waiting: dict[int, list[Batch]] = {}
-    for batch in batches:
-        if not _is_sound(batch):
-            continue
-        stream = streams.make((batch.node_id, batch.stream, batch.boot))
+    waiting: dict[Key, list[Batch]] = {}
+    for batch in filter(_is_sound, batches):
+        key = (batch.node_id, batch.stream, batch.boot)
+        stream = streams.make(key)
         for part in _new_parts(stream, batch):
-            before = waiting.get(stream.source)
+            before = waiting.get(key)
             if before and part.seq == before[-1].last_seq + 1 and part.last_seq - before[0].seq < ROW_SAMPLES:
                 before.append(part)
             else:
                 if before:
-                    _insert(file, stream, before, now)
-                waiting[stream.source] = [part]
+                    insert_row(file, stream, before, now)
+                waiting[key] = [part]
             _note(stream, part, now)
             stored += len(part.t)
-    for parts in waiting.values():
-        first = parts[0]
-        _insert(file, streams.make((first.node_id, first.stream, first.boot)), parts, now)
+    for key, parts in waiting.items():
+        insert_row(file, streams[key], parts, now)
     return stored
 
 
@@ -400,7 +372,8 @@ def _new_parts(stream: Stream, batch: Batch) -> list[Batch]:
     ]
 
 
-def _insert(file: RecordingFile, stream: Stream, parts: Sequence[Batch], now: float) -> None:
+def insert_row(file: RecordingFile, stream: Stream, parts: Sequence[Batch], now: float) -> None:
+    """Store batches that follow each other as one row, ``now`` on the age clock; inside a transaction."""
     first, last = parts[0], parts[-1]
     low_t, high_t = min(min(part.t) for part in parts), max(max(part.t) for part in parts)
     file.run(
@@ -505,7 +478,7 @@ class Bounds:
         return self._most_pages is not None and self._file.used_pages() > self._most_pages
 
     def _oldest(self) -> Stream | None:
-        stored = (stream for stream in self._streams.each() if stream.stored)
+        stored = (stream for stream in self._streams.values() if stream.stored)
         return min(stored, key=lambda stream: stream.taken, default=None)
 
     def _drop_while(self, counter: str, too_much: Callable[[Stream], bool]) -> int:

@@ -20,8 +20,8 @@ import itertools
 import math
 import operator
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -49,12 +49,10 @@ class UnreadableRowError(StorageError):
     """One row of a recording is damaged; the others can still be read."""
 
 
-class RowPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose samples a body holds, and their numbers."""
+class RowPlace(NamedTuple):
+    """Whose samples a body holds, by node, stream and boot, and their numbers."""
 
-    node_id: str
-    boot: int
-    stream: str
+    key: tuple[str, str, int]
     first_seq: int
     last_seq: int
 
@@ -88,52 +86,42 @@ def decode(body: bytes, place: RowPlace, *, wanted: Chooser | None = None) -> li
 
     It is one batch, or more where the reasons of its nulls differ from sample to sample. Raises UnreadableRowError.
     """
-    length = place.last_seq - place.first_seq + 1
+    (node_id, stream, boot), first, last = place
     try:
-        t, mono, columns, reasons = _opened(body, length, wanted)
+        columns, reasons = _opened(body, last - first + 1, wanted)
+        (_, t), (_, mono), *series = columns
+        batch = Batch(
+            node_id=node_id,
+            boot=boot,
+            stream=stream,
+            seq=first,
+            t=cast("list[float]", t),
+            mono=cast("list[float]", mono),
+            columns=dict(series),
+        )
+        return [
+            msgspec.structs.replace(batch, reasons=said).part(low, high)
+            for low, high, said in _separated(reasons, first, last)
+        ]
     except (zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise UnreadableRowError(
-            f"samples {place.first_seq} to {place.last_seq} of stream {place.stream} of node {place.node_id} "
-            f"are damaged: {error}"
+            f"samples {first} to {last} of stream {stream} of node {node_id} are damaged: {error}"
         ) from error
-    found: list[Batch] = []
-    for low, high, said in _separated(reasons, length):
-        whole = (low, high) == (0, length)
-        found.append(
-            Batch(
-                node_id=place.node_id,
-                boot=place.boot,
-                stream=place.stream,
-                seq=place.first_seq + low,
-                t=t if whole else t[low:high],
-                mono=mono if whole else mono[low:high],
-                columns=columns if whole else {name: column[low:high] for name, column in columns.items()},
-                reasons=said,
-            )
-        )
-    return found
 
 
-def _opened(
-    body: bytes, length: int, wanted: Chooser | None
-) -> tuple[list[float], list[float], dict[str, Column], Reasons]:
+def _opened(body: bytes, length: int, wanted: Chooser | None) -> tuple[list[tuple[str, Column]], Reasons]:
+    """Return the wanted columns behind those of the two clocks, and the reasons."""
     names, entries, reasons, start = directory(body)
-    clocks: list[Any] = []
-    columns: dict[str, Column] = {}
-    for number, entry in enumerate(entries):
+    columns: list[tuple[str, Column]] = []
+    for number, (name, entry) in enumerate(zip(("t", "mono", *names), entries, strict=True)):
         size = entry if isinstance(entry, int) else 0
-        if number < 2 or wanted is None or wanted(names[number - 2]):
+        if number < 2 or wanted is None or wanted(name):
             column = msgspec.json.decode(inflated(body[start : start + size])) if size else entry
-            values = restored(column, length)
-            if number < 2:
-                clocks.append(values)
-            else:
-                columns[names[number - 2]] = values
+            columns.append((name, restored(column, length)))
         start += size
-    t, mono = clocks
     if wanted is not None:
         reasons = [(samples, {name: why for name, why in said.items() if wanted(name)}) for samples, said in reasons]
-    return t, mono, columns, reasons
+    return columns, reasons
 
 
 def directory(body: bytes) -> tuple[tuple[str, ...], list[Any], Reasons, int]:
@@ -190,28 +178,19 @@ def _column(batch: Batch, name: str) -> Column:
 
 def _stretches(batches: Sequence[Batch]) -> Reasons:
     """Return the reasons of neighbouring batches, those that agree taken together."""
-    found: Reasons = []
-    for batch in batches:
-        if found and found[-1][1] == batch.reasons:
-            found[-1] = (found[-1][0] + len(batch.t), batch.reasons)
-        else:
-            found.append((len(batch.t), batch.reasons))
-    return found
+    groups = itertools.groupby(batches, key=operator.attrgetter("reasons"))
+    return [(sum(len(batch.t) for batch in group), said) for said, group in groups]
 
 
-def _separated(reasons: Reasons, length: int) -> list[tuple[int, int, dict[str, str]]]:
-    """Return stretches of samples with the same reasons.
+def _separated(reasons: Reasons, first: int, last: int) -> Iterator[tuple[int, int, dict[str, str]]]:
+    """Yield first and last sample of stretches with the same reasons.
 
     A reason goes with every null of its series, so a stretch where the series was merely not due must stay apart.
     """
-    found: list[tuple[int, int, dict[str, str]]] = []
-    for samples, said in reasons or [(length, {})]:
-        low, high, before = found[-1] if found else (0, 0, None)
-        if before == said:
-            found[-1] = (low, high + samples, said)
-        else:
-            found.append((high, high + samples, said))
-    return found
+    for said, group in itertools.groupby(reasons or [(last - first + 1, {})], key=operator.itemgetter(1)):
+        end = first + sum(samples for samples, _ in group)
+        yield first, end - 1, said
+        first = end
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -219,26 +198,20 @@ def _separated(reasons: Reasons, length: int) -> list[tuple[int, int, dict[str, 
 
 def written(values: Sequence[float | None]) -> list[Any]:
     """Return a column in its written form; `restored` gives back equal values."""
-    if values and values[0] is not None and values.count(values[0]) == len(values):
-        return _equal(values[0])
-    decimals, numbers = _scaled(values)
-    if decimals == VERBATIM:
-        return [decimals, numbers, 1]
-    known = [number for number in numbers if number is not None]
+    known = _known(values)
     if not known:
-        return [decimals, None, 1]
-    unit = math.gcd(*known) or 1
-    if len(known) < len(numbers):
-        return [decimals, _sparse_differences(numbers, unit), unit]
-    if unit > 1:
-        numbers = [number // unit for number in numbers]
-    return [decimals, [numbers[0], *map(operator.sub, numbers[1:], numbers)], unit]
-
-
-def _equal(value: float) -> list[Any]:
-    """Return the written form of a column that has the same value everywhere."""
-    decimals, (number,) = _scaled([value])
-    return [decimals, number, 1]
+        return [0, None, 1]
+    if known.count(known[0]) == len(values):
+        decimals, (number,) = _scaled(known[:1])
+        return [decimals, number, 1]
+    decimals, numbers = _scaled(known)
+    unit = 1
+    if decimals != VERBATIM:
+        unit = math.gcd(*numbers) or 1
+        if unit > 1:
+            numbers = [number // unit for number in numbers]
+        numbers = [numbers[0], *map(operator.sub, numbers[1:], numbers)]
+    return [decimals, _spread(numbers, values), unit]
 
 
 def restored(column: Sequence[Any], length: int) -> Column:
@@ -249,19 +222,15 @@ def restored(column: Sequence[Any], length: int) -> Column:
     decimals, numbers, unit = checked(column, length)
     if numbers is None:
         return [None] * length
+    scale = 10 ** max(0, decimals)
     if not isinstance(numbers, list):
-        return [_unscaled(numbers * unit, max(0, decimals))] * length
+        return [numbers * unit if scale == 1 else numbers * unit / scale] * length
     if decimals == VERBATIM:
         return numbers
-    if None in numbers:
-        return _sparse_values(numbers, decimals, unit)
-    whole = itertools.accumulate(numbers)
-    if decimals == 0:
-        return list(whole) if unit == 1 else [number * unit for number in whole]
-    scale = 10**decimals
-    if unit == 1:
-        return [number / scale for number in whole]
-    return [number * unit / scale for number in whole]
+    whole: Iterable[int] = itertools.accumulate(_known(numbers))
+    if unit > 1:
+        whole = [number * unit for number in whole]
+    return _spread(list(whole) if scale == 1 else [number / scale for number in whole], numbers)
 
 
 def checked(column: Sequence[Any], length: int) -> tuple[int, Any, int]:
@@ -274,66 +243,42 @@ def checked(column: Sequence[Any], length: int) -> tuple[int, Any, int]:
     return decimals, numbers, unit
 
 
-def _scaled(values: Sequence[float | None]) -> tuple[int, list[Any]]:
+def _known(values: Sequence[Any]) -> Sequence[Any]:
+    return [value for value in values if value is not None] if None in values else values
+
+
+def _spread(known: list[Any], places: Sequence[Any]) -> list[Any]:
+    """Return the known values where the places hold some, and None where they hold None."""
+    if len(known) == len(places):
+        return known
+    left = iter(known)
+    return [None if place is None else next(left) for place in places]
+
+
+def _scaled(values: Sequence[float]) -> tuple[int, list[Any]]:
     """Return the smallest scale that loses nothing, and the whole numbers at that scale."""
-    if all(kind is int for kind in map(type, values)) and _largest(values) < _MAX_SCALED:
+    if all(kind is int for kind in map(type, values)) and max(map(abs, values)) < _MAX_SCALED:
         return 0, list(values)
     # Most scales fail at one of a few values; only then are all of them tried.
-    probes = [value for value in (values[0], values[len(values) // 2], values[-1]) if value is not None]
+    probes = (values[0], values[len(values) // 2], values[-1])
     for decimals in _SCALES:
-        scale = 10**decimals
-        try:
-            if not _is_exact(probes, decimals, scale):
-                continue
-            numbers: list[Any] = [None if value is None else round(value * scale) for value in values]
-        except (OverflowError, ValueError):  # infinite, or no number
-            break
-        # Division of whole numbers rounds correctly, so equality here is equality after reading.
-        again = numbers if decimals == 0 else [None if number is None else number / scale for number in numbers]
-        if again == list(values) and _largest(numbers) < _MAX_SCALED:
+        if _exact(probes, decimals) and (numbers := _exact(values, decimals)):
             return decimals, numbers
     return VERBATIM, [_fitting(value) for value in values]
 
 
-def _is_exact(probes: list[float], decimals: int, scale: int) -> bool:
-    """Tell whether values can be scaled, by those that are tried first. Raises OverflowError or ValueError."""
-    numbers = [round(value * scale) for value in probes]
-    return [number / scale if decimals else number for number in numbers] == probes and _largest(numbers) < _MAX_SCALED
-
-
-def _largest(numbers: Sequence[Any]) -> float:
-    known = [number for number in numbers if number is not None] if None in numbers else numbers
-    return max(map(abs, known), default=0)
+def _exact(values: Sequence[float], decimals: int) -> list[int] | None:
+    """Return values as whole numbers at a scale; None if that would change one."""
+    scale = 10**decimals
+    try:
+        numbers = [round(value * scale) for value in values]
+    except (OverflowError, ValueError):  # infinite, or no number
+        return None
+    # Division of whole numbers rounds correctly, so equality here is equality after reading.
+    again = [number / scale for number in numbers] if decimals else numbers
+    return numbers if again == list(values) and max(map(abs, numbers)) < _MAX_SCALED else None
 
 
 def _fitting(value: Any) -> float | None:
     """Return a number that JSON here can carry: its whole numbers end at 64 bits."""
     return float(value) if isinstance(value, int) and abs(value) >= _JSON_LIMIT else value
-
-
-def _sparse_differences(numbers: list[int | None], unit: int) -> list[int | None]:
-    differences: list[int | None] = []
-    before = 0
-    for number in numbers:
-        if number is None:
-            differences.append(None)
-        else:
-            differences.append((number - before) // unit)
-            before = number
-    return differences
-
-
-def _sparse_values(differences: list[int | None], decimals: int, unit: int) -> Column:
-    values: Column = []
-    number = 0
-    for difference in differences:
-        if difference is None:
-            values.append(None)
-        else:
-            number += difference
-            values.append(_unscaled(number * unit, decimals))
-    return values
-
-
-def _unscaled(number: int, decimals: int) -> float:
-    return number if decimals == 0 else number / 10**decimals

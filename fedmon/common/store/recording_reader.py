@@ -53,12 +53,11 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
     """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
-    for source, node_id, stream, boot in sources(file, selection):
+    for source, node_id, stream, boot in file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot)):
         position = selection.first_seq
         for first, last, body in raw_rows(file, source, selection):
-            place = RowPlace(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=last)
             try:
-                batches = decode(body, place, wanted=selection.series)
+                batches = decode(body, RowPlace((node_id, stream, boot), first, last), wanted=selection.series)
             except UnreadableRowError as error:
                 logger.warning("left out: %s", error)
                 continue
@@ -68,11 +67,6 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
                     part = batch.part(position, selection.last_seq)
                     position = part.last_seq + 1
                     yield from timed(part, selection.since_t, selection.until_t)
-
-
-def sources(file: RecordingFile, selection: RowSelection) -> list[tuple[int, str, str, int]]:
-    """Return key, node, stream and boot of the selected streams, in order. Raises StorageError."""
-    return file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot))
 
 
 def raw_rows(file: RecordingFile, source: int, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
