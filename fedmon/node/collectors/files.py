@@ -112,7 +112,9 @@ class SourceCollector:
         if values.keys() != self._given:
             before, self._given = self._given, frozenset(values)
             gone = gone or f"{Why.NOT_FOUND.value}: {self._where} no longer lists it"
-            miss(values, reasons, sorted(before - self._given), gone)
+            # The labels of a description change with what they tell: the previous one is not missing.
+            lost = [key for key in before - self._given if not metric_name(key).endswith("_info")]
+            miss(values, reasons, sorted(lost), gone)
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
     PROBE,
     Reasons,
@@ -158,7 +158,7 @@ class InfinibandTrafficCollector(SourceCollector):
 
 
 class InfinibandPortCollector(SourceCollector):
-    """Lists the ports, and reads state, rate, errors and kinds of packets of each."""
+    """Lists the ports, and reads state, rate, errors and kinds of packets of each, as far as a port counts them."""
 
     def __init__(self, ports: Ports) -> None:
         untold = f"{Why.UNSUPPORTED.value}: no port counts it"
@@ -166,22 +166,10 @@ class InfinibandPortCollector(SourceCollector):
             "infiniband-ports", Lane.MEDIUM, (INFO, STATE, RATE, *COUNTERS), where=ports.folder, untold=untold
         )
         self._ports = ports
-        self._infos: Values = {}
-
-    def collect(self, now: Instant) -> Reading:
-        """Read every port; a counter that a port does not have is left out."""
-        values, reasons = super().collect(now)
-        # The labels of a description change with the state: the previous one is not missing.
-        return Reading({**values, **self._infos}, reasons)
-
-    def probe(self) -> dict[str, str | None]:
-        """Report the metrics, and the counters that no port has."""
-        return super().probe() | ({INFO: None} if self._infos else {})
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        self._infos = {}
         for port in self._ports.look(now):
             for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
                 key = port.series(metric)
@@ -195,7 +183,7 @@ class InfinibandPortCollector(SourceCollector):
                 except CollectorUnavailableError as error:
                     miss(values, reasons, (port.series(metric),), error.reason)
             labels = {"device": port.device, "port": port.number, "link_layer": port.link_layer}
-            self._infos[series(INFO, **labels, state=port.state, rate=port.rate)] = 1
+            values[series(INFO, **labels, state=port.state, rate=port.rate)] = 1
         return values, reasons
 
 
