@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import pytest
 
 from fedmon.node.collectors.base import Reading, Roots
-from fedmon.node.collectors.files import Descriptors
-from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
+from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Birth, Process
 from fedmon.node.collectors.job.tree import Ledger
 from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
@@ -242,7 +242,7 @@ def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -
 
 def test_processes_without_open_files_of_ours_are_read_alike() -> None:
     with Program() as program, Watch() as watch:
-        watch.watches._maker._descriptors = Descriptors(3)
+        watch.watches._maker._descriptors = threading.Semaphore(3)
         watch.add(program.pid)
         program.pids("many 5")
         watch.tick()
@@ -301,7 +301,7 @@ class Readings:
     def read(self, world: World) -> int:
         self.tick += 1
         for pid in world.parents.keys() - self.members.keys():
-            self.members[pid] = Process(b"/nowhere", pid, pid, Descriptors(0), tick=self.tick)
+            self.members[pid] = Process(b"/nowhere", Birth(pid, 0, 0, 0, pid), threading.Semaphore(0), tick=self.tick)
         gone = {pid: process for pid, process in self.members.items() if pid not in world.parents}
         self.members = {pid: self.members[pid] for pid in sorted(self.members) if pid in world.parents}
         for pid, process in self.members.items():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -292,31 +290,6 @@ def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> 
     for key in keys:
         values[key] = None
         reasons[key] = reason
-
-
-class Descriptors:
-    """The number of files that the processes of all jobs may keep open together; reading by path costs twice as much.
-
-    Safe from any thread.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._left = min(soft, 1024) // 2 if limit is None else limit  # select() takes numbers below 1024
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Take one more, if there is one left."""
-        with self._lock:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
-
-    def give_back(self) -> None:
-        """Return one that was taken."""
-        with self._lock:
-            self._left += 1
 
 
 def read_file(path: bytes | str | Path, size: int) -> bytes:

@@ -5,8 +5,8 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{cpuacct,mem
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,13 +90,13 @@ def _pressure(resource: str) -> CgroupFile:
     return CgroupFile(f"{resource}.pressure", (PRESSURE,), parse)
 
 
-def _io_stat(names: DeviceNames) -> CgroupFile:
+def _io_stat(devices: Path) -> CgroupFile:
     """Return the file of lines such as ``8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0``."""
     metrics = {b"rbytes": DISK_READ, b"wbytes": DISK_WRITTEN, b"rios": DISK_READS, b"wios": DISK_WRITES}
 
     def parse(text: bytes) -> Values:
         return {
-            series(metrics[key], device=names.of(device)): int(value)
+            series(metrics[key], device=_device(devices, device)): int(value)
             for device, *words in map(bytes.split, text.splitlines()[:MAX_DEVICES])
             for key, _, value in (word.partition(b"=") for word in words)
             if key in metrics
@@ -105,16 +105,16 @@ def _io_stat(names: DeviceNames) -> CgroupFile:
     return CgroupFile("io.stat", tuple(metrics.values()), parse, _MEDIUM)
 
 
-def _blkio(name: str, metrics: Mapping[bytes, str], names: DeviceNames) -> CgroupFile:
+def _blkio(name: str, metrics: Mapping[bytes, str], devices: Path) -> CgroupFile:
     """Return a file of lines such as ``8:16 Read 1459200``; other operations and the sum are left out."""
 
     def parse(text: bytes) -> Values:
         lines = [words for words in map(bytes.split, text.splitlines()) if len(words) == 3]
-        devices = list(dict.fromkeys(words[0] for words in lines))[:MAX_DEVICES]
+        listed = list(dict.fromkeys(words[0] for words in lines))[:MAX_DEVICES]
         return {
-            series(metrics[kind], device=names.of(device)): int(value)
+            series(metrics[kind], device=_device(devices, device)): int(value)
             for device, kind, value in lines
-            if kind in metrics and device in devices
+            if kind in metrics and device in listed
         }
 
     return CgroupFile(name, tuple(metrics.values()), parse, _MEDIUM)
@@ -157,10 +157,10 @@ _V1: Mapping[str, tuple[CgroupFile, ...]] = {
 }
 
 
-def _files(cgroup: JobCgroup, names: DeviceNames) -> Iterable[tuple[Path, CgroupFile]]:
-    """Yield the files that may hold metrics of a cgroup, with their folders, preferred ones first."""
+def _files(cgroup: JobCgroup, devices: Path) -> Iterable[tuple[Path, CgroupFile]]:
+    """Yield the files that may hold metrics of a cgroup, with their folders; a controller is in one hierarchy."""
     if (folder := cgroup.folders.get(UNIFIED)) is not None:
-        yield from ((folder, file) for file in (*_V2, _io_stat(names)))
+        yield from ((folder, file) for file in (*_V2, _io_stat(devices)))
     for controller, files in _V1.items():
         if (folder := cgroup.folders.get(controller)) is not None:
             yield from ((folder, file) for file in files)
@@ -168,78 +168,77 @@ def _files(cgroup: JobCgroup, names: DeviceNames) -> Iterable[tuple[Path, Cgroup
         # Old kernels count each group for itself alone.
         ending = "_recursive" if (folder / "blkio.throttle.io_service_bytes_recursive").exists() else ""
         served = {b"Read": DISK_READ, b"Write": DISK_WRITTEN}
-        yield folder, _blkio(f"blkio.throttle.io_service_bytes{ending}", served, names)
-        yield folder, _blkio(f"blkio.throttle.io_serviced{ending}", {b"Read": DISK_READS, b"Write": DISK_WRITES}, names)
+        yield folder, _blkio(f"blkio.throttle.io_service_bytes{ending}", served, devices)
+        yield (
+            folder,
+            _blkio(f"blkio.throttle.io_serviced{ending}", {b"Read": DISK_READS, b"Write": DISK_WRITES}, devices),
+        )
 
 
-class DeviceNames:
-    """Turns a device's numbers such as ``8:0`` into its name such as ``sda``, once."""
-
-    def __init__(self, sys: Path) -> None:
-        self._folder = sys / "dev" / "block"
-        self._names: dict[bytes, str] = {}
-
-    def of(self, numbers: bytes) -> str:
-        """Return the name, or the numbers if it is unknown."""
-        if numbers not in self._names:
-            text = numbers.decode()
-            try:
-                self._names[numbers] = os.path.basename(os.readlink(self._folder / text))  # noqa: PTH115, PTH119
-            except OSError:
-                self._names[numbers] = text
-        return self._names[numbers]
+@functools.lru_cache(maxsize=1024)
+def _device(devices: Path, numbers: bytes) -> str:
+    """Return the name, such as ``sda``, of a device with numbers such as ``8:0``; the numbers if it is unknown."""
+    try:
+        return (devices / numbers.decode()).readlink().name
+    except OSError:
+        return numbers.decode()
 
 
-class CgroupSources:
-    """The readable files of a cgroup, with the version behind each metric, and the reasons of missing ones."""
-
-    def __init__(self, cgroup: JobCgroup, *, sys: Path) -> None:
-        self.files: list[tuple[KernelFile, CgroupFile]] = []
-        held: dict[str, Path] = {}
-        reasons: dict[str, str] = {}
-        for folder, file in _files(cgroup, DeviceNames(sys)):
-            wanted = [metric for metric in file.metrics if held.get(metric, folder) == folder]
-            source = KernelFile(folder / file.name)
-            try:
-                text = source.read()
-                _parsed(source, file, text)
-            except CollectorUnavailableError as error:
-                reason = error.reason
-            else:
-                reason = "" if file.mark in text else f"{Why.UNSUPPORTED.value}: {source.path} does not count it"
-            source.close()
-            if wanted and not reason:
-                self.files.append((source, file))
-                held.update(dict.fromkeys(wanted, folder))
-            for metric in wanted if reason else ():
-                reasons.setdefault(metric, reason)
-        unheld = f"{Why.UNSUPPORTED.value}: no controller of cgroup {cgroup.path} counts it"
-        self.missing = {metric: reasons.get(metric, unheld) for metric in ONLY_CGROUP if metric not in held}
-        unified = cgroup.folders.get(UNIFIED)
-        self.methods = {metric: "cgroup-v2" if folder == unified else "cgroup-v1" for metric, folder in held.items()}
-
-
-class CgroupCollector:
-    """Reads the files of one lane of a job's cgroup; that of the fast lane also reports the missing metrics.
+def cgroup_collectors(
+    cgroup: JobCgroup, *, sys: Path, is_over: Callable[[], bool]
+) -> tuple[list[CgroupCollector], dict[str, str]]:
+    """Return the collectors of a cgroup's readable files, and the version that each of their metrics comes from.
 
     ``is_over`` tells whether the job has ended.
     """
+    readable: list[tuple[KernelFile, CgroupFile]] = []
+    methods: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for folder, file in _files(cgroup, sys / "dev" / "block"):
+        source = KernelFile(folder / file.name)
+        try:
+            reason = "" if file.mark in source.read() else f"{Why.UNSUPPORTED.value}: {source.path} does not count it"
+        except CollectorUnavailableError as error:
+            reason = error.reason
+        if reason:
+            reasons = dict.fromkeys(file.metrics, reason) | reasons
+        else:
+            readable.append((source, file))
+            version = "cgroup-v2" if folder == cgroup.folders.get(UNIFIED) else "cgroup-v1"
+            methods |= dict.fromkeys(file.metrics, version)
+    unheld = f"{Why.UNSUPPORTED.value}: no controller of cgroup {cgroup.path} counts it"
+    missing = {metric: reasons.get(metric, unheld) for metric in ONLY_CGROUP if metric not in methods}
+    fast, medium = ([each for each in readable if each[1].lane is lane] for lane in (_FAST, _MEDIUM))
+    collectors = [
+        CgroupCollector("job-cgroup", _FAST, fast, missing, is_over=is_over),
+        CgroupCollector("job-cgroup-detail", _MEDIUM, medium, {}, is_over=is_over),
+    ]
+    return collectors, methods
 
-    def __init__(self, is_over: Callable[[], bool], sources: CgroupSources, *, lane: Lane) -> None:
-        self.lane = lane
-        self.name = "job-cgroup" if lane is _FAST else "job-cgroup-detail"
-        self._is_over = is_over
-        self._missing = sources.missing if lane is _FAST else {}
-        self._sources = [(source, file) for source, file in sources.files if file.lane is lane]
+
+class CgroupCollector:
+    """Reads the files of one lane of a job's cgroup; ``missing`` has the reasons of metrics that it does not count."""
+
+    def __init__(
+        self,
+        name: str,
+        lane: Lane,
+        files: Sequence[tuple[KernelFile, CgroupFile]],
+        missing: Mapping[str, str],
+        *,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.name, self.lane = name, lane
+        self._files, self._missing, self._is_over = files, missing, is_over
         self._gave: dict[KernelFile, tuple[str, ...]] = {}
 
     def collect(self, _now: Instant) -> Reading:
         """Read every file; a series of one that cannot be read is None with a reason."""
         values: Values = {}
         reasons: Reasons = {}
-        for source, file in () if self._is_over() else self._sources:
+        for source, file in () if self._is_over() else self._files:
             try:
-                found = _parsed(source, file, source.read())
+                found = file.parse(source.read())
             except CollectorUnavailableError as error:
                 miss(values, reasons, self._gave.get(source, ()), error.reason)
             else:
@@ -249,17 +248,9 @@ class CgroupCollector:
 
     def probe(self) -> dict[str, str | None]:
         """Report the counters of this cgroup."""
-        measured = dict.fromkeys(metric for _, file in self._sources for metric in file.metrics)
-        return {**measured, **self._missing}
+        return {**dict.fromkeys(metric for _, file in self._files for metric in file.metrics), **self._missing}
 
     def close(self) -> None:
         """Close the files."""
-        for source, _ in self._sources:
+        for source, _ in self._files:
             source.close()
-
-
-def _parsed(source: KernelFile, file: CgroupFile, text: bytes) -> Values:
-    try:
-        return file.parse(text)
-    except (ValueError, IndexError) as error:
-        raise CollectorUnavailableError(Why.FAILED, f"{source.path}: {error}"[:200]) from None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
@@ -68,7 +68,7 @@ class CgroupCpu:
     counts no CPU time.
     """
 
-    def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
+    def __init__(self, cgroup: JobCgroup, *, excluded: Excluded, proc: Path) -> None:
         self._excluded_cpu: ExcludedCpu | None = None
         self._elsewhere = self._highest = (0, 0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
@@ -83,7 +83,7 @@ class CgroupCpu:
                 used = self._read()
             except CollectorUnavailableError:
                 continue
-            if excluded is not None and excluded.may_hold:
+            if excluded.may_hold:
                 self._excluded_cpu = ExcludedCpu(paths[0].parent, excluded, proc=proc)
                 # Processes that entered the cgroup later used a part of it elsewhere.
                 self._elsewhere = _above(self._excluded_cpu.read(), used)
@@ -131,9 +131,8 @@ def _above(used: tuple[int, int], others: tuple[int, int], *, least: tuple[int, 
 class CgroupMembers:
     """The processes of a cgroup and of those below it; see Members."""
 
-    def __init__(self, folder: Path, *, proc: Path, excluded: Excluded | None = None) -> None:
-        self._folder, self._proc = folder, os.fsencode(proc)
-        self._excluded = excluded if excluded is not None else Excluded()
+    def __init__(self, folder: Path, *, proc: Path, excluded: Excluded) -> None:
+        self._folder, self._proc, self._excluded = folder, os.fsencode(proc), excluded
 
     def joined(self, members: Mapping[int, Process], _mono: float) -> Sequence[Birth]:
         """Read the lists of processes."""

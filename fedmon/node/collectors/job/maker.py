@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots
-from fedmon.node.collectors.files import Descriptors
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
-from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, CgroupCollector, CgroupSources
+from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, cgroup_collectors
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.collectors import (
     JobReading,
@@ -44,8 +45,10 @@ class JobMaker:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._births = Births(proc=roots.proc)
-        # In a tree of files an open file would outlive its folder.
-        self._descriptors = Descriptors(0 if roots.simulated else None)
+        # Files that the processes of all jobs may keep open together, as reading by path costs twice as much. select()
+        # takes numbers below 1024, and in a tree of files an open file would outlive its folder.
+        most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1024) // 2
+        self._descriptors = threading.Semaphore(0 if roots.simulated else most)
 
     def rest(self) -> None:
         """Stop the search for new processes, until the next job is made."""
@@ -98,25 +101,20 @@ class JobMaker:
             raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
 
     def _of_cgroup(self, cgroup: JobCgroup, excluded: Excluded, mono: float) -> Watching:
-        sources = CgroupSources(cgroup, sys=self._roots.sys)
-        methods = {
-            "cpu": TREE,
-            "members": cgroup.members_method,
-            "orphans": cgroup.members_method,
-            "peak": sources.methods.get(PEAK, TREE),
-            "swap": sources.methods.get(SWAP, TREE),
-        }
         cpu: CgroupCpu | None = None
         with contextlib.suppress(CollectorUnavailableError):  # its controllers may count other things only
             cpu = CgroupCpu(cgroup, excluded=excluded, proc=self._roots.proc)
-            methods["cpu"] = cpu.method
         tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
         watched = JobReading(tree, cpu=cpu)
-        collectors = [
-            *self._collectors(watched, methods, has_cgroup=True),
-            *(CgroupCollector(lambda: watched.is_over, sources, lane=lane) for lane in (Lane.FAST, Lane.MEDIUM)),
-        ]
-        return Watching(watched, collectors, methods, cgroup)
+        counting, versions = cgroup_collectors(cgroup, sys=self._roots.sys, is_over=lambda: watched.is_over)
+        methods = {
+            "cpu": cpu.method if cpu else TREE,
+            "members": cgroup.members_method,
+            "orphans": cgroup.members_method,
+            "peak": versions.get(PEAK, TREE),
+            "swap": versions.get(SWAP, TREE),
+        }
+        return Watching(watched, [*self._collectors(watched, methods, has_cgroup=True), *counting], methods, cgroup)
 
     def _collectors(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
         return [

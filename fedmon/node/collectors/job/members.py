@@ -8,13 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
 from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
 
+_ProcessT = TypeVar("_ProcessT", Birth, Process)
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
@@ -264,11 +265,10 @@ class Descendants:
         *,
         proc: Path,
         marker: bytes,
-        excluded: Excluded | None = None,
+        excluded: Excluded,
     ) -> None:
         self._roots, self._births, self._marker = {(each.pid, each.start) for each in roots}, births, marker
-        self._proc = os.fsencode(proc)
-        self._excluded = excluded if excluded is not None else Excluded()
+        self._proc, self._excluded = os.fsencode(proc), excluded
         self._position: int | None = None
         self._has_settled = self._is_marked = False
         self._outside: set[int] = set()
@@ -337,9 +337,9 @@ class Descendants:
         )
 
 
-def parents_first(births: Iterable[Birth]) -> list[Birth]:
+def parents_first(processes: Collection[_ProcessT]) -> list[_ProcessT]:
     """Order processes by their distance from those whose parents are not among them."""
-    parents = {birth.pid: birth.parent for birth in births}
+    parents = {each.pid: each.parent for each in processes}
 
     def depth(pid: int) -> int:
         steps = 0
@@ -347,4 +347,4 @@ def parents_first(births: Iterable[Birth]) -> list[Birth]:
             pid, steps = parent, steps + 1
         return steps
 
-    return sorted(births, key=lambda birth: depth(birth.pid))
+    return sorted(processes, key=lambda each: depth(each.pid))

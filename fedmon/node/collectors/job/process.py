@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from fedmon.node.collectors.files import READ_FLAGS, Descriptors, read_file
+from fedmon.node.collectors.files import READ_FLAGS, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Positions in ``Process.counts``: ticks, page faults, then the six of ``io``."""
@@ -111,10 +112,10 @@ class Process:
         *("session", "start", "unread_io"),
     )
 
-    def __init__(self, proc: bytes, pid: int, start: int, descriptors: Descriptors, *, tick: int) -> None:
-        self.pid, self.start, self.joined = pid, start, tick
-        self.folder = b"%s/%d" % (proc, pid)
-        self.parent = self.group = self.session = 0
+    def __init__(self, proc: bytes, birth: Birth, descriptors: threading.Semaphore, *, tick: int) -> None:
+        self.pid, self.parent, self.group, self.session, self.start = birth[:5]
+        self.joined = tick
+        self.folder = b"%s/%d" % (proc, birth.pid)
         self.is_zombie = False
         self.counts: tuple[int, ...] = NO_COUNTS
         self.reaped: tuple[int, ...] = (0,) * REAPED
@@ -187,7 +188,7 @@ class Process:
         for index, descriptor in enumerate(self._fds):
             if descriptor >= 0:
                 os.close(descriptor)
-                self._descriptors.give_back()
+                self._descriptors.release()
                 self._fds[index] = -1
 
     def _parse(self, text: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -242,12 +243,12 @@ class Process:
         descriptor = self._fds[file]
         if descriptor < 0:
             path = self.folder + _FILES[file]
-            if not self._descriptors.take():
+            if not self._descriptors.acquire(blocking=False):
                 return read_file(path, _FILE_BYTES)
             try:
                 descriptor = self._fds[file] = os.open(path, READ_FLAGS)
             except OSError:
-                self._descriptors.give_back()
+                self._descriptors.release()
                 raise
         return os.pread(descriptor, _FILE_BYTES, 0)
 

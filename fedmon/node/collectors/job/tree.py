@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.members import Members, parents_first
-from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, PAGE_BYTES, REAPED, Birth, Process, ProcessGoneError
+from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, PAGE_BYTES, REAPED, Process, ProcessGoneError
 
 
 class _Owed(NamedTuple):
@@ -110,7 +109,7 @@ class ProcessTree:
     the job and waits for it. ``refresh`` is safe from any thread.
     """
 
-    def __init__(self, members: Members, *, proc: Path, descriptors: Descriptors) -> None:
+    def __init__(self, members: Members, *, proc: Path, descriptors: threading.Semaphore) -> None:
         self._members, self._proc, self._descriptors = members, os.fsencode(proc), descriptors
         self._lock = threading.Lock()
         self._processes: dict[int, Process] = {}
@@ -181,19 +180,10 @@ class ProcessTree:
             before = self._processes.pop(birth.pid, None)
             if before is not None:  # its number went to a child of the job within one tick
                 gone[birth.pid] = before
-            self._processes[birth.pid] = Process(self._proc, birth.pid, birth.start, self._descriptors, tick=self._tick)
+            self._processes[birth.pid] = Process(self._proc, birth, self._descriptors, tick=self._tick)
         if joined and any(birth.parent not in self._processes for birth in joined):
-            self._order(joined)
+            self._processes = {process.pid: process for process in parents_first(self._processes.values())}
         return bool(joined)
-
-    def _order(self, joined: Sequence[Birth]) -> None:
-        """Put parents before their children."""
-        parents = {birth.pid: birth.parent for birth in joined}
-        births = [
-            Birth(pid, parents.get(pid, process.parent), 0, 0, process.start)
-            for pid, process in self._processes.items()
-        ]
-        self._processes = {birth.pid: self._processes[birth.pid] for birth in parents_first(births)}
 
     def _add_up(self) -> None:
         processes = self._processes.values()
