@@ -44,17 +44,10 @@ _VENDOR_KEYS = ("vendor_id", "CPU implementer")
 _MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
 _HYPERVISORS = {
     "amazon ec2": "amazon",
-    "bochs": "bochs",
-    "google": "google",
     "innotek": "virtualbox",
-    "kvm": "kvm",
     "microsoft": "hyper-v",
     "openstack": "kvm",
-    "parallels": "parallels",
-    "qemu": "qemu",
-    "virtualbox": "virtualbox",
-    "vmware": "vmware",
-    "xen": "xen",
+    **{word: word for word in ("bochs", "google", "kvm", "parallels", "qemu", "virtualbox", "vmware", "xen")},
 }
 
 
@@ -67,12 +60,14 @@ def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     """
     reasons: dict[str, str] = {}
     notes: dict[str, str] = {}
-    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons, notes)
+    blocks = _read(lambda: _cpuinfo(roots.proc / "cpuinfo"), "virtualisation", reasons)
+    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, blocks or [], reasons, notes)
     _memory(roots, found, reasons)
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
     found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
     _system(roots, found, reasons)
+    found["virtualisation"] = None if blocks is None else _virtualisation(roots, blocks, reasons)
     return {**found, "reasons": reasons, "notes": notes}
 
 
@@ -205,16 +200,10 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
             found["os"] = platform.freedesktop_os_release().get("PRETTY_NAME")
         except OSError:
             found["os"] = platform.platform(terse=True)
-    found["virtualisation"] = _virtualisation(roots, reasons)
 
 
-def _virtualisation(roots: Roots, reasons: dict[str, str]) -> str | None:
+def _virtualisation(roots: Roots, blocks: list[dict[str, str]], reasons: dict[str, str]) -> str | None:
     """Return the hypervisor of this virtual machine, ``none`` on bare metal, None if that is unknown."""
-    try:
-        blocks = _cpuinfo(roots.proc / "cpuinfo")
-    except CollectorUnavailableError as error:
-        reasons["virtualisation"] = error.reason
-        return None
     flags = blocks[0].get("flags") if blocks else None
     if flags is not None and "hypervisor" not in flags.split():
         return "none"
@@ -237,14 +226,13 @@ def _read(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _
         return None
 
 
-def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
-    """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
+def _processors(
+    roots: Roots, blocks: list[dict[str, str]], reasons: dict[str, str], notes: dict[str, str]
+) -> dict[str, Any]:
+    """Describe the CPUs by the blocks of ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
     cpus = roots.sys / "devices" / "system" / "cpu"
-    try:
-        blocks = _cpuinfo(roots.proc / "cpuinfo")
-        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not name it"
-    except CollectorUnavailableError as error:
-        blocks, unknown = [], error.reason
+    untold = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not name it"
+    unknown = reasons.get("virtualisation", untold)  # the reason if it cannot be read
     first = blocks[0] if blocks else {}
     found: dict[str, Any] = {
         "vendor": _first(first, _VENDOR_KEYS),
@@ -258,7 +246,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
     if not places:
         told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
         places = {(block["physical id"], block["core id"]) for block in told}
-    untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
+    absent = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
     for field, value, where in (
         ("threads", len(names) or len(blocks), ""),
         ("cores", len(places), "/topology"),
@@ -267,7 +255,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
     ):
         found[field] = value or None
         if not value:
-            reasons[field] = untold + where
+            reasons[field] = absent + where
     return found
 
 
