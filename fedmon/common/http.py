@@ -163,23 +163,17 @@ def _refusal(target: Target, address: _Ip) -> str | None:
             return _refusal(target, address.ipv4_mapped)
         if any(address in network for network in _CARRIERS):
             return "an IPv4 address in disguise"
+    is_number = target.host == str(address)
     if address.is_loopback:
-        named = target.host == "localhost" or _is_number(target.host, address)
+        named = is_number or target.host == "localhost"
         return None if named else "this machine itself, under a name that does not say so"
     if any(address.version == network.version and address in network for network in _PRIVATE):
-        if target.scheme == "https" or _is_number(target.host, address):
+        if target.scheme == "https" or is_number:
             return None
         return "a private address behind a name; use https, or allow the address itself"
     if not address.is_global or address.is_multicast:
         return "not an address of a file server (link-local, multicast or reserved)"
     return None if target.scheme == "https" else "a public address without TLS; use https"
-
-
-def _is_number(host: str, address: _Ip) -> bool:
-    try:
-        return ipaddress.ip_address(host) == address
-    except ValueError:
-        return False
 
 
 def status_of(url: str, *, deadline_s: float) -> int:

@@ -22,7 +22,6 @@ _PATH = re.compile(
     r"|(?<![\w./])(?:~|file:/)?/[^\s:;,'\"()]+(?: (?:[^\s:;,'\"()]+ ){0,2}[^\s:;,'\"()]*(?:/|\.\w)[^\s:;,'\"()]*)*"
 )
 """A URL, which may leave, or a path: in quotes, or with words behind it up to one with a slash or an ending."""
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def escape_control(text: str, *, keep: str = "") -> str:
@@ -30,9 +29,12 @@ def escape_control(text: str, *, keep: str = "") -> str:
 
     The result is one line. Characters in ``keep``, such as a newline in a listing, stay as they are.
     """
-    return _UNUSUAL.sub(
-        lambda found: _visible(found[0]) if found[0] not in keep and is_hidden(found[0]) else found[0], text
-    )
+
+    def shown(found: re.Match[str]) -> str:
+        is_visible = found[0] in keep or not is_hidden(found[0])
+        return found[0] if is_visible else found[0].encode("unicode_escape").decode()
+
+    return _UNUSUAL.sub(shown, text)
 
 
 def escape_json(text: str) -> str:
@@ -155,10 +157,3 @@ def _level_name(number: int) -> str:
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return character if character == "\n" else "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def _visible(character: str) -> str:
-    if character in _NAMED:
-        return _NAMED[character]
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
