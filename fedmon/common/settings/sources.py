@@ -14,7 +14,7 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.ids import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
-from fedmon.common.settings.values import NodeSettings, RepositorySettings, ResearcherSettings, StoreSettings
+from fedmon.common.settings.values import NodeSettings, ResearcherSettings
 
 NODE_FILE = "node.toml"
 RESEARCHER_FILE = "researcher.toml"
@@ -33,10 +33,8 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     if "id" not in found["node"]:
         raise SettingsError(f"{path}: [node] id is missing: give the node a name, or make one with `fedmon node init`")
     with _named(path):
-        plain = {name: kind for name, kind in sections_of("node").items() if name != "broker"}
-        given: dict[str, Any] = {name: kind(**found[name]) for name, kind in plain.items()}
         plugins = {name: own for name, own in found["plugins"].items() if own}
-        return NodeSettings(broker=_broker(found["broker"]), plugins=plugins, **given, **found["node"])
+        return NodeSettings(plugins=plugins, **_parts("node", found), **found["node"])
 
 
 def load_researcher(path: Path | None, environ: Mapping[str, str]) -> ResearcherSettings:
@@ -52,13 +50,9 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     own = found["researcher"]
     folder = own.pop("folder", None) or _default_folder()
     with _named(path or _default_file()):
-        broker = _broker(found["broker"])
-        repository = RepositorySettings(**found["repository"])
-        store = StoreSettings(**found["store"])
+        parts = _parts("researcher", found)
         researcher_id = own.pop("id", None) or kept_researcher_id(folder)
-        return ResearcherSettings(
-            id=researcher_id, folder=folder, broker=broker, repository=repository, store=store, **own
-        )
+        return ResearcherSettings(id=researcher_id, folder=folder, **parts, **own)
 
 
 def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
@@ -168,6 +162,12 @@ def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
         return msgspec.convert(value, key.type, strict=not from_text)
     except (msgspec.ValidationError, RuntimeError) as error:
         raise SettingsError(f"{where} = {value!r}: allowed is {key.allowed()} ({error})") from None
+
+
+def _parts(party: Party, found: Sections) -> dict[str, Any]:
+    """Return the settings of each section that has a class for them."""
+    plain = {name: kind for name, kind in sections_of(party).items() if name != "broker"}
+    return {"broker": _broker(found["broker"])} | {name: kind(**found[name]) for name, kind in plain.items()}
 
 
 def _broker(values: dict[str, Any]) -> BrokerSettings:

@@ -37,13 +37,6 @@ PluginSettings = Annotated[
 
 _MIB, _GIB = 2**20, 2**30
 
-_WIRE = "Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4."
-_STRICT = (
-    "Refuse messages without a sender in their topic; a node also refuses a directed command that does not name it. "
-    "Default: on if the settings name a broker user "
-    "or certificate, except with the wire fedbiomed4, whose topics name no sender."
-)
-
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often the node measures."""
@@ -369,19 +362,52 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         return read_secret(self.token_file, what="token file") if self.token_file else None
 
 
-class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+class PartySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a party is, and how it speaks to the others."""
+
+    id: str
+    broker: BrokerSettings
+    wire: Annotated[Wire, Meta(description="Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4.")] = (
+        "fedmon"
+    )
+    strict_identity: Annotated[
+        bool | None,
+        Meta(
+            description="Refuse messages without a sender in their topic; a node also refuses a directed command that "
+            "does not name it. Default: on if the settings name a broker user or certificate, except with the wire "
+            "fedbiomed4, whose topics name no sender."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        try:
+            checked_id(self.id, what=f"{'node' if isinstance(self, NodeSettings) else 'researcher'}.id")
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if self.wire == "fedbiomed4" and self.strict_identity:
+            raise SettingsError(
+                'strict_identity = true does not go with wire = "fedbiomed4", whose topics name no sender; take one '
+                "away"
+            )
+
+    @property
+    def identity_is_strict(self) -> bool:
+        """Whether messages without a sender in their topic are refused."""
+        if self.wire == "fedbiomed4":
+            return False
+        return self.broker.has_identity if self.strict_identity is None else self.strict_identity
+
+
+class NodeSettings(PartySettings, frozen=True, kw_only=True):
     """Everything a node is told at its start."""
 
     id: Annotated[str, Meta(description="Name of this node: 1 to 64 letters, digits, '_' or '-'.")]
-    broker: BrokerSettings
-    wire: Annotated[Wire, Meta(description=_WIRE)] = "fedmon"
     monitoring_topic: Annotated[
         Literal["node", "flat"],
         Meta(
             description="Publish metrics on general/monitoring/NODE_ID (node) or on general/monitoring itself (flat)."
         ),
     ] = "node"
-    strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     default_plans_dir: Annotated[
         Path | None,
         Meta(description="Folder of training plans (*.py) of the owner; each is pending until the owner approves it."),
@@ -401,27 +427,18 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     repository: RepositorySettings = RepositorySettings()
 
     def __post_init__(self) -> None:
-        _check_id(self.id, "node.id")
-        _check_wire(self.wire, strict_identity=self.strict_identity)
+        super().__post_init__()
         if self.wire == "fedbiomed4" and self.monitoring_topic == "flat":
             raise SettingsError(
                 'node: monitoring_topic = "flat" does not go with wire = "fedbiomed4": programs of Fed-BioMed read '
                 'general/monitoring and stop at our samples; use "node"'
             )
 
-    @property
-    def identity_is_strict(self) -> bool:
-        """Whether messages without a sender in their topic are refused."""
-        return _is_strict(self.wire, self.broker, strict_identity=self.strict_identity)
 
-
-class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ResearcherSettings(PartySettings, frozen=True, kw_only=True):
     """Everything a researcher's program is told at its start."""
 
     id: Annotated[str, Meta(description="Name of this researcher; made once and kept in the folder when absent here.")]
-    broker: BrokerSettings
-    wire: Annotated[Wire, Meta(description=_WIRE)] = "fedmon"
-    strict_identity: Annotated[bool | None, Meta(description=_STRICT)] = None
     timeout_s: Annotated[
         float, Meta(description="How long a request waits for its answers at most, in seconds.", gt=0, le=3600)
     ] = 5.0
@@ -434,32 +451,3 @@ class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10_000
     repository: RepositorySettings = RepositorySettings()
     store: StoreSettings = StoreSettings()
-
-    def __post_init__(self) -> None:
-        _check_id(self.id, "researcher.id")
-        _check_wire(self.wire, strict_identity=self.strict_identity)
-
-    @property
-    def identity_is_strict(self) -> bool:
-        """Whether messages without a sender in their topic are refused."""
-        return _is_strict(self.wire, self.broker, strict_identity=self.strict_identity)
-
-
-def _check_id(text: str, what: str) -> None:
-    try:
-        checked_id(text, what=what)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-
-
-def _check_wire(wire: Wire, *, strict_identity: bool | None) -> None:
-    if wire == "fedbiomed4" and strict_identity:
-        raise SettingsError(
-            'strict_identity = true does not go with wire = "fedbiomed4", whose topics name no sender; take one away'
-        )
-
-
-def _is_strict(wire: Wire, broker: BrokerSettings, *, strict_identity: bool | None) -> bool:
-    if wire == "fedbiomed4":
-        return False
-    return broker.has_identity if strict_identity is None else strict_identity
