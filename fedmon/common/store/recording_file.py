@@ -398,18 +398,11 @@ def _note(stream: Stream, part: Batch, now: float) -> None:
 
 
 def _is_sound(batch: Batch) -> bool:
-    """Tell whether a batch can be stored; a bad one from outside must not keep others from it."""
-    length = len(batch.t)
-    sound = (
-        length > 0
-        and 0 <= batch.seq <= LARGEST - length
-        and 0 <= batch.boot <= LARGEST
-        and len(batch.mono) == length
-        and all(len(column) == length for column in batch.columns.values())
-    )
-    if not sound and length:
-        logger.warning("samples of stream %s of node %s do not fit together: left out", batch.stream, batch.node_id)
-    return sound
+    """Tell whether a batch has samples with numbers that can be stored; a bad one keeps no other from it."""
+    fits = batch.seq <= LARGEST - len(batch.t)
+    if not fits:
+        logger.warning("numbers of stream %s of node %s are too high: left out", batch.stream, batch.node_id)
+    return fits and len(batch.t) > 0
 
 
 class AgeClock:
@@ -456,39 +449,27 @@ class Bounds:
     def set(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
         """Keep within other bounds from now on."""
         self._max_age_s = max_age_s
-        self.max_pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
-        self.wal_pages = WAL_PAGES if self.max_pages is None else max(4, min(WAL_PAGES, self.max_pages // 8))
+        pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
+        self.wal_pages = WAL_PAGES if pages is None else max(4, min(WAL_PAGES, pages // 8))
         # The log may grow by one transaction beyond the size at which it is written back.
         reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // self._file.page_bytes())
-        self._most_pages = None if self.max_pages is None else max(self.max_pages - reserve, self.max_pages // 2)
+        self._most_pages = None if pages is None else max(pages - reserve, pages // 2)
 
     def enforce(self, now: float) -> int:
         """Drop samples beyond a bound, oldest first; inside a transaction. Returns how many. Raises StorageError."""
         dropped = 0
-        if self._max_age_s is not None:
-            dropped += self._drop_while(DROPPED_BY_AGE, lambda oldest: self._too_old(oldest, now))
-        if self._too_large():
-            dropped += self._drop_while(DROPPED_BY_SIZE, lambda _: self._too_large())
-        return dropped
-
-    def _too_old(self, oldest: Stream, now: float) -> bool:
-        return self._max_age_s is not None and oldest.taken < now - self._max_age_s
-
-    def _too_large(self) -> bool:
-        return self._most_pages is not None and self._file.used_pages() > self._most_pages
-
-    def _oldest(self) -> Stream | None:
-        stored = (stream for stream in self._streams.values() if stream.stored)
-        return min(stored, key=lambda stream: stream.taken, default=None)
-
-    def _drop_while(self, counter: str, too_much: Callable[[Stream], bool]) -> int:
-        dropped = 0
         for _ in range(_MOST_ROWS):
-            oldest = self._oldest()
-            if oldest is None or not too_much(oldest):
+            is_large = self._most_pages is not None and self._file.used_pages() > self._most_pages
+            if not is_large and self._max_age_s is None:
                 break
-            dropped += self._drop_oldest_row(oldest)
-        count(self._file, counter, dropped)
+            stored = (stream for stream in self._streams.values() if stream.stored)
+            oldest = min(stored, key=lambda stream: stream.taken, default=None)
+            is_old = oldest is not None and self._max_age_s is not None and oldest.taken < now - self._max_age_s
+            if oldest is None or not (is_old or is_large):
+                break
+            samples = self._drop_oldest_row(oldest)
+            count(self._file, DROPPED_BY_AGE if is_old else DROPPED_BY_SIZE, samples)
+            dropped += samples
         return dropped
 
     def _drop_oldest_row(self, stream: Stream) -> int:

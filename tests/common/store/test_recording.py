@@ -196,11 +196,10 @@ def test_two_writers_store_no_sample_twice(path: Path) -> None:
 
 
 def test_what_cannot_be_stored_keeps_nothing_else_from_it(path: Path) -> None:
-    uneven = msgspec.structs.replace(batch(0), mono=[1.0])
     beyond = batch(2**63 - 5, 10)
 
     with Recording(path) as recording:
-        assert recording.append([uneven, beyond, batch(0, 0), batch(20)]) == 10
+        assert recording.append([beyond, batch(0, 0), batch(20)]) == 10
         assert flat(recording.read()) == flat([batch(20)])
 
 
