@@ -10,18 +10,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, cast
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
 from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, find_birth
-from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan
-from fedmon.node.perf.output import Snapshot, Totals, parse_line
+from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, STARTS, PerfScope, Plan
+from fedmon.node.perf.output import Totals, parse_line
 from fedmon.node.perf.source import (
     PLAIN,
     PerfSource,
@@ -37,89 +37,17 @@ logger = logging.getLogger(__name__)
 
 _QUIET_S = 0.1
 _READ_BYTES = 65_536
-_SAID_BYTES = 4_096
+_SAID_LINES = 200
 _VANISHED_S = 0.2
 _PROCESSES_GONE = "Problems finding threads"
 _LAST_INTERVAL_S = 1.5
 _AGAIN_AFTER_S = 2.0
 _PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
 _NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
-_INCOMPLETE = f"{Why.FAILED.value}: the events of this group were not all counted in one interval"
-_ZERO_DIVISOR = f"{Why.FAILED.value}: nothing happened that the result could be divided by"
-
-
-class PerfProcess:
-    """A running perf that prints counts on its standard output; every method belongs to one thread.
-
-    When this process dies, even by kill -9, the next line that perf prints ends it by SIGPIPE, within one interval. (A
-    parent-death signal would need code between fork and exec, which is not safe beside threads, and the kernel drops it
-    for a perf with file capabilities.) Perf may take ``patience_s`` to end. Raises OSError if it cannot be started.
-    """
-
-    def __init__(self, command: list[str], *, patience_s: float = 5.0) -> None:
-        self._patience_s = patience_s
-        self._rest = b""
-        # Perf's messages are kept in memory; an unread pipe could block it.
-        self._said = os.fdopen(os.memfd_create("fedmon-perf"), "w+b")
-        try:
-            with unblocked_signals():
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._said, env=PLAIN, bufsize=0
-                )
-        except BaseException:
-            self._said.close()
-            raise
-        self.pid, self._output = self._process.pid, cast("IO[bytes]", self._process.stdout)
-        self._lines = self._output.fileno()
-
-    def run(self, take: Callable[[str | None], object], wake: int, *, silence_s: float) -> str | None:
-        """Hand each line to ``take``, and None after a burst of lines, until perf has closed its output.
-
-        Perf is ended by SIGINT when the descriptor ``wake`` is readable, or after ``silence_s`` without a line; it may
-        take ``patience_s`` for its last lines. Return ``"woken"``, ``"silent"``, or None if perf ended by itself.
-        """
-        in_burst, deadline, why = False, Deadline(silence_s), None
-        while True:
-            wait_s = _QUIET_S if in_burst and why is None else deadline.left_s()
-            ready, _, _ = select.select([self._lines, *([wake] if why is None else [])], [], [], wait_s)
-            if self._lines in ready:
-                if not (chunk := os.read(self._lines, _READ_BYTES)):
-                    break
-                for line in self._split(chunk):
-                    take(line)
-                in_burst, deadline = True, Deadline(silence_s) if why is None else deadline
-            elif in_burst and not ready and why is None:
-                take(None)
-                in_burst = False
-            elif why is None:
-                why, deadline = "woken" if ready else "silent", Deadline(self._patience_s)
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGINT)
-            else:
-                break
-        take(None)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0 if why is None else deadline.left_s())
-        return why
-
-    def close(self) -> tuple[int, str]:
-        """Kill perf if it still runs, and return its status and its messages; the object is of no use afterwards."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        with self._output, self._said:
-            size = self._said.seek(0, os.SEEK_END)
-            self._said.seek(max(0, size - _SAID_BYTES))
-            said = self._said.read().decode(errors="replace")
-        return self._process.returncode, said
-
-    def _split(self, chunk: bytes) -> Iterator[str]:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
 
 
 class PerfSession:
-    """Counts a plan for a target on a thread, until it is stopped.
+    """Counts a plan for a target on a thread, by a perf that prints its counts, until it is stopped.
 
     ``prepare`` is called once on the thread, ``source.begin_after_s`` after the start, and gives the plan; None if its
     argument said that it is time to stop. ``target`` is called there before each start of perf; None waits for the next
@@ -161,8 +89,9 @@ class PerfSession:
         """Set when the plan is ready."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, once, and not after `stop`."""
+        if self._thread.ident is None and not self._stopping:
+            self._thread.start()
 
     def attach_again(self) -> None:
         """Look at the target again: end perf and start it again."""
@@ -222,38 +151,83 @@ class PerfSession:
             self._pause(delay_s)
 
     def _count(self, target: PerfTarget, plan: Plan, totals: Totals) -> str | None:
-        """Run perf once; return why it ended, or None if that was intended."""
+        """Run perf once; return why it ended, or None if that was intended.
+
+        When this process dies, even by kill -9, the next line that perf prints ends it by SIGPIPE, within one interval.
+        (A parent-death signal would need code between fork and exec, which is not safe beside threads, and the kernel
+        drops it for a perf with file capabilities.)
+        """
         command = count(self._source.perf, plan.groups, target, interval_s=self._interval_s)
         try:
-            process = PerfProcess(command, patience_s=self._patience_s)
+            with unblocked_signals():
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=PLAIN
+                )
         except OSError as error:
             return start_problem(self._source.perf, error)
         self.pid = process.pid
         self.starts += 1
         totals.begin()
-        silence_s = 5 * self._interval_s + 10.0
-        try:
-            why = process.run(lambda line: self._take(line, totals), self._wake, silence_s=silence_s)
-        finally:
-            status, said = process.close()
+        silence_s, said = 5 * self._interval_s + 10.0, deque[str](maxlen=_SAID_LINES)
+        with process:
+            try:
+                is_silent = self._read(process, totals, said, silence_s)
+            finally:
+                process.kill()
         if self._woken():
             return None
-        if why == "silent":
+        if is_silent:
             return f"failed: perf printed nothing for {silence_s:g} s"
-        if target.pids and (status == 0 or _PROCESSES_GONE in said):
+        text = "\n".join(said)
+        if target.pids and (process.returncode == 0 or _PROCESSES_GONE in text):
             # All of them ended, or one did before perf found it: list the living ones again.
             self._pause(_VANISHED_S if self.attached_at is None else 0.0)
             return None
-        return exit_reason(said, status, self._source.paranoia)
+        return exit_reason(text, process.returncode, self._source.paranoia)
 
-    def _take(self, line: str | None, totals: Totals) -> None:
-        if line is None:
-            totals.end_interval()
-        elif (found := parse_line(line)) is not None:
-            if self.attached_at is None and found.time_s is not None:
-                self.attached_at = time.clock_gettime(time.CLOCK_BOOTTIME) - found.time_s
-                self.problem = None
-            totals.add(found)
+    def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str], silence_s: float) -> bool:
+        """Take the counts that perf prints until its end, and keep its messages; tell whether it fell silent.
+
+        Perf is ended by SIGINT when this session is woken, or after ``silence_s`` without a line. It may take
+        ``patience_s`` for its last lines.
+        """
+        output = cast("IO[bytes]", process.stdout).fileno()
+        heard, deadline = [output, self._wake], Deadline(silence_s)
+        in_burst, is_silent, rest = False, False, b""
+        while True:
+            wait_s = min(_QUIET_S, deadline.left_s()) if in_burst else deadline.left_s()
+            ready, _, _ = select.select(heard, [], [], wait_s)
+            if output in ready:
+                if not (chunk := os.read(output, _READ_BYTES)):
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._take(line.decode(errors="replace"), totals, said)
+                in_burst, deadline = True, Deadline(silence_s) if self._wake in heard else deadline
+            elif in_burst and not ready:
+                totals.end_interval()
+                in_burst = False
+            elif self._wake in heard:
+                heard, is_silent, deadline = [output], not ready, Deadline(self._patience_s)
+                process.send_signal(signal.SIGINT)
+            else:
+                break
+        totals.end_interval()
+        said.append(rest.decode(errors="replace"))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(deadline.left_s())
+        return is_silent
+
+    def _take(self, line: str, totals: Totals, said: deque[str]) -> None:
+        found = parse_line(line)
+        if found is None or found.time_s is None:
+            if not line.startswith("#"):
+                said.append(line)
+            return
+        if self.attached_at is None:
+            self.attached_at = time.clock_gettime(time.CLOCK_BOOTTIME) - found.time_s
+            self.problem = None
+        totals.add(found)
 
     def _pause(self, seconds: float | None) -> None:
         """Wait until ``stop`` or ``attach_again``, at most so long."""
@@ -339,7 +313,7 @@ class PerfCollector:
 
     def __init__(self, source: PerfSource, *, thread: str = "fedmon-perf") -> None:
         self._source = source
-        self._started = self._is_ending = False
+        self._is_ending = False
         self._reported: tuple[Plan | None, str | None] = (None, None)
         self._given: tuple[str, ...] = (COUNTED_SECONDS,)
         self._session = PerfSession(source, prepare=self._prepare, target=self._target, name=thread)
@@ -350,8 +324,8 @@ class PerfCollector:
         Never waits, but up to 1.5 s for the last interval of a job.
         """
         self._look(now)
-        self._start()
         session = self._session
+        session.start()
         if self._is_ending:
             session.end(_LAST_INTERVAL_S)
         plan, totals = session.plan, session.totals
@@ -359,18 +333,17 @@ class PerfCollector:
             return Reading({})
         if not plan.groups:
             return self._missing(plan.missing.get(EVENTS, Why.UNSUPPORTED.value))
-        snapshot = totals.take()
-        if not snapshot.fresh:
+        reading = totals.take()
+        if reading is None:
             problem = session.problem or (_NO_PROCESS if session.idle else None)
             return self._missing(problem) if problem is not None else Reading({})
-        values, reasons = _reading(plan, snapshot)
-        values[STARTS] = session.starts
+        values = {**reading.values, STARTS: session.starts}
         self._given = tuple(values)
-        return Reading(values, reasons)
+        return Reading(values, reading.reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Report the counted groups; "first sample" until they were tried out."""
-        self._start()
+        self._session.start()
         self._reported = plan, problem = self._session.plan, self._session.problem
         if plan is None:
             return dict.fromkeys((EVENTS, COUNTED_SECONDS), _PROBING)
@@ -384,7 +357,7 @@ class PerfCollector:
 
     def wait_probed(self, timeout_s: float) -> bool:
         """Wait until the groups were tried out, at most so long; for a report, never in the sampler's thread."""
-        self._start()
+        self._session.start()
         return self._session.planned.wait(timeout_s)
 
     def ending(self) -> None:
@@ -394,13 +367,7 @@ class PerfCollector:
 
     def close(self) -> None:
         """End perf and its thread."""
-        self._started = True
         self._session.stop()
-
-    def _start(self) -> None:
-        if not self._started:
-            self._started = True
-            self._session.start()
 
     def _missing(self, reason: str) -> Reading:
         return Reading(dict.fromkeys(self._given), dict.fromkeys(self._given, reason))
@@ -453,25 +420,3 @@ class PerfJobCollector(PerfCollector):
         if (pids and session.idle) or self._job.uncounted(session.attached_at):
             self._again_from = now.mono + max(_AGAIN_AFTER_S, 2 * self._source.settings.interval_s)
             session.attach_again()
-
-
-def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], dict[str, str]]:
-    values: dict[str, float | None] = {COUNTED_SECONDS: round(snapshot.seconds, 6)}
-    reasons: dict[str, str] = {}
-    for group in plan.groups:
-        window = snapshot.windows.get(group.name)
-        gap = ""
-        for name in (event.series(group.name) for event in group.events):
-            if (reason := snapshot.gaps.get(name)) is not None:
-                values[name], reasons[name] = None, reason
-                gap = gap or reason
-            elif name in snapshot.totals:
-                values[name] = snapshot.totals[name]
-        if window is not None and window.running_ratio is not None and group.has_ratio:
-            values[series(RUNNING, group=group.name)] = window.running_ratio
-        for derived in plan.derived[group.name]:
-            result = None if window is None else derived.formula.value({**window.counts, "seconds": window.seconds})
-            values[derived.series] = result
-            if result is None:
-                reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _ZERO_DIVISOR
-    return values, reasons

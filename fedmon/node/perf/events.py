@@ -37,6 +37,7 @@ OF_ARCHITECTURE: Mapping[str, tuple[str, ...]] = {
 }
 """Topics that need the table of an architecture, and the series of each."""
 
+_SHARED = f"{Why.UNSUPPORTED.value}: all cores share these counters; only the whole machine can be counted"
 _PER_UNIT: Mapping[str, float] = {"msec": 1e-3, "MiB": 2**20 / 64}
 """Perf's units in ours: seconds, and lines of 64 bytes for memory controllers."""
 _OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
@@ -164,12 +165,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """Return the derived series of these topics."""
         return tuple(one for one in self.derived if one.topic in topics)
 
-    def refusal(self, scope: PerfScope) -> str:
-        """Return the reason why it cannot be counted in this scope; empty if it can."""
-        if scope is PerfScope.JOB and any(event.counter is Counter.UNCORE for event in self.events):
-            return f"{Why.UNSUPPORTED.value}: all cores share these counters; only the whole machine can be counted"
-        return ""
-
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one micro-architecture; ``missing`` maps a series without a group to its topic and the reason."""
@@ -266,11 +261,12 @@ def candidates(
             for name, (topic, why) in architecture.missing.items()
             if topic in topics
         }
-    refused = {group.name: reason for group in found if (reason := group.refusal(scope))}
-    missing |= {one.series: refused[group.name] for group in found if group.name in refused
-                for one in group.asked(topics)}  # fmt: skip
     software = everywhere(f"software_{scope.value}")
-    return [software, *(group for group in found if group.name not in refused)], missing
+    if scope is PerfScope.HOST:
+        return [software, *found], missing
+    shared = [group for group in found if any(event.counter is Counter.UNCORE for event in group.events)]
+    missing |= {one.series: _SHARED for group in shared for one in group.asked(topics)}
+    return [software, *(group for group in found if group not in shared)], missing
 
 
 def make_plan(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
 
 import msgspec
 
-from fedmon.node.collectors.base import Why
-from fedmon.node.perf.events import KERNEL_EVENTS, SEPARATOR, Event, Plan
+from fedmon.common.metrics.series import series
+from fedmon.node.collectors.base import Reading, Why
+from fedmon.node.perf.events import COUNTED_SECONDS, KERNEL_EVENTS, RUNNING, SEPARATOR, Event, Plan
 
 NOT_SUPPORTED = "not supported"
 
@@ -22,6 +22,8 @@ _VALUE = re.compile(r"<(not counted|not supported)>|\d+(?:\.\d+)?", re.ASCII)
 _MODIFIERS = re.compile(r"(?<=[^:]):([ukhGHpPSDWeIb]+)$")
 _NOT_COUNTED = f"{Why.FAILED.value}: not counted: it did not run since the previous sample, or no counter was free"
 _NOT_SUPPORTED = f"{Why.UNSUPPORTED.value}: perf says that the event is not supported here"
+_INCOMPLETE = f"{Why.FAILED.value}: the events of this group were not all counted in one interval"
+_ZERO_DIVISOR = f"{Why.FAILED.value}: nothing happened that the result could be divided by"
 _KERNEL_ONLY = f"{Why.NO_PERMISSION.value}: happens in the kernel, which only a user with CAP_PERFMON may count"
 
 
@@ -67,28 +69,6 @@ def parse_line(line: str) -> Count | None:
     )
 
 
-class GroupWindow(msgspec.Struct, kw_only=True):
-    """The counts of one group in the intervals since the previous `Totals.take`, intervals with a gap left out."""
-
-    seconds: float = 0.0
-    counts: dict[str, float] = {}
-    running_ratio: float | None = None
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The state at one look: ``totals`` and ``gaps`` by series, ``windows`` by group.
-
-    ``fresh`` says whether an interval ended since the previous look. ``gaps`` are the reasons of events without a value
-    since then. ``seconds`` is the time counted since the first start, on perf's clock.
-    """
-
-    fresh: bool
-    seconds: float
-    totals: Mapping[str, float]
-    gaps: Mapping[str, str]
-    windows: Mapping[str, GroupWindow]
-
-
 class Totals:
     """The running totals of a plan, kept over restarts of perf.
 
@@ -109,7 +89,9 @@ class Totals:
         self._seconds = 0.0
         self._totals: dict[str, float] = {}
         self._gaps: dict[str, str] = {}
-        self._windows: dict[str, GroupWindow] = {}
+        # Of each group since the last `take`: sums over its intervals without a gap, and the least running ratio.
+        self._windows: dict[str, dict[str, float]] = {}
+        self._ratios: dict[str, float] = {}
         self._fresh = False
 
     def begin(self) -> None:
@@ -139,18 +121,32 @@ class Totals:
         self._ended_s = self._time_s
         self._interval.clear()
 
-    def take(self) -> Snapshot:
-        """Return the counts, and begin a new window."""
+    def take(self) -> Reading | None:
+        """Return the totals, and series derived from the intervals since the previous call; None if none has ended."""
         with self._lock:
-            snapshot = Snapshot(
-                fresh=self._fresh,
-                seconds=self._seconds,
-                totals=dict(self._totals),
-                gaps={name: reason for name, reason in self._gaps.items() if reason},
-                windows=self._windows,
-            )
-            self._fresh, self._windows, self._gaps = False, {}, {}
-            return snapshot
+            if not self._fresh:
+                return None
+            windows, ratios, gaps = self._windows, self._ratios, self._gaps
+            self._fresh, self._windows, self._ratios, self._gaps = False, {}, {}, {}
+            totals, seconds = dict(self._totals), self._seconds
+        values: dict[str, float | None] = {COUNTED_SECONDS: round(seconds, 6)}
+        reasons: dict[str, str] = {}
+        for group in self._plan.groups:
+            window, gap = windows.get(group.name), ""
+            for name in (event.series(group.name) for event in group.events):
+                if reason := gaps.get(name):
+                    values[name], reasons[name] = None, reason
+                    gap = gap or reason
+                elif name in totals:
+                    values[name] = totals[name]
+            if group.name in ratios and group.has_ratio:
+                values[series(RUNNING, group=group.name)] = ratios[group.name]
+            for derived in self._plan.derived[group.name]:
+                result = None if window is None else derived.formula.value(window)
+                values[derived.series] = result
+                if result is None:
+                    reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _ZERO_DIVISOR
+        return Reading(values, reasons)
 
     def _end_group(self, name: str, printed: list[str], seconds: float) -> None:
         counts: dict[str, float] = {}
@@ -169,12 +165,11 @@ class Totals:
                 ratios += [line.running_ratio for line in lines if line.running_ratio is not None]
         if len(counts) < len(printed) or seconds <= 0:
             return
-        window = self._windows.setdefault(name, GroupWindow())
-        window.seconds += seconds
-        for variable, value in counts.items():
-            window.counts[variable] = window.counts.get(variable, 0) + value
+        window = self._windows.setdefault(name, {})
+        for variable, value in {**counts, "seconds": seconds}.items():
+            window[variable] = window.get(variable, 0) + value
         if ratios:
-            window.running_ratio = min(*ratios, 1.0 if window.running_ratio is None else window.running_ratio)
+            self._ratios[name] = min(*ratios, self._ratios.get(name, 1.0))
 
 
 def _sum_of(event: Event, lines: list[Count]) -> tuple[float, str]:
