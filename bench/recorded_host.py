@@ -6,6 +6,7 @@ Real samples are taken as fast as asked, then repeated: counters go on where the
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from fedmon.common.metrics.sample import Batch, Sample
 from fedmon.node.collectors.host import host_collectors
@@ -22,12 +23,12 @@ class RecordedHost:
         taken: list[Sample] = []
         complete = threading.Event()
 
-        def on_sample(_stream: str, sample: Sample) -> None:
-            taken.append(sample)
+        def on_tick(tick: Mapping[str, Sample]) -> None:
+            taken.append(tick["host"])
             if len(taken) >= samples + 1:
                 complete.set()
 
-        sampler = Sampler({"host": host_collectors(counts=dict)}, interval_s=interval_s, on_sample=on_sample)
+        sampler = Sampler({"host": host_collectors(counts=dict)}, interval_s=interval_s, on_tick=on_tick)
         sampler.start()
         complete.wait(10 * samples * interval_s + 30)
         sampler.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pynvml
@@ -98,12 +98,12 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(opened: 
     got: list[dict[str, float | None]] = []
     done = threading.Event()
 
-    def keep(_stream: str, sample: object) -> None:
-        got.append(dict(getattr(sample, "values")))  # noqa: B009 - a sample of any stream
+    def keep(samples: Mapping[str, Sample]) -> None:
+        got.append(samples["host"].values)
         if len(got) >= 4:
             done.set()
 
-    with Sampler({"host": collectors}, interval_s=0.2, on_sample=keep, cost_budget_ratio=1.0) as sampler:
+    with Sampler({"host": collectors}, interval_s=0.2, on_tick=keep, cost_budget_ratio=1.0) as sampler:
         assert done.wait(60)
         report = sampler.capabilities()
         energy = session.gpu_energy()
@@ -129,7 +129,9 @@ def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_col
     within = Deadline(15.0)
 
     with Sampler(
-        {"host": [*collectors, *host_collectors()]}, interval_s=0.2, on_sample=lambda _, sample: got.append(sample)
+        {"host": [*collectors, *host_collectors()]},
+        interval_s=0.2,
+        on_tick=lambda samples: got.extend(samples.values()),
     ) as sampler:
         has_started = not within.passed()
         wait_until(lambda: any("host_memory_total_bytes" in sample.values for sample in got))

@@ -225,7 +225,7 @@ def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
         return {"host_cups": 1}
 
     offers = [Offered("cups", declaring("host_cups", read=read)), Offered("pots", declaring("host_pots"))]
-    sampler = Sampler({"host": loaded(["cups", "pots"], offers)}, interval_s=1.0, on_sample=lambda *_: None)
+    sampler = Sampler({"host": loaded(["cups", "pots"], offers)}, interval_s=1.0, on_tick=lambda _: None)
     sampler.sample()
     found = []
     for error in (
@@ -248,7 +248,7 @@ def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
 def test_a_plug_in_is_closed_with_its_stream() -> None:
     inner = Counting(dict)
     sampler = Sampler(
-        {"host": loaded(["cups"], [Offered("cups", lambda _: inner)])}, interval_s=60.0, on_sample=lambda *_: None
+        {"host": loaded(["cups"], [Offered("cups", lambda _: inner)])}, interval_s=60.0, on_tick=lambda _: None
     )
     with sampler:
         pass
@@ -268,7 +268,7 @@ def test_a_plug_in_is_told_before_its_last_reading() -> None:
             return super().collect(now)
 
     host = loaded(["cups"], [Offered("cups", lambda _: Ending(dict))])
-    sampler = Sampler({"host": host}, interval_s=60.0, on_sample=lambda *_: None)
+    sampler = Sampler({"host": host}, interval_s=60.0, on_tick=lambda _: None)
     sampler.start()
 
     sampler.stop(last_sample=True)

@@ -31,7 +31,6 @@ from fedmon.compat.nebula.settings import (
     section,
 )
 from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
-from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import THIS_MACHINE, Collector
 from fedmon.node.measure.publisher import HOST_STREAM, UserValues
 from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
@@ -90,12 +89,7 @@ class Ticks:
         self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], object]
     ) -> None:
         self._publish, self._loop = publish, asyncio.get_running_loop()
-        # The host's stream comes last and always has a value, its own cost: so it ends each tick.
-        host, own = list(streams.get(HOST_STREAM, ())), AgentCollector()
-        host += [] if any(each.name == own.name for each in host) else [own]
-        others = {name: collectors for name, collectors in streams.items() if name != HOST_STREAM}
-        self.sampler = Sampler({**others, HOST_STREAM: host}, interval_s=interval_s, on_sample=self._on_sample)
-        self._values: dict[str, float | None] = {}
+        self.sampler = Sampler({HOST_STREAM: (), **streams}, interval_s=interval_s, on_tick=self._on_tick)
         self._held: dict[str, float | None] = {}
         self._waiting: collections.deque[Tick] = collections.deque(maxlen=MAX_WAITING)
         self._arrived = asyncio.Event()
@@ -104,10 +98,7 @@ class Ticks:
 
     def prime(self) -> Tick:
         """Read everything once; the values are not reported."""
-        samples = self.sampler.sample()
-        for sample in samples.values():
-            self._take(sample)
-        return self._tick(samples[HOST_STREAM])
+        return self._tick(self.sampler.sample())
 
     async def next(self) -> Tick | None:
         """Return the next tick; None after all of them once `end` was called."""
@@ -125,23 +116,20 @@ class Ticks:
 
     # --- on the sampler's thread -------------------------------------------------------------------------------------
 
-    def _on_sample(self, stream: str, sample: Sample) -> None:
-        self._publish(stream, sample)
-        self._take(sample)
-        if stream == HOST_STREAM:
-            self.dropped += len(self._waiting) == MAX_WAITING
-            self._waiting.append(self._tick(sample))
-            if not self._arrived.is_set():
-                with contextlib.suppress(RuntimeError):  # the program closed its loop without a stop
-                    self._loop.call_soon_threadsafe(self._arrived.set)
+    def _on_tick(self, samples: Mapping[str, Sample]) -> None:
+        for stream, sample in samples.items():
+            if sample.values:
+                self._publish(stream, sample)
+        self.dropped += len(self._waiting) == MAX_WAITING
+        self._waiting.append(self._tick(samples))
+        if not self._arrived.is_set():
+            with contextlib.suppress(RuntimeError):  # the program closed its loop without a stop
+                self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def _take(self, sample: Sample) -> None:
-        self._values.update(sample.values)
-        self._held |= {key: value for key, value in sample.values.items() if metric_name(key) in SLOWLY_READ}
-
-    def _tick(self, last: Sample) -> Tick:
-        values, self._values = {**self._held, **self._values}, {}
-        return Tick(last.t, last.mono, values)
+    def _tick(self, samples: Mapping[str, Sample]) -> Tick:
+        values = {key: value for sample in samples.values() for key, value in sample.values.items()}
+        self._held |= {key: value for key, value in values.items() if metric_name(key) in SLOWLY_READ}
+        return Tick(samples[HOST_STREAM].t, samples[HOST_STREAM].mono, {**self._held, **values})
 
 
 class Sinks:

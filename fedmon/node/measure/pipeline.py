@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class Pipeline:
         self.sampler = Sampler(
             {},
             interval_s=settings.metrics.interval_s,
-            on_sample=self._take,
+            on_tick=self._take,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
         self.jobs = JobWatches(
@@ -181,13 +181,16 @@ class Pipeline:
         counts = self.sampler.counts() | self.publisher.counts()
         return counts if self.recorder is None else counts | self.recorder.counts()
 
-    def _take(self, stream: str, sample: Sample) -> None:
-        if (joules := sample.values.get(_JOB_ENERGY)) is not None:
-            _, first, _ = self._job_energy.get(stream, (0.0, sample.mono, 0.0))
-            self._job_energy[stream] = joules, first, sample.mono
-        self.publisher.publish(stream, sample)
-        if stream.startswith(JOB_STREAM):
-            self.jobs.handed_on(stream.removeprefix(JOB_STREAM))
+    def _take(self, samples: Mapping[str, Sample]) -> None:
+        for stream, sample in samples.items():
+            if not sample.values:
+                continue
+            if (joules := sample.values.get(_JOB_ENERGY)) is not None:
+                _, first, _ = self._job_energy.get(stream, (0.0, sample.mono, 0.0))
+                self._job_energy[stream] = joules, first, sample.mono
+            self.publisher.publish(stream, sample)
+            if stream.startswith(JOB_STREAM):
+                self.jobs.handed_on(stream.removeprefix(JOB_STREAM))
 
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(JOB_STREAM)

@@ -40,10 +40,10 @@ class Sampler:
     """Reads all collectors at each tick of a grid, on a dedicated thread; a context manager.
 
     All collectors of a tick, whatever their stream, share one wall and one monotonic timestamp. A tick that comes too
-    late is skipped and counted, never replayed. ``on_sample(stream, sample)`` runs on the sampler's thread and must not
-    wait. If sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken further apart.
-    ``asked_interval_s`` is the interval before that, and ``overruns`` counts how often sampling came too late for its
-    next tick. Every method is safe from any thread.
+    late is skipped and counted, never replayed. ``on_tick(samples)`` gets them by stream, also empty ones; it runs on
+    the sampler's thread and must not wait. If sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken
+    further apart. ``asked_interval_s`` is the interval before that, and ``overruns`` counts how often sampling came too
+    late for its next tick. Every method is safe from any thread.
     """
 
     def __init__(
@@ -51,13 +51,12 @@ class Sampler:
         streams: Mapping[str, Sequence[Collector]],
         *,
         interval_s: float,
-        on_sample: Callable[[str, Sample], object],
+        on_tick: Callable[[Mapping[str, Sample]], object],
         cost_budget_ratio: float = COST_BUDGET_RATIO,
     ) -> None:
         self._readers = {stream: StreamReader(collectors) for stream, collectors in streams.items()}
-        self._reading: Mapping[str, StreamReader] = {}
         self._closing: set[StreamReader] = set()
-        self._on_sample = on_sample
+        self._on_tick = on_tick
         self.asked_interval_s = interval_s
         self._cost = SamplingCost(budget_ratio=cost_budget_ratio)
         self._lock = threading.Lock()
@@ -83,8 +82,7 @@ class Sampler:
         behind with the thread. Safe to call twice.
         """
         if last_sample:
-            actor = self._actor
-            actor.post(lambda: self._take(actor, self._readers, is_last=True))
+            self._actor.post(lambda: self._take(is_last=True))
         with self._lock:
             if self._is_stopped:
                 return
@@ -103,9 +101,7 @@ class Sampler:
 
     def sample_now(self, stream: str | None = None) -> None:
         """Take a sample of one stream, or of all, off the grid, as soon as the thread is free."""
-        actor = self._actor
-        readers = {name: reader for name, reader in self._readers.items() if stream in (None, name)}
-        actor.post(lambda: self._take(actor, readers))
+        self._actor.post(lambda: self._take(stream))
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -132,10 +128,9 @@ class Sampler:
 
     def sample_last(self, stream: str, timeout_s: float = 2.0) -> None:
         """Take the last sample of a stream that is going to be removed, off the grid; wait for it at most so long."""
-        actor, readers = self._actor, {name: reader for name, reader in self._readers.items() if name == stream}
         if self._is_started:
             with contextlib.suppress(BusyError):
-                actor.call(lambda: self._take(actor, readers, is_last=True), timeout_s=timeout_s)
+                self._actor.call(lambda: self._take(stream, is_last=True), timeout_s=timeout_s)
 
     @property
     def streams(self) -> list[str]:
@@ -150,9 +145,10 @@ class Sampler:
                 self._close_removed()
 
     def _close_removed(self) -> None:
-        for reader in tuple(self._closing):
-            reader.close()
-            self._closing.discard(reader)
+        with contextlib.suppress(_LeftBehindError):
+            for reader in tuple(self._closing):
+                reader.close()
+                self._closing.discard(reader)
 
     # --- pace --------------------------------------------------------------------------------------------------------
 
@@ -208,16 +204,16 @@ class Sampler:
             for watch in reader.watches
         }
 
-    def sample(self) -> dict[str, Sample]:
-        """Read every collector that is due, now, by stream; for the thread, and for callers without a grid."""
-        return self._sample(self._actor, self._readers)
+    def sample(self, stream: str | None = None, *, is_last: bool = False) -> dict[str, Sample]:
+        """Read every collector that is due, now, of one stream or of all; for the thread, and callers without a grid.
 
-    def _sample(self, actor: Actor, readers: Mapping[str, StreamReader]) -> dict[str, Sample]:
+        Before a last reading the collectors are told so.
+        """
+        readers = {name: reader for name, reader in self._readers.items() if stream in (None, name)}
+        for watch in (watch for reader in readers.values() for watch in reader.watches if is_last):
+            watch.tell("ending")
         now = Instant(t=time.time(), mono=time.monotonic())
-        self._reading = readers  # also a stream that is removed meanwhile is watched until it is read
-        samples = {stream: reader.read(now, goes_on=lambda: actor is self._actor) for stream, reader in readers.items()}
-        if actor is not self._actor:  # a collector did not return in time, and another thread took over
-            return {}
+        samples = {name: reader.read(now) for name, reader in readers.items()}
         self._collect_s = round(time.monotonic() - now.mono, 6)
         return samples
 
@@ -226,18 +222,17 @@ class Sampler:
 
         Its thread is left to it, and another one reads the others.
         """
-        watches = (watch for reader in (*self._reading.values(), *tuple(self._closing)) for watch in reader.watches)
-        stuck = next((watch for watch in watches if not watch.is_left and watch.waited_s() > stuck_after_s), None)
         with self._lock:
-            if stuck is None or self._is_stopped:
+            readers = () if self._is_stopped else (*self._readers.values(), *tuple(self._closing))
+            stuck = next((each for reader in readers for each in reader.watches if each.leave(stuck_after_s)), None)
+            if stuck is None:
                 return
-            stuck.is_left = True
             left, self._actor, self._paced_s = self._actor, Actor("fedmon-sampler"), None
         logger.error("collector %s does not return, and the others go on without it", stuck.name)
         self._actor.post(self._close_removed)
         self._actor.post(self._arrange)
         self._actor.start()
-        left.close(timeout_s=0.0)
+        left.close(timeout_s=0.0, drop=True)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -250,32 +245,27 @@ class Sampler:
         self._actor.at(due, lambda: self._tick(due, paced_s))
 
     def _tick(self, due: float, paced_s: float) -> None:
-        actor = self._actor
-        if due != self._due:
-            return  # the interval has changed meanwhile
-        self._take(actor, self._readers)
-        if actor is not self._actor:
-            return  # another thread goes on
-        self._last_due = due
-        self._due, missed = next_tick(due, paced_s, time.monotonic())
-        self.overruns += missed > 0
-        self._missed += missed
-        self._arrange()
+        # The interval may have changed meanwhile.
+        if due == self._due and self._take():
+            self._last_due = due
+            self._due, missed = next_tick(due, paced_s, time.monotonic())
+            self.overruns += missed > 0
+            self._missed += missed
+            self._arrange()
 
-    def _take(self, actor: Actor, readers: Mapping[str, StreamReader], *, is_last: bool = False) -> None:
-        if actor is not self._actor:
-            return
+    def _take(self, stream: str | None = None, *, is_last: bool = False) -> bool:
+        """Hand on a sample of one stream, or of all; False if another thread took over meanwhile."""
         before = time.thread_time()
-        for watch in (watch for reader in readers.values() for watch in reader.watches if is_last):
-            watch.tell("ending")
-        for stream, sample in self._sample(actor, readers).items():
-            if not sample.values:
-                continue
-            try:
-                self._on_sample(stream, sample)
-            except Exception:  # the receiver is another part; the grid goes on
-                logger.exception("a sample of stream %s was lost: its receiver failed", stream)
+        try:
+            samples = self.sample(stream, is_last=is_last)
+        except _LeftBehindError:
+            return False
+        try:
+            self._on_tick(samples)
+        except Exception:  # the receiver is another part; the grid goes on
+            logger.exception("the samples of a tick were lost: their receiver failed")
         self._cost.account(time.thread_time() - before, self.interval_s)
+        return True
 
 
 def next_tick(due: float, interval_s: float, now: float) -> tuple[float, int]:
@@ -337,12 +327,12 @@ class StreamReader:
         for watch in self.watches:
             watch.probe()
 
-    def read(self, now: Instant, *, goes_on: Callable[[], bool] = lambda: True) -> Sample:
-        """Read every collector that is due, for as long as ``goes_on()``."""
+    def read(self, now: Instant) -> Sample:
+        """Read every collector that is due."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if goes_on() and (watch.is_fast or watch.is_due(now)):
+            if watch.is_fast or watch.is_due(now):
                 watch.collect(now, values, reasons)
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
@@ -354,6 +344,10 @@ class StreamReader:
     def capabilities(self) -> dict[str, str | None]:
         """Map each metric, or one series of it, to None if it is measured, else to the reason why not."""
         return {name: reason for watch in self.watches for name, reason in watch.capabilities().items()}
+
+
+class _LeftBehindError(Exception):
+    """A collector returned to a thread that was left to it: another thread reads the others by now."""
 
 
 class _Watch:
@@ -371,14 +365,17 @@ class _Watch:
         self._probed: dict[str, str | None] = {}
         self.name = collector.name
         self.seconds: float | None = None
+        self._lock = threading.Lock()
         self._begun: float | None = None
-        self.is_left = False
-        self._is_closing = self._is_closed = False
+        self._is_left = self._is_closing = self._is_closed = False
 
-    def waited_s(self) -> float:
-        """Return how long the present call of the collector has taken."""
-        begun = self._begun
-        return 0.0 if begun is None else time.perf_counter() - begun
+    def leave(self, stuck_after_s: float) -> bool:
+        """Leave the thread to the present call of the collector if that has taken so long; tell whether it was left."""
+        with self._lock:
+            begun = self._begun
+            is_stuck = begun is not None and not self._is_left and time.perf_counter() - begun > stuck_after_s
+            self._is_left |= is_stuck
+            return is_stuck
 
     def probe(self) -> None:
         try:
@@ -401,7 +398,7 @@ class _Watch:
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; if it fails, None and the reason for each series of the previous one."""
-        if self.is_left and self._begun is not None:
+        if self._is_left:
             self._miss(_HANGS, values, reasons)
             return
         self._begun = before = time.perf_counter()
@@ -416,9 +413,8 @@ class _Watch:
             self._miss(self._problem, values, reasons)
             return
         finally:
-            self.seconds, self._begun, self.is_left = time.perf_counter() - before, None, False
-            if self._is_closing:
-                self.close()
+            self.seconds = time.perf_counter() - before
+            self._returned()
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
@@ -429,7 +425,7 @@ class _Watch:
 
     def capabilities(self) -> dict[str, str | None]:
         """Return the last probe of the collector, with its present problem for everything it measured before."""
-        problem = _HANGS if self.is_left else self._problem
+        problem = _HANGS if self._is_left else self._problem
         return {name: reason or problem or None for name, reason in self._probed.items()}
 
     def close(self) -> None:
@@ -445,7 +441,15 @@ class _Watch:
             self._begun = time.perf_counter()
             with contextlib.suppress(Exception):
                 getattr(self._collector, word, lambda: None)()
-            self._begun, self.is_left = None, False
+            self._returned()
+
+    def _returned(self) -> None:
+        with self._lock:
+            was_left, self._is_left, self._begun = self._is_left, False, None
+        if self._is_closing:
+            self.close()
+        if was_left:
+            raise _LeftBehindError
 
     def _has_news(self) -> bool:
         return self._learns and bool(getattr(self._collector, "probe_changed", False))

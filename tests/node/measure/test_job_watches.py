@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ class Sampled:
     def __init__(self) -> None:
         self.samples: list[tuple[str, Sample]] = []
         self.ended: list[WatchedJob] = []
-        self.sampler = Sampler({}, interval_s=0.2, on_sample=self._take)
+        self.sampler = Sampler({}, interval_s=0.2, on_tick=self._take)
         self.jobs = JobWatches(Roots(), self.sampler.add_stream, self.sampler.remove_stream, on_end=self.ended.append)
 
-    def _take(self, stream: str, sample: Sample) -> None:
-        self.samples.append((stream, sample))
-        self.jobs.handed_on(stream.removeprefix("job-"))
+    def _take(self, samples: Mapping[str, Sample]) -> None:
+        for stream, sample in samples.items():
+            if sample.values:
+                self.samples.append((stream, sample))
+                self.jobs.handed_on(stream.removeprefix("job-"))
 
     def of(self, stream: str) -> list[Sample]:
         return [sample for name, sample in self.samples if name == stream]

@@ -55,8 +55,10 @@ class Samples:
     def __init__(self) -> None:
         self.of: dict[str, list[Sample]] = {}
 
-    def __call__(self, stream: str, sample: Sample) -> None:
-        self.of.setdefault(stream, []).append(sample)
+    def __call__(self, samples: Mapping[str, Sample]) -> None:
+        for stream, sample in samples.items():
+            if sample.values:
+                self.of.setdefault(stream, []).append(sample)
 
     def wait_for(self, count: int, stream: str = "host") -> list[Sample]:
         wait_until(lambda: len(self.of.get(stream, [])) >= count)
@@ -70,7 +72,7 @@ def samples() -> Samples:
 
 def sampler(samples: Samples, *collectors: Scripted, interval_s: float = 0.2, **more: float) -> Sampler:
     return Sampler(
-        {"host": collectors or [Scripted("one", {"a": 1.0})]}, interval_s=interval_s, on_sample=samples, **more
+        {"host": collectors or [Scripted("one", {"a": 1.0})]}, interval_s=interval_s, on_tick=samples, **more
     )
 
 
@@ -145,12 +147,12 @@ def test_a_collector_that_never_worked_is_absent_and_the_report_says_why(samples
     assert running.metrics() == ["good_metric"]
 
 
-def test_a_receiver_that_fails_loses_its_sample_and_nothing_else(samples: Samples) -> None:
-    def receive(stream: str, sample: Sample) -> None:
-        samples(stream, sample)
+def test_a_receiver_that_fails_loses_its_samples_and_nothing_else(samples: Samples) -> None:
+    def receive(taken: Mapping[str, Sample]) -> None:
+        samples(taken)
         raise RuntimeError("receiver")
 
-    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=receive):
+    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_tick=receive):
         samples.wait_for(3)
 
 
@@ -181,7 +183,7 @@ def test_stopping_does_not_wait_for_the_next_tick_and_takes_the_last_sample_if_a
 
 def test_the_real_collectors_run_together_and_count_their_own_cost(samples: Samples) -> None:
     collectors = host_collectors(counts=lambda: running.counts())  # noqa: PLW0108 - there is no sampler yet
-    running = Sampler({"host": collectors}, interval_s=0.2, on_sample=samples)
+    running = Sampler({"host": collectors}, interval_s=0.2, on_tick=samples)
 
     with running:
         first, second = samples.wait_for(2)
