@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -40,8 +41,15 @@ _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _EXPRESSION = re.compile(r"(?:[^,\[\]]+|\[[^\[\]]*\])+")
 _LIST = re.compile(rf"{_EXPRESSION.pattern}(?:,{_EXPRESSION.pattern})*")
 
+T = TypeVar("T")
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
 SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
+ID_VARIABLES: Mapping[SchedulerName, tuple[str, ...]] = {
+    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID"),
+    "pbs": ("PBS_JOBID",),
+    "oar": ("OAR_JOB_ID", "OAR_JOBID"),
+    "none": ("FEDMON_JOB_ID",),
+}
 
 _MAX_TEXT = 256
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -86,18 +94,28 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
 
     Damaged values are None, and text is cut at 256 printable characters.
     """
-    match scheduler_of(environ):
-        case "slurm":
-            return _slurm(environ, hostname)
-        case "pbs":
-            return _pbs(environ, hostname)
-        case "oar":
-            return _oar(environ, hostname)
-    job_id = environ.get("FEDMON_JOB_ID") or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    scheduler = scheduler_of(environ)
+    job_id = job_id_of(environ, scheduler) or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    read = functools.partial(_first, environ)
+    readers: Mapping[str, Callable[..., dict[str, Any]]] = {"slurm": _slurm, "pbs": _pbs, "oar": _oar}
+    known = readers[scheduler](read) if scheduler in readers else {}
+    nodes, node_name = known.get("nodes"), environ.get("SLURMD_NODENAME", "")
+    if scheduler == "slurm" and nodes and node_name in nodes:
+        hostname = node_name  # several slurmd may run on one machine, each as another node
+    if scheduler == "pbs" and (found := _PBS_ID.fullmatch(job_id)):
+        array, index = _pbs_array(job_id)
+        known |= {} if array is None else {"array_job_id": array, "array_index": index}
+        known["cluster"] = _text((found[3] or "")[1:]) or known["cluster"]
+    pattern = {"slurm": _SLURM_ID, "pbs": _PBS_ID, "oar": _SLURM_ID}.get(scheduler)
     return JobIdentity(
-        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ),
+        scheduler=scheduler,
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        host=own_name(hostname, nodes),
+        raw_id=job_id if pattern and pattern.fullmatch(job_id) else None,
         gpus=given_gpus(environ),
-    )  # fmt: skip
+        **{"user": read(_text, "USER", "LOGNAME"), **known},
+    )
 
 
 def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
@@ -137,110 +155,71 @@ def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
     A job that was submitted from inside another one may carry the variables of both. PBS and OAR keep a list of hosts
     on disk while a job runs, which tells the living one; SLURM's own wrappers of PBS give both the same id.
     """
-    slurm, pbs = _slurm_id(environ), environ.get("PBS_JOBID", "")
+    slurm, pbs, oar = (job_id_of(environ, scheduler) for scheduler in SCHEDULERS)
     if slurm and pbs and slurm != pbs and _is_file(environ.get("PBS_NODEFILE", "")):
         return "pbs"
-    if (slurm or pbs) and _oar_id(environ) and _is_file(environ.get("OAR_NODEFILE", "")):
+    if (slurm or pbs) and oar and _is_file(environ.get("OAR_NODEFILE", "")):
         return "oar"
-    return "slurm" if slurm else "pbs" if pbs else "oar" if _oar_id(environ) else "none"
+    return "slurm" if slurm else "pbs" if pbs else "oar" if oar else "none"
 
 
-def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    nodes = expand(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
-    node_name = environ.get("SLURMD_NODENAME", "")
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
-    if not step and environ.get("ENVIRONMENT") == "BATCH":
-        step = "batch"
-    begin, end = _number(environ, "SLURM_JOB_START_TIME"), _number(environ, "SLURM_JOB_END_TIME")
-    cpus = _number(environ, "SLURM_CPUS_ON_NODE")
-    megabytes, per_cpu = _number(environ, "SLURM_MEM_PER_NODE"), _number(environ, "SLURM_MEM_PER_CPU")
+def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
+    begin, end, cpus, megabytes, per_cpu = (
+        read(_number, f"SLURM_{name}")
+        for name in ("JOB_START_TIME", "JOB_END_TIME", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU")
+    )
     if megabytes is None and cpus and per_cpu:
         megabytes = cpus * per_cpu
-    return _identity(
-        "slurm",
-        _slurm_id(environ),
-        # Several slurmd may run on one machine, each as another node.
-        node_name if nodes and node_name in nodes else hostname,
-        nodes,
-        environ,
-        cluster=_text(environ.get("SLURM_CLUSTER_NAME")),
-        step=_text(_STEPS.get(step, step)),
-        array_job_id=_text(environ.get("SLURM_ARRAY_JOB_ID")),
-        array_index=_number(environ, "SLURM_ARRAY_TASK_ID"),
-        name=_text(environ.get("SLURM_JOB_NAME")),
-        user=_user(environ, "SLURM_JOB_USER"),
-        step_nodes=expand(environ.get("SLURM_STEP_NODELIST", "")),
-        time_limit_s=float(end - begin) if begin and end and end > begin else None,
-        cpus=cpus or None,
-        memory_limit_bytes=megabytes * 1_048_576 if megabytes else None,
-    )
+    step: Any = read(_text, "SLURM_STEP_ID", "SLURM_STEPID")
+    if step is None and read(_text, "ENVIRONMENT") == "BATCH":
+        step = "batch"
+    return {
+        "nodes": read(expand, "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+        "step_nodes": read(expand, "SLURM_STEP_NODELIST"),
+        "cluster": read(_text, "SLURM_CLUSTER_NAME"),
+        "step": _STEPS.get(step, step),
+        "array_job_id": read(_text, "SLURM_ARRAY_JOB_ID"),
+        "array_index": read(_number, "SLURM_ARRAY_TASK_ID"),
+        "name": read(_text, "SLURM_JOB_NAME"),
+        "user": read(_text, "SLURM_JOB_USER", "USER", "LOGNAME"),
+        "time_limit_s": float(end - begin) if begin and end and end > begin else None,
+        "cpus": cpus or None,
+        "memory_limit_bytes": megabytes * 1_048_576 if megabytes else None,
+    }
 
 
-def _pbs(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    job_id = environ["PBS_JOBID"]
-    array, index = _pbs_array(job_id)
-    indices = (index, _number(environ, "PBS_ARRAY_INDEX"), _number(environ, "PBS_ARRAYID"))
-    server = job_id.partition(".")[2] if _PBS_ID.fullmatch(job_id) else ""
-    return _identity(
-        "pbs",
-        job_id,
-        hostname,
-        from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", "")),
-        environ,
-        cluster=_text(server or environ.get("PBS_SERVER") or environ.get("PBS_DEFAULT")),
-        array_job_id=array or _text(environ.get("PBS_ARRAY_ID")),
-        array_index=next((number for number in indices if number is not None), None),
-        name=_text(environ.get("PBS_JOBNAME")),
-        user=_user(environ, "PBS_O_LOGNAME"),
-        time_limit_s=_seconds(environ.get("PBS_WALLTIME")),
-        cpus=_number(environ, "PBS_NUM_PPN") or _number(environ, "NCPUS") or None,
-    )
+def _pbs(read: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        "nodes": read(from_file, "PBS_NODEFILE_LOCAL", "PBS_NODEFILE"),
+        "cluster": read(_text, "PBS_SERVER", "PBS_DEFAULT"),
+        "array_job_id": read(_text, "PBS_ARRAY_ID"),
+        "array_index": read(_number, "PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+        "name": read(_text, "PBS_JOBNAME"),
+        "user": read(_text, "PBS_O_LOGNAME", "USER", "LOGNAME"),
+        "time_limit_s": read(_seconds, "PBS_WALLTIME"),
+        "cpus": read(_number, "PBS_NUM_PPN", "NCPUS") or None,
+    }
 
 
-def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    files = (environ.get(name, "") for name in ("OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"))
-    limits = (_seconds(environ.get(name)) for name in ("OAR_JOB_WALLTIME_SECONDS", "OAR_JOB_WALLTIME"))
-    return _identity(
-        "oar",
-        _oar_id(environ),
-        hostname,
-        next(filter(None, map(from_file, files)), None),
-        environ,
-        array_job_id=_text(environ.get("OAR_ARRAY_ID") or environ.get("OAR_ARRAYID")),
-        array_index=_number(environ, "OAR_ARRAY_INDEX"),
-        name=_text(environ.get("OAR_JOB_NAME")),
-        user=_user(environ, "OAR_USER"),
-        time_limit_s=next((limit for limit in limits if limit is not None), None),
-    )
+def _oar(read: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        "nodes": read(from_file, "OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"),
+        "array_job_id": read(_text, "OAR_ARRAY_ID", "OAR_ARRAYID"),
+        "array_index": read(_number, "OAR_ARRAY_INDEX"),
+        "name": read(_text, "OAR_JOB_NAME"),
+        "user": read(_text, "OAR_USER", "USER", "LOGNAME"),
+        "time_limit_s": read(_seconds, "OAR_JOB_WALLTIME_SECONDS", "OAR_JOB_WALLTIME"),
+    }
 
 
-def _identity(
-    scheduler: SchedulerName,
-    job_id: str,
-    hostname: str,
-    nodes: tuple[str, ...] | None,
-    environ: Mapping[str, str],
-    **known: Any,
-) -> JobIdentity:
-    pattern = _PBS_ID if scheduler == "pbs" else _SLURM_ID
-    return JobIdentity(
-        scheduler=scheduler,
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if pattern.fullmatch(job_id) else None,
-        host=own_name(hostname, nodes),
-        nodes=nodes,
-        gpus=given_gpus(environ),
-        **known,
-    )
+def _first(environ: Mapping[str, str], parse: Callable[[str], T | None], *names: str) -> T | None:
+    """Return the value of the first of these variables that can be read."""
+    return next((found for name in names if (found := parse(environ.get(name, ""))) is not None), None)
 
 
-def _slurm_id(environ: Mapping[str, str]) -> str:
-    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
-
-
-def _oar_id(environ: Mapping[str, str]) -> str:
-    return environ.get("OAR_JOB_ID") or environ.get("OAR_JOBID", "")
+def job_id_of(environ: Mapping[str, str], scheduler: SchedulerName) -> str:
+    """Return the id that a scheduler's variables give; empty if there is none."""
+    return next(filter(None, (environ.get(name) for name in ID_VARIABLES[scheduler])), "")
 
 
 def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
@@ -250,11 +229,7 @@ def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
     return f"{found[1]}[]{found[3] or ''}", int(found[2])
 
 
-def _user(environ: Mapping[str, str], *names: str) -> str | None:
-    return next((text for name in (*names, "USER", "LOGNAME") if (text := _text(environ.get(name)))), None)
-
-
-def _text(text: str | None) -> str | None:
+def _text(text: str) -> str | None:
     if not text:
         return None
     # Bytes that are not UTF-8 come as lone surrogates, which no file of ours can hold.
@@ -262,15 +237,12 @@ def _text(text: str | None) -> str | None:
     return escape_control(readable)[:_MAX_TEXT]
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
+def _number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: str) -> float | None:
     """Read a duration: seconds, ``H:M:S`` or ``D-H:M:S``."""
-    if not text:
-        return None
     if _NUMBER.fullmatch(text):
         return float(text) or None
     clock = _CLOCK.fullmatch(text)

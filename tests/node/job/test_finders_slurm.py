@@ -157,12 +157,12 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("listed", "doubt"),
     [
-        ("4711 1 batch 0 0", "1 not there"),
+        ("4711 1 batch 0 0", "1 without any sign of the job"),
         ("1 1 batch 0 0", "1 without any sign of the job"),
         ("70 1 batch 0 0", "1 without any sign of the job"),  # of another job
         ("71 1 batch 0 0", "1 without any sign of the job"),  # of nobody
-        ("72 1 batch 0 0", "1 not there"),  # a thread of the kernel
-        ("73 1 batch 0 0", "1 not there"),  # a zombie
+        ("72 1 batch 0 0", "1 without any sign of the job"),  # a thread of the kernel
+        ("73 1 batch 0 0", "1 without any sign of the job"),  # a zombie
         (f"{TOOL} 1 batch 0 0", "names no process of the job"),
         ("800 11 batch 0 0", "names no process of the job"),
     ],
@@ -192,7 +192,7 @@ def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_to
     got = found(machine, Commands(said("scontrol listpids 1", HEADER + lines)), environ=JOB)
 
     assert got.pids == (60, 61, 62)
-    assert got.detail == "scontrol listpids 1, but 1 not there, 1 without any sign of the job"
+    assert got.detail == "scontrol listpids 1, but 2 without any sign of the job"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Output, Runner
-from fedmon.node.job.identity import JobIdentity, own_name
+from fedmon.node.job.identity import ID_VARIABLES, JobIdentity, job_id_of, own_name
 from fedmon.node.job.processes import Processes, matching
 
 
@@ -41,17 +41,16 @@ class Look(NamedTuple):
 class Finder:
     """The signs of one job; this one of a job without a scheduler, whose owner set FEDMON_JOB_ID.
 
-    ``names`` are variables that hold the job's id, ``patterns`` the places of its cgroup, see `processes.matching`.
+    ``patterns`` are the places of its cgroup, see `processes.matching`.
     """
 
-    names: tuple[bytes, ...] = (b"FEDMON_JOB_ID",)
     patterns: Sequence[str] = ()
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         self.identity = identity
-        given = next(filter(None, (environ.get(os.fsdecode(name), "") for name in self.names)), "")
-        known = "" if identity.scheduler == "none" else identity.raw_id or ""
-        self.id = os.fsencode((given if identity.inside else "") or known)
+        self._names = tuple(map(os.fsencode, ID_VARIABLES[identity.scheduler]))
+        given = job_id_of(environ, identity.scheduler) if identity.inside else ""
+        self.id = os.fsencode(given or identity.raw_id or "")
 
     def resolve(self, _look: Look) -> str:
         """Return the id for cgroups and commands. Raises MethodFailedError if there is none."""
@@ -71,9 +70,9 @@ class Finder:
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Return the variable in a process's environment that makes it the job's; None if there is none."""
-        found = _variables(environment, *self.names) if self.id else []
+        found = _variables(environment, *self._names) if self.id else []
         marks = {name: b"%s=%s" % (name, value) for name, value in found if self.is_id(value)}
-        return next((marks[name] for name in self.names if name in marks), None)
+        return next((marks[name] for name in self._names if name in marks), None)
 
     def is_id(self, value: bytes) -> bool:
         """Tell whether the value of such a variable is the job's id."""
@@ -86,8 +85,6 @@ class Finder:
 
 class SlurmFinder(Finder):
     """A job of SLURM. Sources: scontrol(1), cgroup.conf(5); SLURM src/plugins/cgroup/v1 and v2."""
-
-    names = (b"SLURM_JOB_ID", b"SLURM_JOBID")
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)
@@ -168,7 +165,6 @@ class PbsFinder(Finder):
     Sources: OpenPBS src/hooks/cgroups/pbs_cgroups.PY; Torque src/resmom/trq_cgroups.c.
     """
 
-    names = (b"PBS_JOBID",)
     patterns = (
         "*.service/jobid/{id}",
         "*.service/jobs/{id}",
@@ -219,8 +215,6 @@ class PbsFinder(Finder):
 
 class OarFinder(Finder):
     """A job of OAR. Source: OAR 2.5.9, job_resource_manager_cgroups.pl and oarstat."""
-
-    names = (b"OAR_JOB_ID", b"OAR_JOBID")
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)

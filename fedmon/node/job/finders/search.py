@@ -9,7 +9,6 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -277,11 +276,13 @@ class JobSearch:
         if hit.cgroup is not None:
             pids = frozenset(members(look.cgroups, hit.cgroup))
             return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
-        excluded = look.processes.trees(self._exclude)
-        believed, doubts = with_sign(hit.pids - excluded, look.processes, self._finder, raw_id)
+        # A scheduler's list is not believed without a sign: it may be old, or of another host.
+        pids = hit.pids - look.processes.trees(self._exclude)
+        believed = frozenset(pid for pid in pids if _has_sign(pid, look.processes, self._finder, raw_id))
+        doubts = f"{len(pids - believed)} without any sign of the job"
         if not believed:
-            raise MethodFailedError(f"{hit.detail} names no process of the job{f' ({doubts})' if doubts else ''}")
-        return Hit(f"{hit.detail}{f', but {doubts}' if doubts else ''}", believed), Confidence.HIGH
+            raise MethodFailedError(f"{hit.detail} names no process of the job{f' ({doubts})' if pids else ''}")
+        return Hit(f"{hit.detail}{f', but {doubts}' if pids - believed else ''}", believed), Confidence.HIGH
 
     def _by_environment(self, look: Look) -> tuple[Hit, Confidence]:
         processes = look.processes
@@ -347,25 +348,14 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
     )
 
 
-def with_sign(pids: Collection[int], processes: Processes, finder: Finder, raw_id: str) -> tuple[frozenset[int], str]:
-    """Return the processes that bear a sign of the job, and in words why others are left out, empty if none are.
+def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
+    """Tell whether a process bears a sign of the job.
 
     A sign is the job's variable in its environment or in that of an ancestor, the job's cgroup, or the scheduler's
-    daemon for this job as an ancestor. A scheduler's list is not believed without: it may be old, or of another host.
+    daemon for this job as an ancestor.
     """
-    doubts: Counter[str] = Counter()
-    believed = set()
-    for pid in pids:
-        if pid not in processes:
-            doubts["not there"] += 1
-        elif pid == 1 or not _has_sign(pid, processes, finder, raw_id):
-            doubts["without any sign of the job"] += 1
-        else:
-            believed.add(pid)
-    return frozenset(believed), ", ".join(f"{count} {doubt}" for doubt, count in sorted(doubts.items()))
-
-
-def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
+    if pid not in processes or pid == 1:
+        return False
     if finder.mark_in(processes.environment(pid)):
         return True
     level = finder.level(raw_id)
