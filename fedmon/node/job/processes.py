@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fedmon.node.collectors.files import read_file, read_whole
+from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
 from fedmon.node.collectors.job.process import Birth, descended, find_birth
@@ -25,7 +24,6 @@ LAUNCHERS = frozenset(
 """Programs that start the ranks of a parallel program, and wait for them."""
 _OVERHEAD = frozenset(name[:15] for name in DAEMONS | LAUNCHERS)
 _MAX_DEPTH = 128
-_COMMAND_BYTES = 4096
 
 
 class Processes:
@@ -46,16 +44,16 @@ class Processes:
     def environment(self, pid: int) -> frozenset[bytes]:
         """Return the ``NAME=value`` with which a process was started, for its user and root only."""
         if pid not in self._environments:
-            self._environments[pid] = frozenset(self._read(pid, b"environ").split(b"\0"))
+            self._environments[pid] = frozenset(_read(self._proc, pid, "environ").split(b"\0"))
         return self._environments[pid]
 
     def command(self, pid: int) -> list[str]:
         """Return the words of a command line; daemons put a title there."""
-        return self._read(pid, b"cmdline", _COMMAND_BYTES).decode(errors="replace").rstrip("\0").split("\0")
+        return _read(self._proc, pid, "cmdline").decode(errors="replace").rstrip("\0").split("\0")
 
     def name(self, pid: int) -> str:
-        """Return the name of a program, which the kernel cuts at 15 letters."""
-        return self._read(pid, b"comm", 64).decode(errors="replace").rstrip("\n")
+        """Return the name of a program."""
+        return name_of(pid, self._proc)
 
     def cgroups(self, pid: int) -> set[str]:
         """Return the paths of a process's cgroups."""
@@ -108,25 +106,22 @@ class Processes:
         is_started_by_oar = self.name(parent) in {"oardodo", "oarexec"} or (_is_perl(above) and above[-1] == "OAREXEC")
         return len(command) > 1 and command[1] == "-e" and is_started_by_oar
 
-    def _read(self, pid: int, name: bytes, size: int = 0) -> bytes:
-        path = b"%s/%d/%s" % (os.fsencode(self._proc), pid, name)
-        try:
-            return read_file(path, size) if size else read_whole(path)
-        except OSError:
-            return b""
 
-
-def name_of(pid: int) -> str:
-    """Return the name of a program of this machine. Raises OSError."""
-    return read_file(b"/proc/%d/comm" % pid, 64).decode(errors="replace").rstrip("\n")
+def name_of(pid: int, proc: Path = THIS_MACHINE.proc) -> str:
+    """Return the name of a program, which the kernel cuts at 15 letters; empty if it cannot be read."""
+    return _read(proc, pid, "comm").decode(errors="replace").rstrip("\n")
 
 
 def is_overhead_now(pid: int) -> bool:
     """Tell by its name whether a process of this machine is a scheduler's or a launcher's at this moment."""
+    return name_of(pid) in _OVERHEAD
+
+
+def _read(proc: Path, pid: int, name: str) -> bytes:
     try:
-        return name_of(pid) in _OVERHEAD
+        return (proc / str(pid) / name).read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 def _is_perl(command: list[str]) -> bool:

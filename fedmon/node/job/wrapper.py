@@ -11,17 +11,18 @@ import errno
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.node.job.cgroup import OwnCgroup
+from fedmon.node.job.processes import name_of
 
 Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]
 
@@ -34,7 +35,7 @@ SIGNALS = tuple(
 """Those that would end a process, and that users and schedulers send."""
 _WATCHED = {*SIGNALS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
 _FROM_KERNEL = 0x80
-_SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
+_SIGNAL_ALL = {"slurmstepd", "pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
 _LOOK_S = 0.1
@@ -44,6 +45,7 @@ _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc6
 _NVCSW = 16
 """Place of ru_nvcsw in a struct rusage of longs, before ru_nivcsw. Source: getrusage(2)."""
 _ERRNO = struct.Struct("=i")
+_MESSAGE_BYTES = 65_536
 
 
 class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,43 +68,41 @@ class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Channel:
-    """One end of a pair of pipes; safe in a signal handler, and for one listening thread."""
+    """One end of a pair of sockets that keep messages apart; safe in a signal handler, and for one listening thread."""
 
-    def __init__(self, read: int, write: int) -> None:
-        self._read, self._write = read, write
-        self._rest = b""
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
         self.is_closed = False
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
         """Return two ends that hear each other."""
-        to_second, to_first = os.pipe(), os.pipe()
-        return cls(to_first[0], to_second[1]), cls(to_second[0], to_first[1])
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
 
     def tell(self, **message: Any) -> None:
         """Send one message; if the peer has ended it is dropped."""
         with contextlib.suppress(OSError):
-            os.write(self._write, msgspec.json.encode(MonitorMessage(**message)) + b"\n")
+            self._end.send(msgspec.json.encode(MonitorMessage(**message)))
 
     def has_message(self, timeout_s: float | None) -> bool:
         """Wait for a message, or for the end of the peer; False after ``timeout_s``."""
-        return b"\n" in self._rest or bool(select.select([self._read], [], [], timeout_s)[0])
+        return bool(select.select([self._end], [], [], timeout_s)[0])
 
     def listen(self, timeout_s: float | None) -> MonitorMessage | None:
         """Return the next message; None after ``timeout_s``, or at the end of the peer (``is_closed``)."""
-        while b"\n" not in self._rest:
-            if self.is_closed or not self.has_message(timeout_s):
-                return None
-            chunk = os.read(self._read, 65_536)
-            self.is_closed = not chunk
-            self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
-        return msgspec.json.decode(line, type=MonitorMessage)
+        if self.is_closed or not self.has_message(timeout_s):
+            return None
+        try:
+            message = self._end.recv(_MESSAGE_BYTES)
+        except ConnectionResetError:  # it ended before it had read everything
+            message = b""
+        self.is_closed = not message
+        return msgspec.json.decode(message, type=MonitorMessage) if message else None
 
     def close(self) -> None:
         """Close this end."""
-        os.close(self._read)
-        os.close(self._write)
+        self._end.close()
 
 
 class RefusedError(FedmonError):
@@ -252,7 +252,7 @@ class Supervisor:
         number = came.si_signo
         if number == signal.SIGCHLD:
             return
-        if came.si_code < _FROM_KERNEL and _comm(came.si_pid) not in _SIGNAL_ALL:
+        if came.si_code < _FROM_KERNEL and name_of(came.si_pid) not in _SIGNAL_ALL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, number)
         if number == signal.SIGTSTP:
@@ -306,10 +306,3 @@ def _become_subreaper() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def _comm(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/comm").read_bytes().strip()
-    except OSError:
-        return b""
