@@ -51,40 +51,29 @@ class OwnCgroup:
             except OSError:
                 del self.folders[hierarchy]
 
-    def remove(self) -> int:
-        """Remove it, and return how many processes were left in it; they continue in the cgroup above."""
+    def remove(self) -> None:
+        """Remove it; processes that are left in it continue in the cgroup above."""
         folders, self.folders = self.folders, {}
-        return remove_cgroup(folders.values())
+        remove_cgroup(folders.values())
 
 
-def remove_cgroup(folders: Iterable[Path]) -> int:
+def remove_cgroup(folders: Iterable[Path]) -> None:
     """Remove the folders of a cgroup; see OwnCgroup.remove."""
-    left: set[int] = set()
     for folder in folders:
-        problem: str | None = ""
         for _ in range(_MOST_TRIES):
-            left |= _emptied(folder)
+            for pid in members_of(folder):
+                with contextlib.suppress(OSError):
+                    (folder.parent / "cgroup.procs").write_text(str(pid))
             try:
                 _remove(folder)
-                break
             except FileNotFoundError:
                 break
-            except OSError as error:
-                problem = error.strerror  # a process is about to end, or started another one just before it was moved
+            except OSError:  # a process is about to end, or started another one just before it was moved
                 threading.Event().wait(_TRY_AGAIN_S)
+            else:
+                break
         else:
-            logger.warning("cgroup %s cannot be removed: %s", folder, problem)
-    return len(left)
-
-
-def _emptied(folder: Path) -> set[int]:
-    """Move the processes of a cgroup into the one above, and return them."""
-    moved: set[int] = set()
-    for pid in members_of(folder):
-        with contextlib.suppress(OSError):
-            (folder.parent / "cgroup.procs").write_text(str(pid))
-            moved.add(pid)
-    return moved
+            logger.warning("cgroup %s cannot be removed", folder)
 
 
 def _made(folder: Path) -> bool:

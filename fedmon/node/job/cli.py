@@ -10,9 +10,8 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from fedmon.common.errors import FedmonError, NotFoundError, SettingsError, StorageError
 from fedmon.common.files import write_whole
@@ -258,7 +257,7 @@ class ToolRun:
             os.write(self._outputs[to], text.encode(errors="backslashreplace"))
 
 
-class LogFile(logging.FileHandler):
+class LogFile(logging.StreamHandler[TextIO]):
     """Writes fedmon's log into a file, one line a record, and nowhere else, until it is closed.
 
     A record that cannot be written, as on a full disk, is dropped. Raises StorageError if the file cannot be opened.
@@ -266,9 +265,10 @@ class LogFile(logging.FileHandler):
 
     def __init__(self, path: Path, *, verbose: bool) -> None:
         try:
-            super().__init__(path, encoding="utf-8", errors="backslashreplace")
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
             raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
+        super().__init__(os.fdopen(opened, "a", encoding="utf-8", errors="backslashreplace"))
         form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         form.converter = time.gmtime
         self.setFormatter(form)
@@ -277,12 +277,6 @@ class LogFile(logging.FileHandler):
         ours.handlers = [self]  # the terminal's would write between the lines of the job
         ours.setLevel(self.level)
         ours.propagate = False
-
-    def _open(self) -> TextIOWrapper:
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
-
-        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=opener)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line without hidden characters."""
@@ -295,12 +289,11 @@ class LogFile(logging.FileHandler):
 
     def take_output(self) -> None:
         """Send all prints of this process into the log from now on."""
-        if self.stream is not None:  # open until `close`
-            os.dup2(self.stream.fileno(), 1)
-            os.dup2(self.stream.fileno(), 2)
+        os.dup2(self.stream.fileno(), 1)
+        os.dup2(self.stream.fileno(), 2)
 
     def close(self) -> None:
         """Stop logging; safe to call twice, and on a full disk."""
         logging.getLogger(OUR_LOGGER).removeHandler(self)
         with contextlib.suppress(OSError):
-            super().close()
+            self.stream.close()

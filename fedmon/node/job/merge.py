@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import shutil
@@ -216,7 +217,7 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> t
         with Source([folder.merged]) as source:
             steps.run("JSON files", lambda: steps.json_files(source))
             for name in dict.fromkeys(exports):
-                steps.run(f"the export to {name}", lambda name=name: steps.export(source, name))  # type: ignore[misc]
+                steps.run(f"the export to {name}", functools.partial(steps.export, source, name))
             if report:
                 from fedmon.report.charts.library import own_process
 

@@ -40,7 +40,6 @@ from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.processes import is_overhead_now
 from fedmon.node.job.wrapper import Channel
-from fedmon.node.measure.jobs import WatchedJob
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import HOST_STREAM
@@ -87,7 +86,6 @@ class JobMonitor:
     ) -> None:
         self._options, self._identity, self._environ = options, identity, environ
         self._members, self._channel, self._stop = members, channel, stop
-        self._end_record: WatchedJob | None = None
         self._search: JobSearch | None = None
         self._is_watched = False
         self._first_start: int | None = None
@@ -109,7 +107,7 @@ class JobMonitor:
             send=(lambda _payload: True) if self._stream is None else self._stream.send,
             leaves=lambda _metric: self._stream is not None,
             on_sent=lambda _names, _samples: None,
-            on_job_end=lambda job: setattr(self, "_end_record", job),
+            on_job_end=lambda _job: None,
             hold_s=options.hold_s,
             perf_after_s=_PERF_AFTER_S,
         )
@@ -159,16 +157,15 @@ class JobMonitor:
             importlib.import_module("fedmon.node.job.merge")
         if self._search is None:
             return None
-        if self._end_record is not None:
-            if not self._search.goes_on:
+        pids = self._pipeline.jobs.pids().get(self._identity.key)
+        if pids is None:
+            if self._is_watched and not self._search.goes_on:
                 return ALL_GONE
-            logger.info("%s, and it is looked for again until the run is ended", ALL_GONE)
-            self._end_record, self._is_watched = None, False
-        if not self._is_watched:
+            if self._is_watched:
+                logger.info("%s, and it is looked for again until the run is ended", ALL_GONE)
+            self._is_watched = False
             self._find_again(self._search)
-            return None
-        pids = self._pipeline.jobs.pids().get(self._identity.key, ())
-        if pids and not any(Path(f"/proc/{pid}").exists() for pid in pids):
+        elif pids and not any(Path(f"/proc/{pid}").exists() for pid in pids):
             # The next sample tells whether there are new ones, and that may be far away.
             self._pipeline.sampler.sample_now()
         return None
@@ -410,12 +407,6 @@ class JobStream:
 
     def _monitor(self, request: Monitor) -> Reply | None:
         self._asked_at = time.monotonic()
-        try:
-            return self._answer(request)
-        finally:
-            self._asked_at = time.monotonic()
-
-    def _answer(self, request: Monitor) -> Reply | None:
         pipeline = self._pipeline
         if pipeline is None or pipeline.recorder is None:
             return None
@@ -424,4 +415,6 @@ class JobStream:
             tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
         interval_s = pipeline.sampler.interval_s  # no lease changes it
         self._leases.set_limits(default_interval_s=interval_s, min_interval_s=interval_s)
-        return self._handler(request)
+        reply = self._handler(request)
+        self._asked_at = time.monotonic()
+        return reply
