@@ -534,11 +534,11 @@ class Daemon:
             "jobs": self._node.runs.running,
             "leases": [
                 {
-                    "researcher_id": lease.researcher_id,
-                    "instance": lease.instance,
+                    "researcher_id": researcher_id,
+                    "instance": instance,
                     "interval_s": lease.interval_s or leases.interval_s(),
                 }
-                for lease in leases.held()
+                for (researcher_id, instance), lease in leases.held().items()
             ],
         }
 

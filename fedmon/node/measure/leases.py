@@ -24,8 +24,6 @@ class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
     ``live`` asks for each sample at once, not in batches.
     """
 
-    researcher_id: str
-    instance: str
     interval_s: float | None
     live: bool
     until: float
@@ -68,9 +66,9 @@ class LeaseTable:
 
         Raises LeaseRefusedError if there are too many.
         """
-        key, held = (researcher_id, instance), self.held()
-        if all((lease.researcher_id, lease.instance) != key for lease in held):
-            mine = sum(lease.researcher_id == researcher_id for lease in held)
+        held = self.held()
+        if (researcher_id, instance) not in held:
+            mine = sum(holder == researcher_id for holder, _ in held)
             for whose, number, most in (
                 ("this node", len(held), MAX_LEASES),
                 (f"researcher {researcher_id}", mine, MAX_LEASES_OF_ONE),
@@ -81,13 +79,8 @@ class LeaseTable:
                         f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s"
                     )
         granted_s = min(max(lease_s, 0.0), MAX_LEASE_S)
-        self._leases[key] = MonitorLease(
-            researcher_id=researcher_id,
-            instance=instance,
-            interval_s=interval_s,
-            live=live,
-            until=self._monotonic() + granted_s,
-        )
+        until = self._monotonic() + granted_s
+        self._leases[researcher_id, instance] = MonitorLease(interval_s=interval_s, live=live, until=until)
         self.apply()
         return granted_s
 
@@ -99,21 +92,21 @@ class LeaseTable:
 
     def end_refused(self, is_refused: Callable[[str], bool]) -> None:
         """End the leases of researchers whom the policy refuses now."""
-        self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(lease.researcher_id)}
+        self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(key[0])}
 
     def apply(self) -> float:
         """Set the pace of the present leases, and return its interval; called about once a second."""
-        self._leases = {(lease.researcher_id, lease.instance): lease for lease in self.held()}
+        self._leases = self.held()
         interval_s = self.interval_s()
         self._follow(interval_s, any(lease.live for lease in self._leases.values()))
         return interval_s
 
     def interval_s(self) -> float:
         """Return the interval between samples in seconds, by the present leases."""
-        asked = (lease.interval_s or self._default_s for lease in self.held())
+        asked = (lease.interval_s or self._default_s for lease in self.held().values())
         return min((min(max(each, self._min_s), self._default_s) for each in asked), default=self._default_s)
 
-    def held(self) -> list[MonitorLease]:
-        """Return the present leases; safe from any thread."""
+    def held(self) -> dict[tuple[str, str], MonitorLease]:
+        """Return the present leases by researcher and instance; safe from any thread."""
         now = self._monotonic()
-        return [lease for lease in list(self._leases.values()) if lease.until > now]
+        return {key: lease for key, lease in list(self._leases.items()) if lease.until > now}

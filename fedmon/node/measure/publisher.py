@@ -69,7 +69,7 @@ class Publisher:
     def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
         """Take the next sample of a stream, close a complete batch, and return the sample's number.
 
-        A private sample is kept and not sent. For ``Sampler.on_sample``.
+        A private sample is kept and not sent.
         """
         with self._lock:
             state = self._streams.get(stream)
@@ -79,7 +79,7 @@ class Publisher:
                 self._close(state)  # the reasons of a batch hold for each of its samples
             state.samples.append(sample)
             state.next_seq += 1
-            if (self._live and not is_private) or state.is_complete(self._interval_s):
+            if state.is_complete(self._interval_s, live=self._live):
                 self._close(state)
             return state.next_seq - 1
 
@@ -88,7 +88,7 @@ class Publisher:
         with self._lock:
             self._interval_s, self._live = interval_s, live
             for state in self._streams.values():
-                if (live and not state.is_private) or state.is_complete(interval_s):
+                if state.is_complete(interval_s, live=live):
                     self._close(state)
 
     def close_older(self, mono: float) -> None:
@@ -196,10 +196,12 @@ class _Stream:
         self.next_seq = 0
         self.samples: list[Sample] = []
 
-    def is_complete(self, next_in_s: float) -> bool:
-        """Tell whether the batch closes now: it is full, or would be too old when the next sample comes."""
+    def is_complete(self, next_in_s: float, *, live: bool) -> bool:
+        """Tell whether the batch closes now: it is live or full, or would be too old when the next sample comes."""
         if not self.samples:
             return False
+        if live and not self.is_private:
+            return True
         age_s = self.samples[-1].mono - self.samples[0].mono
         # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
         return len(self.samples) >= MAX_SAMPLES or age_s + 0.9 * next_in_s > MAX_AGE_S

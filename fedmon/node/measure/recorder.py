@@ -312,47 +312,46 @@ class _Buffer:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._size = max_bytes, 0
-        self._batches: deque[Batch] = deque()
-        self._in_hand = 0
+        self._in_hand: list[Batch] = []
+        self._waiting: deque[Batch] = deque()
         self.samples = self.dropped = 0
 
     def batches(self) -> list[Batch]:
         """Return all batches, also those in hand."""
-        return list(self._batches)
+        return [*self._in_hand, *self._waiting]
 
     def add(self, batch: Batch) -> None:
         """Append a batch; the oldest make room for it."""
-        self._batches.append(batch)
+        self._waiting.append(batch)
         self._size += _memory_bytes(batch)
         self.samples += len(batch.t)
         self._make_room()
 
     def take(self) -> list[Batch]:
         """Return the next batches to store, of at most half of the buffer; the rest stays free for newer ones."""
-        sizes = itertools.accumulate(map(_memory_bytes, itertools.islice(self._batches, _AT_ONCE)))
-        fitting = sum(size <= self._max_bytes // 2 for size in sizes)
-        self._in_hand = min(max(fitting, 1), len(self._batches))
-        return list(itertools.islice(self._batches, self._in_hand))
+        sizes = itertools.accumulate(map(_memory_bytes, itertools.islice(self._waiting, _AT_ONCE)))
+        fitting = max(1, sum(size <= self._max_bytes // 2 for size in sizes))
+        self._in_hand = [self._waiting.popleft() for _ in range(min(fitting, len(self._waiting)))]
+        return self._in_hand
 
     def done(self, stored: int) -> None:
         """Forget the batches in hand; samples that the recording had already count as dropped."""
-        while self._in_hand:
-            self._in_hand -= 1
-            self._drop(0)
+        for batch in self._in_hand:
+            self._drop(batch)
         self.dropped -= stored
+        self._in_hand = []
 
     def failed(self) -> None:
         """Let the batches in hand wait again."""
-        self._in_hand = 0
+        self._waiting.extendleft(reversed(self._in_hand))
+        self._in_hand = []
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._size > self._max_bytes and len(self._batches) > self._in_hand:
-            self._drop(self._in_hand)
+        while self._size > self._max_bytes and self._waiting:
+            self._drop(self._waiting.popleft())
 
-    def _drop(self, index: int) -> None:
-        batch = self._batches[index]
-        del self._batches[index]
+    def _drop(self, batch: Batch) -> None:
         self._size -= _memory_bytes(batch)
         self.samples -= len(batch.t)
         self.dropped += len(batch.t)
