@@ -289,7 +289,7 @@ class Outlets:
         self.publish, self.flush = publisher.publish, publisher.flush
         self.user_values = None if broker is None else UserValues(publisher.publish)
         self._controller: Controller | None = None
-        if settings.controller is not None:
+        if settings.status_url:
             self._controller = Controller(
                 status_url=settings.status_url,
                 done_url=settings.done_url,

@@ -27,7 +27,7 @@ STATUS_PATHS: Mapping[str, tuple[str, str]] = {
 
 
 class ReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked settings; ``controller`` is the address of a controller, or None."""
+    """Checked settings; the addresses for statuses and for the end of the scenario are empty without a controller."""
 
     node_id: str
     idx: int | str | None
@@ -35,23 +35,9 @@ class ReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
     report_frequency: float
     grace_time_s: float
     report_status: bool
-    controller: str | None
+    status_url: str
+    done_url: str
     generation: Generation
-
-    @property
-    def status_url(self) -> str:
-        """The address of statuses; empty without a controller."""
-        return self._url(0)
-
-    @property
-    def done_url(self) -> str:
-        """The address for the end of the scenario; empty without a controller."""
-        return self._url(1)
-
-    def _url(self, which: int) -> str:
-        if self.controller is None:
-            return ""
-        return f"{self.controller}/{STATUS_PATHS[self.generation][which].format(quote(self.scenario, safe=''))}"
 
 
 def participant_of(config: object) -> Mapping[str, Any]:
@@ -106,14 +92,19 @@ def read_settings(
     idx, switch = value("device_args", "idx"), value("reporter_args", "report_status_data_queue", "true")
     if str(switch).strip().lower() not in ("true", "false", "1", "0"):
         raise SettingsError(f"report_status_data_queue = {switch!r}: give true or false")
+    controller = _controller(value("scenario_args", "controller"))
+    scenario = str(value("scenario_args", "name", "scenario", "scenario"))
+    paths = [path.format(quote(scenario, safe="")) for path in STATUS_PATHS[generation]]
+    status_url, done_url = (f"{controller}/{path}" if controller else "" for path in paths)
     return ReporterSettings(
         node_id=_node_id(keywords.get("node_id"), section(participant, "device_args").get("uid"), idx),
         idx=idx if isinstance(idx, int | str) else None,
-        scenario=str(value("scenario_args", "name", "scenario", "scenario")),
+        scenario=scenario,
         report_frequency=seconds("report_frequency", PERIOD_S, MIN_INTERVAL_S),
         grace_time_s=seconds("grace_time_reporter", GRACE_S, 0.0),
         report_status=str(switch).strip().lower() in ("true", "1"),
-        controller=_controller(value("scenario_args", "controller")),
+        status_url=status_url,
+        done_url=done_url,
         generation=generation,
     )
 
@@ -128,11 +119,11 @@ def _node_id(given: object, uid: object, idx: object) -> str:
     return new_party_id("participant")
 
 
-def _controller(value: object) -> str | None:
-    """Return the base address of a controller, http:// if it names no scheme; None for none."""
+def _controller(value: object) -> str:
+    """Return the base address of a controller, http:// if it names no scheme; empty for none."""
     text = "" if value is None else str(value).strip().rstrip("/")
     if text in ("", TEST_CONTROLLER):
-        return None
+        return ""
     if "@" in text:  # not repeated: it may hold a password
         raise SettingsError("controller holds an '@': a user and password would be shown in logs; give HOST:PORT")
     url = text if "://" in text else f"http://{text}"
