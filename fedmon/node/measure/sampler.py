@@ -390,10 +390,8 @@ class _Watch:
             self._start = now.mono
         if now.mono < self._next:
             return self._has_news()
-        passed = (now.mono - self._start) // self._lane_s + 1
+        passed = (now.mono + _EARLY_S - self._start) // self._lane_s + 1
         self._next = self._start + passed * self._lane_s - _EARLY_S
-        if self._next <= now.mono:  # this tick came within the early part
-            self._next += self._lane_s
         return True
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
