@@ -172,16 +172,20 @@ class Supervisor:
     def _start(self, cgroup: OwnCgroup) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
         self._began = time.time()
-        (read, write), (early, tell) = os.pipe(), os.pipe()
+        (read, write), (gate, opener) = os.pipe(), os.pipe()
         self._child = os.fork()
         if self._child == 0:
-            os.close(tell)
-            self._become_command(cgroup, early, write)
+            os.close(opener)
+            self._become_command(cgroup, gate, write)
         os.close(write)
-        os.close(early)
-        with contextlib.suppress(BrokenPipeError), open(tell, "wb", buffering=0) as pipe:
-            # Not before the fork: what came between would be ours alone. What the child has, too, it gets once.
-            pipe.write(bytes(self._came_early()))
+        os.close(gate)
+        # Not before the fork: what came between would be ours alone. What the child has, too, it gets once.
+        while (came := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
+            if came.si_signo == signal.SIGTSTP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif came.si_signo != signal.SIGCONT:
+                os.kill(self._child, came.si_signo)
+        os.close(opener)
         with open(read, "rb") as pipe:
             # Ctrl-Z may stop the child before it is the command, and our parent must see that.
             while not select.select([pipe], [], [], _LOOK_S)[0]:
@@ -193,18 +197,8 @@ class Supervisor:
             return int(_ERRNO.unpack(answer)[0])
         return 0
 
-    def _came_early(self) -> list[int]:
-        """Return the signals that came before the command."""
-        found = []
-        while (came := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
-            if came.si_signo == signal.SIGTSTP:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            elif came.si_signo != signal.SIGCONT:
-                found.append(came.si_signo)
-        return found
-
-    def _become_command(self, cgroup: OwnCgroup, early: int, answer: int) -> NoReturn:
-        """Take the signals whose numbers ``early`` gives and become the command; ``answer`` gets an error."""
+    def _become_command(self, cgroup: OwnCgroup, gate: int, answer: int) -> NoReturn:
+        """Become the command once ``gate`` is closed, and take the signals of before; ``answer`` gets an error."""
         problem = errno.EINVAL
         try:
             cgroup.enter()
@@ -216,8 +210,7 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, self._on_child)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came early ends the command, too
-            for number in os.read(early, 64):
-                os.kill(os.getpid(), number)
+            os.read(gate, 1)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
         except OSError as error:
