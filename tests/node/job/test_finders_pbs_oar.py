@@ -112,13 +112,13 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: P
 
 
 def test_what_stands_in_a_folded_value_of_pbs_pro_is_no_attribute() -> None:
-    assert schedulers.qstat_text(recorded("pbs_pro/qstat-full"), "123.server")["session_id"] == "5001"
+    assert schedulers.job_attributes(recorded("pbs_pro/qstat-full"), "123.server")["session_id"] == "5001"
 
 
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
 def test_the_answer_of_pbs_for_no_job_is_an_error(name: str) -> None:
     with pytest.raises(CommandError):
-        schedulers.qstat_text(recorded(f"pbs_pro/{name}"), "4711.server")
+        schedulers.job_attributes(recorded(f"pbs_pro/{name}"), "4711.server")
 
 
 def test_a_server_may_be_written_with_and_without_its_domain() -> None:

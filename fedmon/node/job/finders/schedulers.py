@@ -186,7 +186,7 @@ class PbsFinder(Finder):
         """Ask for the session of the job; PBS knows that of its first host."""
         command = f"qstat -f {raw_id}"
         try:
-            attributes = qstat_text(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
+            attributes = job_attributes(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
         except CommandError as error:
             # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
             if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
@@ -195,7 +195,7 @@ class PbsFinder(Finder):
         first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
         if first and own_name(self.identity.host, [first]) != first:
             raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
-        session = attributes.get("session_id", "").strip()
+        session = attributes.get("session_id", "")
         if not (re.fullmatch("[0-9]{1,7}", session) and 1 < int(session) <= 2**22):
             raise MethodFailedError(f"{command} has {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
@@ -231,7 +231,7 @@ class OarFinder(Finder):
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
         argv = ["oarstat", "-fj", raw_id]
-        attributes = oarstat_text(look.run(argv, look.timeout_s), raw_id)
+        attributes = job_attributes(look.run(argv, look.timeout_s), raw_id)
         command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
@@ -281,35 +281,20 @@ def is_same_job(one: str, other: str) -> bool:
     return number == other_number and (not shorter or longer == shorter or longer.startswith(f"{shorter}."))
 
 
-def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
-    """Read the first lines of the attributes of `qstat -f`. Raises CommandError if the job is not in it.
+def job_attributes(output: Output, raw_id: str) -> dict[str, str]:
+    """Read the first lines of a job's attributes in `qstat -f` or `oarstat -fj`. Raises CommandError if it has none.
 
-    PBS Pro and Torque indent by four spaces, SLURM's wrapper by a tab; a long value continues after a newline and a
-    tab. If attributes are indented by tabs, a folded value that looks like one is taken for one.
+    PBS Pro, Torque and OAR indent by four spaces, SLURM's wrapper of PBS by a tab; a long value continues after a
+    newline and a tab. If attributes are indented by tabs, a folded value that looks like one is taken for one.
     """
     found: dict[str, str] = {}
     is_wanted = is_known = False
     indent = ""
     for line in output.checked().splitlines():
-        if head := re.match(r"Job Id:(\s*)(\S+)", line):
+        if head := re.match(r"Job[ _]Id:(\s*)(\S+)", line):
             is_wanted, indent = is_same_job(head[2], raw_id), "\t" if head[1] == "\t" else " {4}"
             is_known |= is_wanted
         elif is_wanted and (attribute := re.fullmatch(rf"{indent}([A-Za-z_][A-Za-z0-9_.]*) = (.*)", line)):
-            found[attribute[1]] = attribute[2]
-    if not is_known:
-        raise output.misunderstood(f"job {raw_id} is not in it")
-    return found
-
-
-def oarstat_text(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `oarstat -fj`. Raises CommandError if the job is not in it."""
-    found: dict[str, str] = {}
-    is_wanted = is_known = False
-    for line in output.checked().splitlines():
-        if line.startswith("Job_Id:"):
-            is_wanted = line.partition(":")[2].strip() == raw_id
-            is_known |= is_wanted
-        elif is_wanted and (attribute := re.fullmatch(r"\s+([A-Za-z_]+) = (.*)", line)) is not None:
             found[attribute[1]] = attribute[2].strip()
     if not is_known:
         raise output.misunderstood(f"job {raw_id} is not in it")

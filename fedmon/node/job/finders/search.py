@@ -195,15 +195,10 @@ class JobSearch:
         """Try each method that does not guess; None if none found any. Raises UnknownJobError."""
         self._tried = []
         look = self._now(left_s, asks_controller=asks_controller)
-        methods: dict[str, Callable[[Look], tuple[Hit, Confidence]]] = {
-            "cgroup": self._by_cgroup,
-            "scheduler": self._by_command,
-            "environment": self._by_environment,
-        }
-        for name, method in methods.items() if look is not None else ():
-            if look is not None and (found := self._attempt(name, method, look)) is not None:
-                return found
-        return None
+        if look is None:
+            return None
+        methods = {"cgroup": self._by_cgroup, "scheduler": self._by_command, "environment": self._by_environment}
+        return next(filter(None, (self._attempt(name, method, look) for name, method in methods.items())), None)
 
     def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
