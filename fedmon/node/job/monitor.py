@@ -90,9 +90,6 @@ class JobMonitor:
         self._is_watched = False
         self._first_start: int | None = None
         self._gpus: list[dict[str, Any]] = []
-        self._stream: JobStream | None = None
-        if options.broker is not None:
-            self._stream = JobStream(options.broker, members.node_id, members.boot)
         self.counts_events = shutil.which("perf") is not None
         self._pipeline = Pipeline(
             NodeSettings(
@@ -104,13 +101,16 @@ class JobMonitor:
             ),
             boot=members.boot,
             recording_file=members.recording,
-            send=(lambda _payload: True) if self._stream is None else self._stream.send,
+            send=lambda payload: self._stream is None or self._stream.send(payload),
             leaves=lambda _metric: self._stream is not None,
             on_sent=lambda _names, _samples: None,
             on_job_end=lambda _job: None,
             hold_s=options.hold_s,
             perf_after_s=_PERF_AFTER_S,
         )
+        self._stream: JobStream | None = None
+        if options.broker is not None:
+            self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
         self._describe_at, self._problem = 0.0, ""
         self.limit = TimeLimit(identity, environ, runner(environ))
@@ -140,7 +140,7 @@ class JobMonitor:
             self._find(self._search)
             self._pipeline.sampler.sample_now()
         if self._stream is not None:
-            self._stream.start(self._pipeline)
+            self._stream.start()
         self._pipeline.follow(self._options.interval, live=True)
         self._gpus = self._pipeline.hardware()["gpus"]
         self.limit.ask(first_start=self._first_start)
@@ -346,18 +346,22 @@ class JobStream:
     nothing of the job's command does.
     """
 
-    def __init__(self, broker: BrokerSettings, node_id: str, boot: int) -> None:
+    def __init__(self, broker: BrokerSettings, pipeline: Pipeline, node_id: str) -> None:
         from fedmon.node.broker_link import BrokerLink  # loads MQTT
+        from fedmon.node.requests.monitor import MonitorHandler
+        from fedmon.node.requests.policy import Policy
 
-        self._broker, self._node_id = broker, node_id
-        self._pipeline: Pipeline | None = None
+        self._broker, self._pipeline, self._node_id = broker, pipeline, node_id
+        policy, interval_s = Policy(PolicySettings(), node_id), pipeline.sampler.interval_s
+        self._leases = LeaseTable(default_interval_s=interval_s, min_interval_s=interval_s)
+        self._handler = MonitorHandler(self._leases, pipeline, policy, lambda _names, _samples: None)
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
         self._link = BrokerLink(
             broker,
             node_id=node_id,
-            boot=boot,
-            streams=lambda: [] if self._pipeline is None else self._pipeline.streams,
+            boot=pipeline.boot,
+            streams=lambda: pipeline.streams,
             monitor=self._monitor,
             refusal=REFUSAL,
             backlog=BACKLOG,
@@ -367,16 +371,10 @@ class JobStream:
         )
         self.send = self._link.send
 
-    def start(self, pipeline: Pipeline) -> None:
+    def start(self) -> None:
         """Begin to connect, and answer for the pipeline; returns at once."""
-        from fedmon.node.requests.monitor import MonitorHandler
-        from fedmon.node.requests.policy import Policy
-
-        pipeline.hardware()  # read once, before other threads ask
-        self._pipeline, self._opening = pipeline, Deadline(_OPEN_WITHIN_S)
-        policy, interval_s = Policy(PolicySettings(), self._node_id), pipeline.sampler.interval_s
-        self._leases = LeaseTable(default_interval_s=interval_s, min_interval_s=interval_s)
-        self._handler = MonitorHandler(self._leases, pipeline, policy, lambda _names, _samples: None)
+        self._pipeline.hardware()  # read once, before other threads ask
+        self._opening = Deadline(_OPEN_WITHIN_S)
         self._link.start()
         logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
 
@@ -392,8 +390,6 @@ class JobStream:
 
         Without a connection or a lease it does not wait.
         """
-        if self._pipeline is None:
-            return
         tick = threading.Event()
         while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
             if not self._leases.held() or time.monotonic() - self._asked_at >= _QUIET_S:
@@ -405,15 +401,12 @@ class JobStream:
 
     # --- on the link's thread ----------------------------------------------------------------------------------------
 
-    def _monitor(self, request: Monitor) -> Reply | None:
+    def _monitor(self, request: Monitor) -> Reply:
         self._asked_at = time.monotonic()
-        pipeline = self._pipeline
-        if pipeline is None or pipeline.recorder is None:
-            return None
-        recorder, tick = pipeline.recorder, threading.Event()
-        while not recorder.ready and not self._opening.passed():
+        recorder, tick = self._pipeline.recorder, threading.Event()
+        while recorder is not None and not recorder.ready and not self._opening.passed():
             tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
-        interval_s = pipeline.sampler.interval_s  # no lease changes it
+        interval_s = self._pipeline.sampler.interval_s  # no lease changes it
         self._leases.set_limits(default_interval_s=interval_s, min_interval_s=interval_s)
         reply = self._handler(request)
         self._asked_at = time.monotonic()

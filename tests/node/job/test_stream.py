@@ -50,7 +50,6 @@ class Run:
 
     def __init__(self, broker: BrokerSettings, folder: Path) -> None:
         self.recording = folder / "n1.fmr"
-        self.stream = JobStream(broker, NODE, 1_700_000_000)
         self.measuring = Pipeline(
             NodeSettings(
                 id=NODE,
@@ -60,16 +59,17 @@ class Run:
             ),
             boot=1_700_000_000,
             recording_file=self.recording,
-            send=self.stream.send,
+            send=lambda payload: self.stream.send(payload),  # noqa: PLW0108 - there is no stream yet
             leaves=lambda _name: True,
             on_sent=lambda _names, _samples: None,
             on_job_end=lambda _job: None,
         )
+        self.stream = JobStream(broker, self.measuring, NODE)
         self.stop_s: float | None = None
 
     def __enter__(self) -> Self:
         self.measuring.start()
-        self.stream.start(self.measuring)
+        self.stream.start()
         self.measuring.follow(PERIOD_S, live=True)
         return self
 
