@@ -288,15 +288,13 @@ class Outlets:
         )
         self.publish, self.flush = publisher.publish, publisher.flush
         self.user_values = None if broker is None else UserValues(publisher.publish)
-        self._controller: Controller | None = None
-        if settings.status_url:
-            self._controller = Controller(
-                status_url=settings.status_url,
-                done_url=settings.done_url,
-                user_agent=f"NEBULA Participant {settings.idx}",
-                timeout_s=http_timeout_s,
-                backlog=backlog,
-            )
+        self._controller = Controller(
+            status_url=settings.status_url,
+            done_url=settings.done_url,
+            user_agent=f"NEBULA Participant {settings.idx}",
+            timeout_s=http_timeout_s,
+            backlog=backlog,
+        )
 
     def open(self) -> None:
         """Begin to connect; returns at once."""
@@ -313,7 +311,7 @@ class Outlets:
                 connections=self._connections,
             )
             self._link.start()
-        if self._controller is not None:
+        if self._settings.status_url:
             self._controller.start()
 
     def close(self) -> None:
@@ -322,8 +320,7 @@ class Outlets:
         if self._link is not None:
             self._link.stop(CLOSE_WITHIN_S)
             self._connections, self._link = self._link.connections, None
-        if self._controller is not None:
-            self._controller.stop(CLOSE_WITHIN_S)
+        self._controller.stop(CLOSE_WITHIN_S)
 
     def value(self, name: str, value: Any, t: float) -> None:
         """Publish one value of the program; one that is not a number goes to the sinks alone."""
@@ -336,12 +333,12 @@ class Outlets:
 
     def status(self, participant: Mapping[str, Any], t: float) -> None:
         """Queue the participant's status for the controller."""
-        if self._controller is not None:
+        if self._settings.status_url:
             self._controller.status(self._status_body(participant, t))
 
     def counts(self) -> dict[str, int]:
         """Return the counts of statuses; all 0 without a controller."""
-        return dict.fromkeys(STATUSES, 0) if self._controller is None else self._controller.counts()
+        return self._controller.counts()
 
     def finish(self, participant: Mapping[str, Any], timeout_s: float, *, given_up: threading.Event) -> bool:
         """Announce the end of the scenario until it is confirmed; False if it was not in time.
@@ -354,7 +351,7 @@ class Outlets:
             self.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
             self.flush()
             self._link.finish(f"scenario {scenario} finished"[:200])
-        if self._controller is not None:
+        if self._settings.done_url:
             # The old controller gets the end alone, the later one a last status before.
             status = b"" if self._settings.generation == "old" else self._status_body(participant, now)
             done = json.dumps({"idx": self._settings.idx}).encode()
