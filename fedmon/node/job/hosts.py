@@ -106,7 +106,8 @@ class _HostFolder:
             return False
         known = self.registration(run)
         if known is not None and self._machine and known.machine == self._machine:
-            return _lives(known.pid, known.start)
+            birth = find_birth(known.pid)
+            return birth is not None and birth.start == known.start and not birth.is_zombie
         now, beat = time.monotonic(), self._last_beat(run)
         before, since = self._beats.get(run, (None, now))
         if before == beat:
@@ -338,11 +339,6 @@ class Membership(Closing):
     def _taking_part(self, seen: _Seen) -> int:
         """Return how many hosts take part in this run: those of an earlier one gave no sign of life since it began."""
         return sum(self._earlier.get(run) != self._hosts.sign(run, seen) for run in seen.newest.values())
-
-
-def _lives(pid: int, start: int) -> bool:
-    birth = find_birth(pid)
-    return birth is not None and birth.start == start and not birth.is_zombie
 
 
 def _this_machine() -> str:

@@ -91,10 +91,12 @@ class Instruments:
             gpu_shares=lambda: gpu_shares(self._gpus(), self._job_pids()),
         )
         collectors += energy_collectors(self._meter)
-        self._perf = self._perf_source()
-        if self._perf is not None:
+        self._perf = None
+        if self._settings.perf.enabled and not self._roots.simulated:
             from fedmon.node.perf.collector import PerfCollector
+            from fedmon.node.perf.source import PerfSource
 
+            self._perf = PerfSource(self._settings.perf, roots=self._roots, begin_after_s=self._perf_after_s)
             collectors.append(PerfCollector(self._perf))
         if self._settings.metrics.plugins:
             from fedmon.node.collectors.plugins import plugin_collectors
@@ -134,13 +136,6 @@ class Instruments:
             # A simulated machine has neither the GPUs nor the events of this one.
             self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self._roots.simulated else open_session()
         return self._nvml
-
-    def _perf_source(self) -> PerfSource | None:
-        if self._roots.simulated or not self._settings.perf.enabled:
-            return None
-        from fedmon.node.perf.source import PerfSource
-
-        return PerfSource(self._settings.perf, roots=self._roots, begin_after_s=self._perf_after_s)
 
 
 def roots_of(settings: NodeSettings) -> Roots:
