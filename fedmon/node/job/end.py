@@ -52,12 +52,17 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def catch_signals() -> Channel:
-    """Return a channel that names each signal from now on that would end this process."""
+    """Return a channel that names a signal from now on that would end this process."""
     ours, theirs = Channel.pair()
+
+    def note(number: int, _frame: object) -> None:
+        if not theirs.has_message(0.0):  # one is enough, and a full channel would hold up its only reader
+            ours.tell(kind="signal", text=signal.Signals(number).name)
+
     for number in SIGNALS:
         # Below nohup hang-ups are ignored, and the run goes on.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: ours.tell(kind="signal", text=signal.Signals(number).name))
+            signal.signal(number, note)
     return theirs
 
 

@@ -151,8 +151,7 @@ def _copied(path: Path, copy: Path) -> bool:
     for _ in range(_COPIES):
         before = _stamp(path)
         shutil.copyfile(path, copy)
-        with contextlib.suppress(FileNotFoundError):
-            copy.with_name(copy.name + _LOG).unlink()
+        copy.with_name(copy.name + _LOG).unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
         if _stamp(path) == before:
