@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
 from fedmon.common.settings import NodeSettings
 from fedmon.node.folder import NodeFolder
@@ -93,10 +93,7 @@ class Registers(Closing):
 
     def _redo(self, behind: tuple[int, str]) -> tuple[set[str], list[str]]:
         """Return the digests of plans that were decided about since the copy, and sentences about losses."""
-        try:
-            lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | _RELEASES | {"run"})
-        except OSError as error:
-            raise StorageError(f"the audit in {self.audit.folder} cannot be read: {error.strerror}") from error
+        lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | _RELEASES | {"run"})
         missing: dict[str, str] = {}
         jobs: list[str] = []
         unsure = [str(line.get("job")) for line in lines if line["event"] in _RELEASES and not self._redo_release(line)]

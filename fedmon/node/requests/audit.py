@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from collections import defaultdict
@@ -74,7 +73,7 @@ class Audit(Closing):
             self._file = _opened(self.path)
             self._size = os.fstat(self._file).st_size
             found = {"audit-torn-line": self._cut_torn_end()}
-            self._cut_pruned(read_stub(self.folder))
+            self._cut_pruned(read_note(self.folder / STUB_NAME))
             end, found["audit-broken"] = find_end(self.folder)
         except OSError as error:
             raise self._storage_error(error) from error
@@ -140,7 +139,7 @@ class Audit(Closing):
         """
         with self._lock:
             try:
-                old, last = read_stub(self.folder), _last_before(self.folder, _text(before))
+                old, last = read_note(self.folder / STUB_NAME), _last_before(self.folder, _text(before))
                 if last is None:
                     return 0
                 self._write(PRUNED, {"pruned_n": last.n, "pruned_hash": last.hash, "until": last.time, "by": by})
@@ -214,9 +213,12 @@ class Audit(Closing):
             first = _first_line(path)
             if first is None or first.n > stub.n:
                 return
-            last = read_line(next(lines_backwards(path), b""))
-            if last is None or last.n > stub.n:
-                _keep_after(path, stub.n)
+            last, number = _last_line(path), stub.n + 1
+            if last is None or last.n >= number:
+                _, start, rest = path.read_bytes().partition(b'\n{"n":%d,' % number)
+                if not start:
+                    return  # its lines were altered, as `verify` tells
+                write_whole(path.with_name(f"audit-{number:015d}.jsonl"), start[1:] + rest, mode=0o600, durable=True)
             path.unlink()
             sync(self.folder)
 
@@ -246,7 +248,7 @@ class Audit(Closing):
 
     def _cut_torn_end(self) -> dict[str, object] | None:
         """Cut half a line off the end; return the facts of it."""
-        torn = next(lines_backwards(self.path), b"")
+        torn = next(_lines_backwards(self.path), b"")
         if not torn or torn.endswith(b"\n"):
             return None
         self._size -= len(torn)
@@ -351,18 +353,10 @@ def read_line(raw: bytes) -> AuditLine | None:
     return msgspec.structs.replace(line, hash=stated, intact=hashlib.sha256(body).hexdigest() == stated)
 
 
-def read_head(folder: Path) -> ChainHead | None:
-    """Return where the chain ended at the last sync; None when that note is missing or damaged."""
+def read_note(path: Path) -> ChainHead | None:
+    """Return the line that the note of the last sync, or the stub, names; None if that is missing or damaged."""
     try:
-        return msgspec.json.decode((folder / HEAD_NAME).read_bytes(), type=ChainHead)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def read_stub(folder: Path) -> ChainHead | None:
-    """Return the last line that was pruned; None if none was, or if that note is damaged."""
-    try:
-        return msgspec.json.decode((folder / STUB_NAME).read_bytes(), type=ChainHead)
+        return msgspec.json.decode(path.read_bytes(), type=ChainHead)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -375,7 +369,22 @@ def chain_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def lines_backwards(path: Path) -> Iterator[bytes]:
+def backwards(folder: Path) -> Iterator[bytes]:
+    """Yield the lines of an audit from its end to its start. Raises StorageError."""
+    with _reading(folder):
+        for path in reversed(chain_files(folder)):
+            yield from _lines_backwards(path)
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file from its end to its start, each with its line feed where it has one."""
     with path.open("rb") as file:
         position = file.seek(0, os.SEEK_END)
@@ -399,9 +408,9 @@ def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
     If it is not the chain that was synced to the disk, the facts of that come too, and the synced line is the end, so
     that every later `verify` finds the break.
     """
-    head = read_head(folder) or ChainHead(n=0, hash=FIRST_PREVIOUS)
+    head = read_note(folder / HEAD_NAME) or ChainHead(n=0, hash=FIRST_PREVIOUS)
     last: AuditLine | None = None
-    for line in filter(None, map(read_line, _all_backwards(folder))):
+    for line in filter(None, map(read_line, backwards(folder))):
         last = last or line
         if line.n == head.n and line.hash != head.hash:
             return ChainHead(n=last.n, hash=head.hash), {"written_anew": head.n}
@@ -416,12 +425,12 @@ def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
 def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -> tuple[list[dict[str, Any]], bool]:
     """Return the lines of some ``events`` after a line (number and hash), oldest first, and whether none is missing.
 
-    Lines that were altered are left out. Raises OSError.
+    Lines that were altered are left out. Raises StorageError.
     """
     number, digest = behind
     found: list[dict[str, Any]] = []
     after, is_whole = None, True
-    for raw in _all_backwards(folder):
+    for raw in backwards(folder):
         line = read_line(raw)
         if line is not None and line.n <= number:
             return found[::-1], is_whole and _follows(after, line.n, line.hash) and (line.n, line.hash) == behind
@@ -438,9 +447,8 @@ def _follows(line: AuditLine | None, number: int, digest: str) -> bool:
     return (line.n, line.prev) == (number + 1, digest) if line is not None else True
 
 
-def _all_backwards(folder: Path) -> Iterator[bytes]:
-    for path in reversed(chain_files(folder)):
-        yield from lines_backwards(path)
+def _last_line(path: Path) -> AuditLine | None:
+    return read_line(next(_lines_backwards(path), b""))
 
 
 def _first_line(path: Path) -> AuditLine | None:
@@ -454,44 +462,30 @@ def _first_line(path: Path) -> AuditLine | None:
 def _last_before(folder: Path, moment: str) -> AuditLine | None:
     """Return the last of the lines at the beginning of an audit that are older than a moment. Raises OSError."""
     found: AuditLine | None = None
-    files = chain_files(folder)
-    for path, following in zip(files, [*files[1:], None], strict=True):
-        next_first = None if following is None else _first_line(following)
-        if next_first is not None and next_first.time < moment:
-            found = read_line(next(lines_backwards(path), b"")) or found
+    for path in chain_files(folder):
+        last = _last_line(path)
+        if last is not None and last.time < moment:  # and so is the whole file
+            found = last
             continue
         with path.open("rb") as file:
             while (line := read_line(file.readline(MAX_LINE_BYTES))) is not None and line.time < moment:
                 found = line
-        return found
+        break
     return found
-
-
-def _keep_after(path: Path, number: int) -> None:
-    """Give the lines of a rotated file that follow a line their own file. Raises OSError."""
-    with path.open("rb") as file:
-        at = 0
-        while (line := read_line(file.readline(MAX_LINE_BYTES))) is not None and line.n <= number:
-            at = file.tell()
-        file.seek(at)
-        staged = path.with_name(f".{path.name}")
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as rest:
-            shutil.copyfileobj(file, rest)
-        sync(staged)
-        staged.replace(path.with_name(f"audit-{number + 1:015d}.jsonl"))
 
 
 def exported(folder: Path, since: datetime.datetime | None, until: datetime.datetime | None) -> Iterator[bytes]:
     """Yield the lines of an audit from one moment to another, both included, as they are in its files.
 
-    Lines that were altered come as well if their time can be read. Raises OSError.
+    Lines that were altered come as well if their time can be read. Raises StorageError.
     """
     first, last = _text(since) if since else "", _text(until) if until else "~"
-    for _, file in _files(folder):
-        while raw := file.readline(MAX_LINE_BYTES):
-            line = read_line(raw)
-            if line is not None and first <= line.time <= last:
-                yield raw
+    with _reading(folder):
+        for _, file in _files(folder):
+            while raw := file.readline(MAX_LINE_BYTES):
+                line = read_line(raw)
+                if line is not None and first <= line.time <= last:
+                    yield raw
 
 
 def verify(folder: Path) -> VerifyResult:
@@ -505,14 +499,12 @@ def verify(folder: Path) -> VerifyResult:
 
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
-    try:
-        while True:
-            stub = read_stub(folder)
-            result = _verified(_files(folder), read_head(folder), stub)
-            if read_stub(folder) == stub:  # else lines were pruned meanwhile
+    while True:
+        with _reading(folder):
+            stub = read_note(folder / STUB_NAME)
+            result = _verified(_files(folder), read_note(folder / HEAD_NAME), stub)
+            if read_note(folder / STUB_NAME) == stub:  # else lines were pruned meanwhile
                 return result
-    except OSError as error:
-        raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
 
 def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:

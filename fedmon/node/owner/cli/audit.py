@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import itertools
 import os
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.text import plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
@@ -79,18 +78,17 @@ def export(
     if output == _STDOUT and shell.as_json:
         raise InvalidInputError("--json reports on stdout, where the lines go without --output: add --output FILE")
     bounds = [None if t is None else datetime.datetime.fromtimestamp(t, datetime.UTC) for t in times(since, until)]
-    with _reading(shell.folder):
-        lines = exported(shell.folder.path, *bounds)
-        if output == _STDOUT:
-            sys.stdout.buffer.writelines(lines)
-            return
-        if output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path)):
-            raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
-        count = 0
-        with replacing(output) as staged, staged.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # it says what researchers asked, as the audit does
-            for count, line in enumerate(lines, start=1):  # noqa: B007 - it tells how many there were
-                file.write(line)
+    lines = exported(shell.folder.path, *bounds)
+    if output == _STDOUT:
+        sys.stdout.buffer.writelines(lines)
+        return
+    if output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path)):
+        raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
+    count = 0
+    with replacing(output) as staged, staged.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)  # it says what researchers asked, as the audit does
+        for count, line in enumerate(lines, start=1):  # noqa: B007 - it tells how many there were
+            file.write(line)
     shell.emit({"path": str(output), "lines": count}, lambda: f"{output}: {plural(count, 'line')}")
 
 
@@ -115,27 +113,15 @@ def prune(
     )
 
 
-@contextlib.contextmanager
-def _reading(folder: NodeFolder) -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:  # of stdout
-        raise
-    except OSError as error:
-        raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
-
-
 def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
     """Yield the lines of the whole audit from its end; a line that is not a JSON object is shown as it is."""
-    from fedmon.node.requests.audit import chain_files, lines_backwards
+    from fedmon.node.requests.audit import backwards
 
-    with _reading(folder):
-        for path in reversed(chain_files(folder.path)):
-            for raw in lines_backwards(path):
-                try:
-                    yield msgspec.json.decode(raw, type=dict[str, Any])
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    yield {"event": "UNREADABLE", "line": raw.decode(errors="backslashreplace").rstrip("\n")}
+    for raw in backwards(folder.path):
+        try:
+            yield msgspec.json.decode(raw, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield {"event": "UNREADABLE", "line": raw.decode(errors="backslashreplace").rstrip("\n")}
 
 
 def _line(line: dict[str, Any]) -> str:
