@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import itertools
 import logging
 import shutil
 import sqlite3
@@ -230,23 +231,17 @@ class Database(Closing):
         A transaction inside another one joins it: its changes are undone alone when it fails, and are committed with
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
+        # The outermost savepoint is a transaction: its release commits.
         name, callbacks = f"level{self._level}", len(self._after_commit)
-        # SQLite has savepoints in place of transactions inside a transaction; one that is undone stays until released.
-        begin, *undo, end = (
-            (f"SAVEPOINT {name}", f"ROLLBACK TO {name}", f"RELEASE {name}", f"RELEASE {name}")
-            if self._level
-            else ("BEGIN IMMEDIATE", "ROLLBACK", "COMMIT")
-        )
-        self._run(begin)
+        self._run(f"SAVEPOINT {name}")
         self._level += 1
         try:
             yield
-            self._run(end)
+            self._run(f"RELEASE {name}")
         except BaseException as error:
             del self._after_commit[callbacks:]
             with contextlib.suppress(sqlite3.Error):
-                for statement in undo:
-                    self._connection.execute(statement)
+                self._connection.execute("ROLLBACK" if self._level == 1 else f"ROLLBACK TO {name}")
             if isinstance(error, sqlite3.Error) and self._level == 1:
                 raise _storage_error(self.path, error) from error
             raise
@@ -263,10 +258,7 @@ class Database(Closing):
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement that changes something; returns the number of rows it changed."""
-        if self._level:
-            return self._run(statement, values).rowcount
-        with self.transaction():
-            return self._run(statement, values).rowcount
+        return self._run(statement, values).rowcount
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         """Run a query and return its rows as mappings from column to value. Raises StorageError."""
@@ -366,27 +358,25 @@ def _opened(path: Path) -> sqlite3.Connection:
     """Open or make a file, with everything in it checked. Raises StorageError, and DamagedFileError."""
     make_private(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    try:
+    with contextlib.ExitStack() as failed:
+        failed.callback(connection.close)
         connection.text_factory = lambda content: content.decode("utf-8", "replace")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise DamagedFileError(verdict)
-        _migrate(connection, path)
-        _keep_total(connection)
-    except sqlite3.Error as error:
-        connection.close()
-        if error.sqlite_errorcode & 0xFF in _DAMAGED:
-            raise DamagedFileError(str(error)) from error
-        raise _storage_error(path, error) from error
-    except UnicodeDecodeError as error:
-        connection.close()
-        raise DamagedFileError(f"a name in it is not UTF-8: {error.object!r}") from error
-    except BaseException:
-        connection.close()
-        raise
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise DamagedFileError(verdict)
+            _migrate(connection, path)
+            _keep_total(connection)
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in _DAMAGED:
+                raise DamagedFileError(str(error)) from error
+            raise _storage_error(path, error) from error
+        except UnicodeDecodeError as error:
+            raise DamagedFileError(f"a name in it is not UTF-8: {error.object!r}") from error
+        failed.pop_all()
     return connection
 
 
@@ -407,17 +397,11 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    try:
-        for statements in SCHEMA[version:]:
-            for statement in statements:
-                connection.execute(statement)
+    with connection:
+        _make(connection, SCHEMA[version:])
         connection.execute("INSERT OR REPLACE INTO marks VALUES ('version', ?)", (str(SCHEMA_VERSION),))
         connection.execute("UPDATE total SET value = ?", (_total_of(connection),))
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    except sqlite3.Error:
-        connection.rollback()
-        raise
 
 
 def _objects(connection: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -428,10 +412,13 @@ def _objects(connection: sqlite3.Connection) -> set[tuple[str, str]]:
 def _expected_objects(version: int) -> set[tuple[str, str]]:
     """Return the result of `_objects` for an undamaged file of this version."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for statements in SCHEMA[:version]:
-            for statement in statements:
-                connection.execute(statement)
+        _make(connection, SCHEMA[:version])
         return _objects(connection)
+
+
+def _make(connection: sqlite3.Connection, versions: Sequence[Sequence[str]]) -> None:
+    for statement in itertools.chain.from_iterable(versions):
+        connection.execute(statement)
 
 
 def _total_of(connection: sqlite3.Connection) -> int:
