@@ -203,6 +203,7 @@ class LocalNode:
         self.runs.take_up()
         self.runs.purge()
         self.copy_register()
+        self.effects.purge()
 
     def check_plan(self, sha256: str) -> None:
         """Have a worker read a plan, unless one does already; on the router's thread."""

@@ -21,8 +21,8 @@ KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
 MAX_LIFETIME = datetime.timedelta(days=7)
 """A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
-MAX_REFUSALS = 10_000
-"""Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
+KEPT_REFUSALS, NEW_REFUSALS = 9_000, 1_000
+"""Refusals of all researchers that `purge` leaves, those that end first gone, and how many may come until the next."""
 
 _ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
 _ADDED = (("datasets", None), ("purpose", ""))
@@ -45,7 +45,7 @@ class Effects:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._refusals = self._count_refusals()
+        self._new_refusals = 0
         self.counters: Counter[str] = Counter()
 
     def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
@@ -80,15 +80,22 @@ class Effects:
         expires: datetime.datetime,
         *,
         content: str = "",
-    ) -> int:
-        """Keep a reply until one day after the request expires, unless the id has one; returns how many are new."""
+    ) -> None:
+        """Keep a reply until one day after the request expires, and for a day at least, unless the id has one.
+
+        Without ``content`` it is a refusal: kept so that the request is not served later, such as after the clock went
+        back.
+        """
         now = utc_now()
         keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
-        return self._database.execute(
+        self._database.execute(
             "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
             "VALUES (?, ?, ?, ?, ?)",
             (researcher_id, request_id, content, reply, timestamp(keep_until)),
         )
+        self._new_refusals += not content
+        if self._new_refusals >= NEW_REFUSALS:
+            self.purge()
 
     def once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
         """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted."""
@@ -106,25 +113,11 @@ class Effects:
                 self.remember(request.researcher_id, request.id, encoded, request.expires, content=content)
         return reply
 
-    def remember_refusal(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime) -> None:
-        """Keep the error reply to a refused request, so that it is not served later, such as after the clock went back.
-
-        It is kept as long as a reply, and for a day at least; a stored reply stays. Raises StorageError.
-        """
-        with self._database.transaction():
-            self._refusals += self.remember(researcher_id, request_id, reply, expires)
-            if self._refusals > MAX_REFUSALS:
-                # A tenth at once, so that a flood does not sort the table for each of its requests.
-                self._database.execute(
-                    "DELETE FROM effects WHERE rowid IN (SELECT rowid FROM effects WHERE content = '' "
-                    "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?)",
-                    (MAX_REFUSALS * 9 // 10,),
-                )
-                self._refusals = self._count_refusals()
-
-    def _count_refusals(self) -> int:
-        return int(self._database.rows("SELECT count(*) AS number FROM effects WHERE content = ''")[0]["number"])
-
     def purge(self, *, now: datetime.datetime | None = None) -> int:
-        """Drop the replies whose time is over; return how many."""
-        return self._database.execute("DELETE FROM effects WHERE keep_until < ?", (timestamp(now or utc_now()),))
+        """Drop the replies whose time is over, and of the refusals all but the latest; return how many."""
+        self._new_refusals = 0
+        return self._database.execute(
+            "DELETE FROM effects WHERE keep_until < ?1 OR rowid IN (SELECT rowid FROM effects WHERE content = '' "
+            "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?2)",
+            (timestamp(now or utc_now()), KEPT_REFUSALS),
+        )

@@ -147,9 +147,8 @@ class Router:
         refusal = error(request, self._policy.node_id, code, reason)
         if isinstance(request, STATE_CHANGING) and code is not ErrorCode.BUSY:
             try:
-                self._effects.remember_refusal(
-                    request.researcher_id, request.id, msgspec.json.encode(refusal), request.expires
-                )
+                encoded = msgspec.json.encode(refusal)
+                self._effects.remember(request.researcher_id, request.id, encoded, request.expires)
             except StorageError as problem:
                 logger.error("a refused %s is not remembered: %s", command_of(request), problem)  # noqa: TRY400
         return refusal

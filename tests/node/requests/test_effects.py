@@ -12,7 +12,7 @@ import pytest
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.wire.messages import Ping
 from fedmon.node.registers.database import Database, timestamp
-from fedmon.node.requests.effects import MAX_REFUSALS, Effects, content_digest
+from fedmon.node.requests.effects import KEPT_REFUSALS, NEW_REFUSALS, Effects, content_digest
 from tests.support.envelopes import approval, envelope
 
 DAY = datetime.timedelta(days=1)
@@ -67,8 +67,8 @@ def test_a_refusal_is_kept_for_a_day_though_its_request_expired_and_never_replac
     long_ago = utc_now() - 5 * DAY
     effects.remember("r", "served", b"the reply", seconds_from_now(60), content="digest")
 
-    effects.remember_refusal("r", "refused", b"no", long_ago)
-    effects.remember_refusal("r", "served", b"no", long_ago)
+    effects.remember("r", "refused", b"no", long_ago)
+    effects.remember("r", "served", b"no", long_ago)
 
     assert effects.purge(now=utc_now() + DAY / 2) == 0
     assert effects.stored_reply("r", "refused", content="anything") == b"no"
@@ -81,14 +81,15 @@ def test_refusals_are_bounded_and_replies_are_none_of_them(database: Database) -
         "WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?1) "
         "INSERT INTO effects SELECT 'r', 'refused-' || value, '', x'6e6f', ?2 FROM n"
     )
-    database.execute(many, (MAX_REFUSALS, timestamp(seconds_from_now(60) + DAY)))
+    database.execute(many, (KEPT_REFUSALS, timestamp(seconds_from_now(60) + DAY)))
     effects = Effects(database)
     effects.remember("r", "served", b"the reply", seconds_from_now(60), content="digest")
 
-    effects.remember_refusal("r", "the last", b"no", seconds_from_now(60 * 60))
+    with database.transaction():
+        for number in range(NEW_REFUSALS):
+            effects.remember("r", f"new-{number}", b"no", seconds_from_now(60 * 60))
 
-    kept = database.rows("SELECT count(*) AS number FROM effects")[0]["number"]
-    assert 0.8 * MAX_REFUSALS < kept <= MAX_REFUSALS + 1
+    assert database.rows("SELECT count(*) AS number FROM effects")[0]["number"] == KEPT_REFUSALS + 1
     assert effects.stored_reply("r", "served") == b"the reply"
     assert effects.stored_reply("r", "refused-1") is None
-    assert effects.stored_reply("r", "the last") == b"no"
+    assert effects.stored_reply("r", f"new-{NEW_REFUSALS - 1}") == b"no"
