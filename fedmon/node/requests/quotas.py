@@ -97,13 +97,9 @@ class RefusedResearchers:
 
     def count(self, researcher_id: str) -> None:
         """Count one more refused request."""
-        now, before = utc_now(), self._found.pop(researcher_id, None)
-        self._found[researcher_id] = Refused(
-            researcher_id=researcher_id,
-            times=1 if before is None else before.times + 1,
-            first=now if before is None else before.first,
-            last=now,
-        )
+        now = utc_now()
+        known = self._found.pop(researcher_id, Refused(researcher_id=researcher_id, times=0, first=now, last=now))
+        self._found[researcher_id] = msgspec.structs.replace(known, times=known.times + 1, last=now)
         if len(self._found) > MAX_REFUSED:
             self._found.popitem(last=False)
         self._changed = True
@@ -165,7 +161,6 @@ class _Use:
         self.changes = Window(60, 60, changes)
         self.audit_bytes = Window(3600, 24, audit_bytes)
         self.refused: Counter[str] = Counter()
-        self.untold, self.told_at = 0, float("-inf")
 
 
 class Quotas:
@@ -183,6 +178,7 @@ class Quotas:
         self._uses = OrderedDict((name, _Use(*counts)) for name, counts in kept.items())
         self._folders: dict[str, tuple[str, int]] | None = None
         self._lines = Throttle(burst=LINES_BURST, per_s=LINES_PER_S)
+        self._reports = Throttle(burst=1, per_s=1 / _REPORT_S)
         self._lock, self._unread = threading.Lock(), Counter[str]()
         self._changed = False
         self.counters: Counter[str] = Counter()
@@ -317,18 +313,11 @@ class Quotas:
     def _refuse(self, who: str, use: _Use, quota: str, number: int = 1) -> None:
         """Count refused requests; they leave one line an hour in the log and one in the audit."""
         use.refused[quota] += number
-        use.untold += number
         self.counters["refused over quota"] += number
         self._audit.count("busy", [f"{who} {quota}"], number)
-        self._tell(who, use)
-
-    def _tell(self, who: str, use: _Use) -> None:
-        now = time.monotonic()
-        if use.untold and now - use.told_at >= _REPORT_S:
-            quotas = ", ".join(sorted(use.refused))
-            refused = plural(use.untold, "request")
+        if self._reports.allows(who):
+            refused, quotas = plural(use.refused.total(), "request"), ", ".join(sorted(use.refused))
             logger.warning("researcher %s: %s refused as busy (%s in [quota])", who, refused, quotas)
-            use.untold, use.told_at = 0, now
 
     # --- what is used -------------------------------------------------------------------------------------------------
 
@@ -376,7 +365,7 @@ class Quotas:
                 self.job_ended(job_id, known[0])
 
     def save(self) -> None:
-        """Write down counts that have no other place, and tell of refused requests. Raises StorageError."""
+        """Write down counts that have no other place. Raises StorageError."""
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
@@ -384,8 +373,6 @@ class Quotas:
                 self._refuse(who, self._uses[who], "requests_per_s", number)
             else:
                 self.counters["refused unread"] += number
-        for who, use in self._uses.items():
-            self._tell(who, use)
         self._take_audit_bytes()
         if self._changed:
             counts = {who: (use.changes.counts, use.audit_bytes.counts) for who, use in self._uses.items()}
