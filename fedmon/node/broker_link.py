@@ -68,11 +68,9 @@ class BrokerLink:
         self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
         self._actor.every(CORRECT_S, self.keep)
         self._topic = topics.status(node_id)
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()
         self._backlog, self._limit = collections.deque[bytes](), backlog
-        self._seen = threading.Condition()
-        self._on_broker = b""
-        self._presence: Presence | None = None
+        self._presence = self._on_broker = b""
         self._state = ("online", "")
         self._refreshed = time.monotonic()
         self.dropped = 0
@@ -98,7 +96,7 @@ class BrokerLink:
 
     def send(self, payload: bytes) -> bool:
         """Send a batch, or keep it until the connection stands; False when an older one had to go for it."""
-        with self._lock:
+        with self._changed:
             self._backlog.append(payload)
             lost = len(self._backlog) > self._limit
             if lost:
@@ -109,10 +107,10 @@ class BrokerLink:
 
     def refresh(self) -> None:
         """Repeat the presence; a reader takes a long silence for an end."""
-        with self._lock:
-            if self._presence is not None:
+        with self._changed:
+            if self._presence:
                 self._refreshed = time.monotonic()
-                self._transport.publish(self._topic, codec.encode(self._presence), qos=1, retain=True)
+                self._transport.publish(self._topic, self._presence, qos=1, retain=True)
 
     def come_up_again(self) -> None:
         """Have every researcher ask again for its lease: a newer presence says that this party restarted."""
@@ -120,10 +118,9 @@ class BrokerLink:
 
     def keep(self) -> None:
         """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
-        with self._lock:
-            now, presence = time.monotonic(), self._presence
-            is_wrong = presence is not None and self._on_broker != codec.encode(presence)
-            if now - self._refreshed >= (REFRESH_S if not is_wrong else CORRECT_S):
+        with self._changed:
+            period_s = REFRESH_S if self._on_broker == self._presence else CORRECT_S
+            if time.monotonic() - self._refreshed >= period_s:
                 self.refresh()
 
     def finish(self, reason: str) -> None:
@@ -139,38 +136,31 @@ class BrokerLink:
         """Return whether the broker showed us that it holds our present state; meanwhile it is told again."""
         deadline = Deadline(timeout_s)
         while not (deadline.passed() or given_up.is_set()):
-            with self._seen:
-                if self._seen.wait_for(self._holds_state, timeout=min(ASK_AGAIN_S, deadline.left_s())):
+            with self._changed:
+                timeout_left_s = min(ASK_AGAIN_S, deadline.left_s())
+                if self._changed.wait_for(lambda: self._on_broker == self._presence, timeout_left_s):
                     return True
             self.refresh()
-        return self._holds_state()
+        return self._on_broker == self._presence
 
     def stop(self, timeout_s: float, *, reason: str = "stopped") -> None:
         """Say farewell, and why, and end the connection."""
-        with self._lock:
+        with self._changed:
             self._send_backlog()
             self.dropped += len(self._backlog)
             self._backlog.clear()
-            self._presence = None
+            self._presence = b""
         self._actor.close(timeout_s=timeout_s)
-        self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
-
-    def _holds_state(self) -> bool:
-        try:
-            seen = codec.decode_presence(self._on_broker) if self._on_broker else None
-        except InvalidMessageError:
-            return False
-        return (
-            seen is not None and (seen.state, seen.reason) == self._state and seen.boot == self._boot + self.connections
-        )
+        farewell = Will(topic=self._topic, payload=self._made("offline", self._state[1] or reason))
+        self._transport.stop(timeout_s, farewell=farewell)
 
     def _announce(self) -> None:
-        with self._lock:
-            self._presence = self._make(*self._state)
+        with self._changed:
+            self._presence = self._made(*self._state)
             self.refresh()
 
-    def _make(self, state: str, reason: str) -> Presence:
-        return Presence(
+    def _made(self, state: str, reason: str) -> bytes:
+        presence = Presence(
             node_id=self._node_id,
             boot=self._boot + self.connections,
             state=state,  # type: ignore[arg-type]  # one of the three words
@@ -180,9 +170,7 @@ class BrokerLink:
             capabilities=[ONLY_TELLS],
             streams=self._streams(),
         )
-
-    def _as_will(self, state: str, reason: str) -> Will:
-        return Will(topic=self._topic, payload=codec.encode(self._make(state, reason)))
+        return codec.encode(presence)
 
     def _send_backlog(self) -> None:
         topic = topics.monitoring(self._node_id)
@@ -215,18 +203,18 @@ class BrokerLink:
 
     def _will(self) -> Will:
         self.connections += 1
-        return self._as_will("offline", CONNECTION_LOST)
+        return Will(topic=self._topic, payload=self._made("offline", CONNECTION_LOST))
 
     def _on_link(self, link: Link) -> None:
         if link.up:
             self._announce()
-            with self._lock:
+            with self._changed:
                 self._send_backlog()
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         if topic == self._topic:
-            with self._seen:
+            with self._changed:
                 self._on_broker = payload
-                self._seen.notify_all()
+                self._changed.notify_all()
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
             self._actor.post(lambda: self._answer(topic, payload), size_bytes=len(payload))
