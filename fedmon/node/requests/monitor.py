@@ -179,7 +179,8 @@ class _Page:
         """Add a batch, or the front part of it that fits; False when the page is full."""
         part = batch
         while len(text := _encoded(part)) > self._left and len(part.t) > 1:
-            part = part.part(part.seq, part.seq + len(part.t) // 2 - 1)
+            share = len(part.t) * self._left // len(text)
+            part = part.part(part.seq, part.seq + max(0, share - 1))
         if len(text) > self._left and self.batches:
             self.next_seq = part.seq
             return False
@@ -191,11 +192,8 @@ class _Page:
         self._series.update(dict.fromkeys(part.columns))
         self._left -= len(text) + 1
         if part.last_seq < batch.last_seq:
-            return self._add(batch.part(part.last_seq + 1, batch.last_seq))
-        if self._left > 0:
-            return True
-        self.next_seq = part.last_seq + 1
-        return False
+            self.next_seq = part.last_seq + 1
+        return self.next_seq is None
 
 
 def _encoded(part: Batch) -> bytes:
