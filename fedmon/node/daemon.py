@@ -47,7 +47,8 @@ from fedmon.node.registers.plans import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient
 from fedmon.node.requests.effects import Effects
-from fedmon.node.requests.handlers import handlers
+from fedmon.node.requests.handlers import Handlers
+from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.router import Router
@@ -133,21 +134,21 @@ class LocalNode:
 
     def _made_router(self) -> Router:
         registers, policy, dialect = self.registers, self.policy, self.dialect
+        handlers = Handlers(
+            registers,
+            policy,
+            boot=self._boot,
+            runs=self.runs,
+            monitor=MonitorHandler(self.leases, self.pipeline, policy, self._count_sent),
+            check_plan=self.check_plan,
+            page_bytes=dialect.page_bytes,
+        )
         return Router(
             policy,
             dialect=dialect,
             audit=registers.audit,
             effects=self.effects,
-            handlers=handlers(
-                registers,
-                policy,
-                boot=self._boot,
-                runs=self.runs,
-                leases=self.leases,
-                pipeline=self.pipeline,
-                check_plan=self.check_plan,
-                page_bytes=dialect.page_bytes,
-            ),
+            handlers=handlers.by_kind,
             delivery=self.delivery,
             refused=registers.refused,
             quotas=registers.quotas,

@@ -32,11 +32,7 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.common.wire.runs import JobStatus, Run, RunReply, Stop, StopReply
-from fedmon.node.measure.leases import LeaseTable
-from fedmon.node.measure.pipeline import Pipeline
-from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
@@ -79,16 +75,100 @@ class BytesElsewhereError(Exception):
         self.url, self.sha256, self.then = url, sha256, then
 
 
-class PlanHandlers:
-    """`approval` and `training-plan-status`, also of plans that a URL alone names.
+class Handlers:
+    """A method for each command of the wire; ``by_kind`` maps kinds of requests to them.
 
-    ``check(sha256)`` has a new plan read by a worker.
+    ``check_plan(sha256)`` has a new plan read by a worker. ``page_bytes`` is the room for the datasets of one reply.
     """
 
-    def __init__(self, registers: Registers, policy: Policy, check: Callable[[str], object]) -> None:
-        self._node_id, self._registers, self._policy, self._check = policy.node_id, registers, policy, check
+    def __init__(
+        self,
+        registers: Registers,
+        policy: Policy,
+        *,
+        boot: Callable[[], int],
+        runs: Runs,
+        monitor: MonitorHandler,
+        check_plan: Callable[[str], object],
+        page_bytes: int,
+    ) -> None:
+        self._node_id, self._registers, self._policy, self._boot = policy.node_id, registers, policy, boot
+        self._runs, self._check_plan, self._page_bytes = runs, check_plan, page_bytes
+        self.by_kind: dict[type[Request], Handler] = {
+            Ping: self._ping,
+            ListDatasets: self._datasets,
+            SearchDatasets: self._datasets,
+            Approval: self._approval,
+            PlanApprovalByUrl: self._approval_by_url,
+            TrainingPlanStatus: self._status,
+            PlanStatusByUrl: self._status_by_url,
+            Monitor: monitor,
+            Ack: self._ack,
+            Run: self._run,
+            Stop: self._stop,
+            JobStatus: runs.status,
+        }
 
-    def approval(self, request: Approval) -> Reply:
+    def _ping(self, request: Ping) -> Pong:
+        return Pong(time=utc_now(), boot=self._boot(), agent_version=__version__, **echo(request, self._node_id))
+
+    def _ack(self, request: Ack) -> None:
+        """Drop the results that this researcher has; an ack has no reply."""
+        self._registers.outbox.ack(request.researcher_id, request.ids)
+
+    def _datasets(self, request: ListDatasets | SearchDatasets) -> ListReply | SearchReply:
+        """Return the datasets that this researcher may see, from the asked offset on, as many as fit into a message."""
+        reply: type[ListReply | SearchReply]
+        if isinstance(request, SearchDatasets):
+            reply, records = SearchReply, self._registers.datasets.search(request.tags)
+        else:
+            reply, records = ListReply, self._registers.datasets.all()
+        may_see, who = self._policy.may_see, request.researcher_id
+        seen = [record for record in records if may_see(who, record.dataset_id, record.name)]
+        page: list[Dataset] = []
+        size = 0
+        for record in seen[request.offset : request.offset + request.limit]:
+            dataset = record.listed()
+            size += len(msgspec.json.encode(dataset)) + 1
+            if page and size > self._page_bytes:
+                break
+            page.append(dataset)
+        end = request.offset + len(page)
+        return reply(
+            datasets=page,
+            count=len(seen),
+            offset=request.offset,
+            next_offset=end if end < len(seen) else None,
+            **echo(request, self._node_id),
+        )
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def _run(self, request: Run) -> RunReply:
+        """Take the job in; runs inside the transaction of its effect, and the job starts once that is committed.
+
+        Raises RunRefusedError, ConflictError if the job id stands for another job, StorageError.
+        """
+        try:
+            job = self._runs.start(request)
+        except RunRefusedError as refusal:
+            self._registers.audit.record(
+                "run-refused",
+                job=request.job_id,
+                researcher=request.researcher_id,
+                sha256=request.sha256,
+                code=refusal.code.value,
+                reason=str(refusal),
+            )
+            raise
+        return RunReply(job=job, **echo(request, self._node_id))
+
+    def _stop(self, request: Stop) -> StopReply:
+        return StopReply(job=self._runs.stop(request), **echo(request, self._node_id))
+
+    # --- training plans ----------------------------------------------------------------------------------------------
+
+    def _approval(self, request: Approval) -> Reply:
         """Keep bytes and record, then tell where the plan stands; runs inside the transaction of its effect.
 
         Raises BytesElsewhereError if the message names a URL, FedmonError if the plan cannot be taken in.
@@ -99,11 +179,11 @@ class PlanHandlers:
             raise BytesElsewhereError(request.url or "", sha256=request.sha256, then=partial(self._take_in, request))
         return self._take_in(request, request.source.encode())
 
-    def approval_by_url(self, request: PlanApprovalByUrl) -> Reply:
+    def _approval_by_url(self, request: PlanApprovalByUrl) -> Reply:
         """Have the bytes fetched, which are then kept for the owner to decide about."""
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
 
-    def status(self, request: TrainingPlanStatus) -> Reply:
+    def _status(self, request: TrainingPlanStatus) -> Reply:
         """Return the owner's decision about these bytes; the status is null if they are not here."""
         plan = self._registers.plans.find(request.sha256)
         if plan is None:
@@ -120,7 +200,7 @@ class PlanHandlers:
             **echo(request, self._node_id),
         )
 
-    def status_by_url(self, request: PlanStatusByUrl) -> Reply:
+    def _status_by_url(self, request: PlanStatusByUrl) -> Reply:
         """Have the bytes fetched, then tell where a plan of exactly these bytes stands."""
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._status_of_fetched, request))
 
@@ -141,7 +221,7 @@ class PlanHandlers:
             **{name: value for name, value in asked.items() if value is not None},
         )
         if not plan.checked:
-            self._registers.database.after_commit(partial(self._check, plan.sha256))
+            self._registers.database.after_commit(partial(self._check_plan, plan.sha256))
         return ApprovalReply(
             plan_id=plan.plan_id,
             sha256=plan.sha256,
@@ -188,95 +268,11 @@ class PlanHandlers:
     def _status_of_fetched(self, request: PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
         if isinstance(source, FedmonError):
             return self._not_fetched(request, source)
-        return self.status(TrainingPlanStatus(sha256=hashlib.sha256(source).hexdigest(), **_envelope(request)))
+        return self._status(TrainingPlanStatus(sha256=hashlib.sha256(source).hexdigest(), **_envelope(request)))
 
     def _not_fetched(self, request: Request, problem: FedmonError) -> PlanError:
         status = problem.http_status if isinstance(problem, RepositoryError) else 0
         return PlanError(code=ErrorCode.FAILED, reason=str(problem), http_status=status, **echo(request, self._node_id))
-
-
-def handlers(
-    registers: Registers,
-    policy: Policy,
-    *,
-    boot: Callable[[], int],
-    runs: Runs,
-    leases: LeaseTable,
-    pipeline: Pipeline,
-    check_plan: Callable[[str], object],
-    page_bytes: int,
-) -> dict[type[Request], Handler]:
-    """Return the handler of each kind of request. ``page_bytes`` is the room for the datasets of one reply."""
-    node_id = policy.node_id
-    plans = PlanHandlers(registers, policy, check_plan)
-    datasets = partial(_datasets, node_id=node_id, register=registers.datasets, policy=policy, page_bytes=page_bytes)
-    return {
-        Ping: lambda request: Pong(time=utc_now(), boot=boot(), agent_version=__version__, **echo(request, node_id)),
-        ListDatasets: datasets,
-        SearchDatasets: datasets,
-        Approval: plans.approval,
-        PlanApprovalByUrl: plans.approval_by_url,
-        TrainingPlanStatus: plans.status,
-        PlanStatusByUrl: plans.status_by_url,
-        Monitor: MonitorHandler(leases, pipeline, policy, partial(registers.audit.count, "metrics")),
-        Ack: partial(_ack, registers=registers),
-        Run: partial(_run, node_id=node_id, runs=runs, audit=registers.audit),
-        Stop: lambda request: StopReply(job=runs.stop(request), **echo(request, node_id)),
-        JobStatus: runs.status,
-    }
-
-
-def _ack(request: Ack, *, registers: Registers) -> None:
-    """Drop the results that this researcher has; an ack has no reply."""
-    registers.outbox.ack(request.researcher_id, request.ids)
-
-
-def _run(request: Run, *, node_id: str, runs: Runs, audit: Audit) -> Reply:
-    """Take the job in; runs inside the transaction of its effect, and the job starts once that is committed.
-
-    Raises RunRefusedError, ConflictError if the job id stands for another job, StorageError.
-    """
-    try:
-        job = runs.start(request)
-    except RunRefusedError as refusal:
-        audit.record(
-            "run-refused",
-            job=request.job_id,
-            researcher=request.researcher_id,
-            sha256=request.sha256,
-            code=refusal.code.value,
-            reason=str(refusal),
-        )
-        raise
-    return RunReply(job=job, **echo(request, node_id))
-
-
-def _datasets(
-    request: ListDatasets | SearchDatasets, *, node_id: str, register: DatasetRegister, policy: Policy, page_bytes: int
-) -> ListReply | SearchReply:
-    """Return the datasets that this researcher may see, from the asked offset on, as many as fit into a message."""
-    reply: type[ListReply | SearchReply]
-    if isinstance(request, SearchDatasets):
-        reply, records = SearchReply, register.search(request.tags)
-    else:
-        reply, records = ListReply, register.all()
-    seen = [record for record in records if policy.may_see(request.researcher_id, record.dataset_id, record.name)]
-    page: list[Dataset] = []
-    size = 0
-    for record in seen[request.offset : request.offset + request.limit]:
-        dataset = record.listed()
-        size += len(msgspec.json.encode(dataset)) + 1
-        if page and size > page_bytes:
-            break
-        page.append(dataset)
-    end = request.offset + len(page)
-    return reply(
-        datasets=page,
-        count=len(seen),
-        offset=request.offset,
-        next_offset=end if end < len(seen) else None,
-        **echo(request, node_id),
-    )
 
 
 def _envelope(request: Request) -> dict[str, Any]:
