@@ -264,7 +264,7 @@ class OwnerCommands:
     def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape) -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
-            record = self.registers.datasets.add(**dataset.given(), measured=measured)
+            record = self.registers.datasets.add(dataset, measured=measured)
             self._audit_dataset("dataset-add", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,7 @@ class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data_type: str | None = None
     tags: tuple[str, ...] | None = None
     description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that are said."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+    dataset_parameters: dict[str, Any] | None = None
 
 
 class DatasetRegister:
@@ -96,48 +92,31 @@ class DatasetRegister:
         self._database = database
         self._read: tuple[int, list[DatasetRecord]] | None = None
 
-    def add(
-        self,
-        path: Path | str,
-        *,
-        name: str,
-        data_type: str,
-        tags: Sequence[str],
-        description: str = "",
-        parameters: Mapping[str, Any] | None = None,
-        measured: DatasetShape | None = None,
-    ) -> DatasetRecord:
-        """Offer the data at ``path``; a table is read for its shape and types.
+    def add(self, fields: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
+        """Offer the data at a path; a table is read for its shape and types.
 
         Raises InvalidInputError when a field or the file cannot be used, ConflictError when the name is taken or the
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
-        now = utc_now()
-        record = DatasetRecord(
-            dataset_id=f"{ID_PREFIX}{uuid.uuid4()}",
-            name=name,
-            data_type=data_type,
-            tags=tuple(tags),
-            description=description,
-            path=str(path),
-            dataset_parameters=dict(parameters) if parameters is not None else None,
-            created=now,
-            modified=now,
+        if fields.path is None:
+            raise InvalidInputError("a dataset has a path")
+        now, new_id = utc_now(), f"{ID_PREFIX}{uuid.uuid4()}"
+        empty = DatasetRecord(
+            dataset_id=new_id, name="", data_type="", tags=(), description="", path="", created=now, modified=now
         )
-        return self._keep(record, measured, is_moved=True)
+        return self._keep(empty, fields, measured)
 
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
         """Change the given fields and check them all again; a changed path or type is read again.
 
         Raises NotFoundError, and as `add`; nothing is changed then.
         """
-        given = changes.given()
-        if "parameters" in given:
-            given["dataset_parameters"] = given.pop("parameters")
-        record = msgspec.structs.replace(self.get(reference), **given, modified=utc_now())
-        return self._keep(record, measured, is_moved=not given.keys().isdisjoint({"path", "data_type"}))
+        return self._keep(msgspec.structs.replace(self.get(reference), modified=utc_now()), changes, measured)
 
-    def _keep(self, record: DatasetRecord, measured: DatasetShape | None, *, is_moved: bool) -> DatasetRecord:
+    def _keep(self, before: DatasetRecord, fields: DatasetFields, measured: DatasetShape | None) -> DatasetRecord:
+        given = {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
+        record = msgspec.structs.replace(before, **given)
+        is_moved = (fields.path, fields.data_type) != (None, None)
         if is_moved:
             record = msgspec.structs.replace(record, path=str(_resolved(record.path)))
         record = _checked(record)

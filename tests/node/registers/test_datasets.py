@@ -43,11 +43,12 @@ def images(tmp_path: Path) -> Path:
 
 
 def _add(register: DatasetRegister, path: Path | str, **fields: Any) -> DatasetRecord:
-    return register.add(path, **{"name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields})
+    given = {"path": str(path), "name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields}
+    return register.add(DatasetFields(**given))
 
 
 def test_a_table_is_offered_with_its_shape_and_types(register: DatasetRegister, table: Path) -> None:
-    record = _add(register, table, description="  two patients ", parameters={"target": "sex"})
+    record = _add(register, table, description="  two patients ", dataset_parameters={"target": "sex"})
 
     assert record.dataset_id.startswith("dataset_")
     assert (record.name, record.data_type, record.tags) == ("patients", "csv", ("mri", "brain"))
@@ -87,8 +88,8 @@ def test_other_types_need_only_be_there(register: DatasetRegister, images: Path,
         ({"tags": ["\x1b[2J"]}, r"⟦U\+001B⟧"),
         ({"description": "x" * 4097}, "a description is at most 4096"),
         ({"description": "\x07"}, r"⟦U\+0007⟧"),
-        ({"parameters": {"x": object()}}, "cannot be written as JSON"),
-        ({"parameters": {"x": "y" * 50_000}}, "shorten tags or parameters"),
+        ({"dataset_parameters": {"x": object()}}, "cannot be written as JSON"),
+        ({"dataset_parameters": {"x": "y" * 50_000}}, "shorten tags or parameters"),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(
@@ -175,7 +176,9 @@ def test_neither_path_nor_anything_like_one_is_listed(register: DatasetRegister,
         "objects": [{"file": "secret"}],
     }
 
-    listed = _add(register, table, parameters={**secret, "target": "sex", "columns": ["age"], "scale": 2.5}).listed()
+    listed = _add(
+        register, table, dataset_parameters={**secret, "target": "sex", "columns": ["age"], "scale": 2.5}
+    ).listed()
 
     encoded = msgspec.json.encode(listed).decode()
     assert listed.dataset_parameters == {
@@ -197,7 +200,7 @@ def test_very_many_columns_are_listed_by_their_number_alone(register: DatasetReg
 
 
 def test_an_edit_changes_what_is_given_and_nothing_else(register: DatasetRegister, table: Path) -> None:
-    before = _add(register, table, description="old", parameters={"a": 1})
+    before = _add(register, table, description="old", dataset_parameters={"a": 1})
     table.write_text("x\n1\n")
 
     after = register.edit("patients", DatasetFields(description="new", tags=("mri", "2026")))

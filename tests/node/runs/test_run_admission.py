@@ -15,6 +15,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
+from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.runs.admission import Admitted, RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
 from tests.support.waiting import wait_until
@@ -99,9 +100,9 @@ def test_tags_of_several_datasets_name_them(node: Bench, plan: str) -> None:
 
 
 def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Bench, plan: str) -> None:
-    record = node.local.registers.datasets.add(
-        node.path.parent, name=f"all-{new_id()[-6:]}", data_type="custom", tags=["all"]
-    )
+    name = f"all-{new_id()[-6:]}"
+    fields = DatasetFields(path=str(node.path.parent), name=name, data_type="custom", tags=("all",))
+    record = node.local.registers.datasets.add(fields)
 
     assert "holds the folder of the node itself" in refused(
         node, code="failed", sha256=plan, dataset_id=record.dataset_id
