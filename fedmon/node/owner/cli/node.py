@@ -133,7 +133,7 @@ def start(
     settings = load_node(folder.path, os.environ)
     settings.broker.password()
     if (holder := folder.holder()) is not None and holder.purpose == DAEMON:
-        raise ConflictError(f"the node of {folder.path} is already running, pid {holder.pid}")
+        raise folder.in_use()
     document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
     runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"

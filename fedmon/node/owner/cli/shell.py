@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import inspect
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +17,11 @@ import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
+from fedmon.common.errors import FolderInUseError, InvalidInputError
 from fedmon.common.options import JsonOption
 from fedmon.common.text import UNLIMITED, one_line
 from fedmon.common.text import ago as since
-from fedmon.node.folder import DAEMON, NodeFolder, user_name
+from fedmon.node.folder import NodeFolder, user_name
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 Dir = Annotated[
@@ -86,11 +86,13 @@ class Shell:
         """Have a command of the owner run, by the daemon or here, and return its result.
 
         Another shell that works in the folder of a stopped node is waited for. Raises the command's errors,
-        FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
+        and FolderInUseError naming the holder of the lock.
         """
-        deadline, retry = Deadline(REACH_WITHIN_S), threading.Event()
+        deadline = Deadline(REACH_WITHIN_S)
         while True:
-            client = connected(self.folder)
+            client = None
+            with contextlib.suppress(DaemonNotRunningError):
+                client = ControlClient(self.folder.path)
             if client is not None:
                 with client:
                     return client.call(command, **args)
@@ -99,8 +101,7 @@ class Shell:
                     return _run_here(self.folder, command, args)
             except FolderInUseError:
                 if deadline.passed():
-                    raise _unreachable(self.folder) from None
-            retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
+                    raise
 
 
 def group(name: str, purpose: str, **options: Any) -> typer.Typer:
@@ -147,24 +148,6 @@ def default_folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("fedmon", appauthor=False) / "node"
-
-
-def connected(folder: NodeFolder) -> ControlClient | None:
-    """Return a connection to the folder's daemon, or None when no daemon listens."""
-    try:
-        return ControlClient(folder.path)
-    except DaemonNotRunningError:
-        return None
-
-
-def _unreachable(folder: NodeFolder) -> Exception:
-    holder = folder.holder()
-    if holder is not None and holder.purpose == DAEMON:
-        return NoAnswerError(
-            f"the daemon of {folder.path} (pid {holder.pid}) runs but did not answer for {REACH_WITHIN_S:g} s: "
-            "it is starting or stopping; try again, or look at its log"
-        )
-    return folder.in_use()
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
