@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import csv
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -93,35 +94,26 @@ def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
             raise _unreadable(path, "it is empty")
         names = _column_names(path, header)
         kinds: list[set[Kind]] = [set() for _ in names]
-        rows = 0
-        for chunk in _chunks(path, reader, len(names)):
-            rows += len(chunk)
+        count, rows = 0, _rows(path, reader, len(names))
+        while chunk := list(itertools.islice(rows, max(1, _CHUNK_CELLS // len(names)))):
+            count += len(chunk)
             for known, values in zip(kinds, zip(*chunk, strict=True), strict=True):
                 if "text" not in known:
                     known.update(_kinds_of(set(values)))
     except csv.Error as error:
         raise _unreadable(path, f"line {reader.line_num}: {error}") from error
-    if not rows:
+    if not count:
         raise _unreadable(path, "it has names of columns but no rows")
-    return DatasetShape(shape=[rows, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
+    return DatasetShape(shape=[count, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
 
 
-def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield rows in lists of about the same number of cells; blank lines do not count."""
-    size = max(1, _CHUNK_CELLS // width)
-    chunk: list[list[str]] = []
-    for row in reader:
+def _rows(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    """Yield the rows that are not blank lines."""
+    for row in filter(None, reader):
         if len(row) != width:
-            if not row:
-                continue
             line = reader.line_num  # type: ignore[attr-defined]  # typeshed hides the class of csv.reader
             raise _unreadable(path, f"line {line} has {len(row)} cells and the first line {width}")
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+        yield row
 
 
 def _kinds_of(values: set[str]) -> Iterator[Kind]:

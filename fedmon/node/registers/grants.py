@@ -47,12 +47,10 @@ class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant as its node keeps it; ``used`` runs were admitted."""
+    """A grant that has not ended; ``used`` runs were admitted."""
 
     grant: Grant
     used: int
-    created: datetime.datetime
-    ended: datetime.datetime | None
 
     @property
     def runs_left(self) -> int | None:
@@ -64,8 +62,8 @@ class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.grant.researchers is None or researcher_id in self.grant.researchers
 
     def is_in_time(self) -> bool:
-        """Tell whether it has neither ended nor run out."""
-        return self.ended is None and (self.grant.until is None or utc_now() < self.grant.until)
+        """Tell whether its time is not over."""
+        return self.grant.until is None or utc_now() < self.grant.until
 
 
 class GrantRegister:
@@ -101,7 +99,7 @@ class GrantRegister:
     def of(self, sha256: str) -> list[GrantRecord]:
         """Return the grants of a plan that have not ended, oldest first."""
         rows = self._database.rows("SELECT * FROM grants WHERE sha256 = ? AND ended IS NULL ORDER BY rowid", (sha256,))
-        return [msgspec.convert({**row, "grant": msgspec.json.decode(row["content"])}, GrantRecord) for row in rows]
+        return [GrantRecord(grant=msgspec.json.decode(row["content"], type=Grant), used=row["used"]) for row in rows]
 
     def reports(self, sha256: str, researcher_id: str, seen: Collection[str]) -> list[GrantReport]:
         """Return the grants of a plan that hold for a researcher, as one who sees these datasets is told of them."""
@@ -140,15 +138,8 @@ class GrantRegister:
     def wishes(self, plan_id: str) -> list[GrantRequest]:
         """Return the last request of each researcher for a plan."""
         rows = self._database.rows("SELECT * FROM wishes WHERE plan_id = ? ORDER BY rowid", (plan_id,))
-        return [
-            GrantRequest(
-                researcher_id=row["researcher_id"],
-                datasets=None if row["datasets"] is None else tuple(msgspec.json.decode(row["datasets"])),
-                purpose=row["purpose"],
-                is_open=bool(row["is_open"]),
-            )
-            for row in rows
-        ]
+        decoded = [{**row, "datasets": row["datasets"] and msgspec.json.decode(row["datasets"])} for row in rows]
+        return msgspec.convert(decoded, list[GrantRequest], strict=False)  # of truth SQLite keeps 0 or 1
 
     def asked_again(self) -> set[str]:
         """Return the ids of the approved plans for which a request is open."""
