@@ -75,7 +75,9 @@ class Router:
             request = self._dialect.request(topic, payload)
         except RefusedMessageError as refused:
             self._count_refused(refused.code, "message on topic %s refused: %s", topic, refused.reason)
-            self._answer_refused(refused)
+            if refused.sender is not None:
+                reply = error_reply(self._policy.node_id, refused, refused.sender)
+                self._send_refusal(reply, refused.sender, refused.code)
             return
         if (request.researcher_id, request.id) in self._fetching:
             return  # it is answered once its plan is here
@@ -189,35 +191,22 @@ class Router:
             self._answer(request, refusal, is_written=False)
 
     def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
-        """Answer with an error, and write it down, as long as this researcher does not flood us."""
         self._count_refused(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
-        refusal = self._refusal(request, code, reason)
-        command = command_of(request)
-        is_written = self._lines.allows(request.researcher_id)
-        if is_written:
-            self._delivery.write_down(
-                "command",
-                researcher=request.researcher_id,
-                instance=request.instance,
-                command=command,
-                id=request.id,
-                declined=code.value,
-            )
-        else:
-            self._audit.count("declined", [f"{request.researcher_id} {command} {code.value}"])
-        if self._junk.allows(request.researcher_id):
-            self._answer(request, refusal, is_written=is_written)
+        to = Recipient(researcher_id=request.researcher_id, instance=request.instance)
+        self._send_refusal(self._refusal(request, code, reason), to, f"{command_of(request)} {code.value}", request)
 
-    def _answer_refused(self, refused: RefusedMessageError) -> None:
-        if refused.sender is None:
-            return
-        is_written = self._lines.allows(refused.sender.researcher_id)
+    def _send_refusal(self, refusal: Error, to: Recipient, said: str, request: Request | None = None) -> None:
+        """Answer with an error, and write it down, as long as this researcher does not flood us."""
+        is_written = self._lines.allows(to.researcher_id)
         if not is_written:
-            self._audit.count("declined", [f"{refused.sender.researcher_id} {refused.code}"])
-        if self._junk.allows(refused.sender.researcher_id):
-            self._delivery.reply(
-                error_reply(self._policy.node_id, refused, refused.sender), refused.sender, is_written=is_written
+            self._audit.count("declined", [f"{to.researcher_id} {said}"])
+        elif request is not None:
+            who, code, command = to.researcher_id, refusal.code.value, command_of(request)
+            self._delivery.write_down(
+                "command", researcher=who, instance=to.instance, command=command, id=request.id, declined=code
             )
+        if self._junk.allows(to.researcher_id):
+            self._delivery.reply(refusal, to, request, is_written=is_written)
 
     def _count_refused(self, code: str, text: str, *facts: object) -> None:
         self.counters[f"refused {code}"] += 1
