@@ -278,12 +278,9 @@ class PlanRegister:
                     f"these bytes are plan {known.plan_id} ({known.name!r}, {known.status.value}) already; "
                     f"approve it with: fedmon node plan approve {known.plan_id}"
                 )
-            plan = self._insert(source, name, description, type_=PlanType.REGISTERED, status=PlanStatus.APPROVED)
-            granted = grant or Grant(grant_id=new_id(), sha256=plan.sha256)
-            self._write_down(plan, PlanStatus.APPROVED, note="", by=by, grant=granted)
-            self.grants.add(granted, timestamp(utc_now()))
+            plan = self._insert(source, name, description, type_=PlanType.REGISTERED)
             self._database.execute("DELETE FROM removed_defaults WHERE sha256 = ?", (plan.sha256,))
-        return plan
+            return self.decide(plan.plan_id, PlanStatus.APPROVED, by=by, grant=grant).plan
 
     def load_defaults(self, folder: Path) -> tuple[PlanRecord, ...]:
         """Take in every ``*.py`` of a folder as a default plan, pending until the owner approves it.
@@ -343,7 +340,18 @@ class PlanRegister:
                 self.store.read(plan.sha256)
                 grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256)
             moment = utc_now()
-            self._write_down(plan, status, note=note, by=by, grant=grant)
+            self._audit.record_durably(
+                "plan-decision",
+                plan_id=plan.plan_id,
+                sha256=plan.sha256,
+                name=plan.name,
+                type=plan.type.value,
+                was=plan.status.value,
+                status=status.value,
+                note=note,
+                by=by,
+                **({} if grant is None else {"grant": msgspec.to_builtins(grant)}),
+            )
             self._set_status(plan.sha256, status.value, note, timestamp(moment), grant)
             return self._decision(self._by_id(plan.plan_id), grant, moment)
 
@@ -427,20 +435,17 @@ class PlanRegister:
         description: str,
         *,
         type_: PlanType,
-        status: PlanStatus = PlanStatus.PENDING,
         researcher_id: str | None = None,
         plan_id: str | None = None,
     ) -> PlanRecord:
-        now = timestamp(utc_now())
-        approved = status is PlanStatus.APPROVED
-        digest = self.store.write(source)
+        now, digest = timestamp(utc_now()), self.store.write(source)
         plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
-            "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
-            "created, modified, registered, last_action, decided) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, created, "
+            "modified, registered, last_action) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?8, ?9, ?8)",
             (
-                plan_id, name, description, digest, len(source), type_.value, status.value, researcher_id,
-                now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
+                plan_id, name, description, digest, len(source), type_.value, researcher_id,
+                now, None if type_ is PlanType.REQUESTED else now,
             ),
         )  # fmt: skip
         return self._by_id(plan_id)
@@ -493,22 +498,6 @@ class PlanRegister:
                 self.store.remove(sha256)
         except StorageError as error:
             logger.warning("the file of a deleted plan is left for the next start: %s", error)
-
-    def _write_down(
-        self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str, grant: Grant | None = None
-    ) -> None:
-        self._audit.record_durably(
-            "plan-decision",
-            plan_id=plan.plan_id,
-            sha256=plan.sha256,
-            name=plan.name,
-            type=plan.type.value,
-            was=plan.status.value,
-            status=status.value,
-            note=note,
-            by=by,
-            **({} if grant is None else {"grant": msgspec.to_builtins(grant)}),
-        )
 
 
 def _record(row: Row) -> PlanRecord:
