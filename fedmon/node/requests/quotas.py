@@ -63,11 +63,10 @@ class Throttle:
 
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
-        now = time.monotonic()
-        left, then = self._buckets.pop(key, (self._burst, now))
-        left = min(self._burst, left + (now - then) * self._per_s)
+        left = self.left(key)
         allowed = left >= count
-        self._buckets[key] = (left - count if allowed else left, now)
+        self._buckets[key] = (left - count if allowed else left, time.monotonic())
+        self._buckets.move_to_end(key)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
         return allowed

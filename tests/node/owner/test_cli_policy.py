@@ -84,36 +84,22 @@ def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: 
     assert any("dataset 'Ages' not found yet" in note for note in notes)
 
 
-def test_a_dataset_is_denied_by_its_name_where_its_rule_names_the_id(folder: Path) -> None:
+@pytest.mark.parametrize("names_the_id", [True, False])
+def test_a_dataset_is_denied_and_allowed_by_name_or_id_whichever_its_rule_names(
+    folder: Path, names_the_id: bool
+) -> None:
     dataset_id = offered(folder)
-    told(folder, "policy", "allow", "alice", "--dataset", dataset_id)
-    before = seen_by(folder, dataset_id)
-
-    denied = told(folder, "policy", "deny", "alice", "--dataset", "Ages")
-
-    assert (before, seen_by(folder, dataset_id)) == (["alice"], [])
-    assert (denied["policy"]["datasets"], denied["notes"]) == ({dataset_id: []}, [])
-
-
-def test_a_dataset_is_denied_by_its_id_where_its_rule_names_the_name(folder: Path) -> None:
-    dataset_id = offered(folder)
-    told(folder, "policy", "allow", "alice", "bob", "--dataset", "Ages")
+    ruled, other = (dataset_id, "Ages") if names_the_id else ("Ages", dataset_id[:14])
+    told(folder, "policy", "allow", "alice", "bob", "--dataset", ruled)
     told(folder, "policy", "allow", "carol")
     before = seen_by(folder, dataset_id)
 
-    denied = told(folder, "policy", "deny", "alice", "--dataset", dataset_id[:14])
+    denied = told(folder, "policy", "deny", "alice", "--dataset", other)
 
     assert (before, seen_by(folder, dataset_id)) == (["alice", "bob"], ["bob"])
-    assert denied["policy"]["datasets"] == {"Ages": ["bob"]}
-
-
-def test_a_dataset_is_allowed_by_its_id_where_its_rule_names_the_name(folder: Path) -> None:
-    dataset_id = offered(folder)
-    told(folder, "policy", "allow", "alice", "--dataset", "Ages")
-
-    told(folder, "policy", "allow", "bob", "--dataset", dataset_id)
-
-    assert seen_by(folder, dataset_id) == ["alice", "bob"]
+    assert (denied["policy"]["datasets"], denied["notes"]) == ({ruled: ["bob"]}, [])
+    told(folder, "policy", "allow", "carol", "--dataset", other)
+    assert seen_by(folder, dataset_id) == ["bob", "carol"]
 
 
 @pytest.mark.parametrize("denied", [("--metric", "host_cpu*"), ("alise",)])
