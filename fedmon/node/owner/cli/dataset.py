@@ -10,7 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
@@ -147,7 +147,7 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     rows = [
         [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
-    return table(["name", "type", "shape", "tags", "listed to"], rows, width=width()) if rows else ""
+    return table(["name", "type", "shape", "tags", "listed to"], rows) if rows else ""
 
 
 def _screen(result: dict[str, Any]) -> str:

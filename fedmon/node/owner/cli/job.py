@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
 
 app = group("job", "Watch jobs and the usage of their processes.")
 
@@ -137,7 +137,7 @@ def _table(document: dict[str, Any]) -> str:
         for job in document["jobs"]
     ]
     heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
-    return table(heads, rows, width=width()) if rows else "No job is watched."
+    return table(heads, rows) if rows else "No job is watched."
 
 
 def _screen(document: dict[str, Any]) -> str:

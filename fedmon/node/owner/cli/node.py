@@ -19,7 +19,7 @@ from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb, width
+from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _quotas(document: Mapping[str, Any]) -> str:
     note = f"requests: of the {burst} that may come at once, those that were used and have not come back"
     if not document["running"]:
         note = "-: not known, because the node is not running"
-    return f"{table(heads, [allowed, *rows], width=width())}\n{note}"
+    return f"{table(heads, [allowed, *rows])}\n{note}"
 
 
 @verb(app, "stop")

@@ -18,7 +18,7 @@ from fedmon.common.options import each as words_of
 from fedmon.common.text import one_line, plural, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -327,7 +327,7 @@ def _waiting(result: Mapping[str, Any]) -> str:
     if rows:
         parts += [
             f"{plural(len(rows), 'researcher was', 'researchers were')} refused:",
-            table(heads, rows, width=width()),
+            table(heads, rows),
             "Obey one from now on: fedmon node requests allow RESEARCHER",
         ]
     return "\n\n".join(parts) or "Nothing waits for you."
@@ -348,7 +348,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
         ]
         for plan in plans
     ]
-    head, line, *lines = table(_HEADERS, rows, width=width()).split("\n")
+    head, line, *lines = table(_HEADERS, rows).split("\n")
     paired = [f"{row}\n  sha256 {plan['sha256']}" for row, plan in zip(lines, plans, strict=True)]
     return "\n".join([head, line, *paired])
 

@@ -12,7 +12,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.shell import Shell, group, record, verb, width
+from fedmon.node.owner.cli.shell import Shell, group, record, verb
 
 policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
 config = group("config", "See the settings and their origin.")
@@ -138,7 +138,7 @@ def show_config(shell: Shell) -> None:
     rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
     shell.emit(
         {"path": str(folder.settings_file), "settings": found},
-        lambda: f"Settings of {folder.settings_file}\n\n{table(['key', 'value', 'from'], rows, width=width())}",
+        lambda: f"Settings of {folder.settings_file}\n\n{table(['key', 'value', 'from'], rows)}",
     )
 
 

@@ -102,7 +102,7 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
         [each["researcher_id"], one_line(each["name"]), each["numbers"], size(each["result"]["bytes"]), _since(each)]
         for each in held
     ]
-    head, rule, *cells = table(_HEADS, rows, width=width()).splitlines()
+    head, rule, *cells = table(_HEADS, rows).splitlines()
     lines = [head, rule]
     for line, each in zip(cells, held, strict=True):
         lines += [line, f"  job {each['job_id']}", f"  {shorten(one_line(each['reason']), width() - 2)}"]
@@ -129,7 +129,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), each["kind"], each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
-    entries = table(["entry", "kind", "count", "range", "first values"], rows, width=width())
+    entries = table(["entry", "kind", "count", "range", "first values"], rows)
     return f"{fields(shown)}\n\n{entries}"
 
 
@@ -167,4 +167,4 @@ def _ledger(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    return table(["month", "researcher", "dataset", "results", "bytes", "numbers", "reports"], cells, width=width())
+    return table(["month", "researcher", "dataset", "results", "bytes", "numbers", "reports"], cells)
