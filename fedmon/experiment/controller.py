@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError
+from fedmon.common.files import storage_errors
 from fedmon.experiment import failure, nepi
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
 from fedmon.experiment.check.explain import Explanation, explain
@@ -47,9 +48,9 @@ from fedmon.experiment.journal import (
     Journal,
     ReplayedRun,
     Reports,
+    new_run_dir,
     path_of,
     replayed_run,
-    run_folder,
     run_id_of,
 )
 from fedmon.experiment.registry import Registry
@@ -144,9 +145,9 @@ class ExperimentController:
         called for each of its nodes and edges.
         """
         opened = None if left is None else left.opened
-        self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
-        self.exp_id, self.run_id, self.local_dir = self.folder.exp_id, self.folder.run_id, str(self.folder.local_dir)
-        self.exp_dir, self.run_dir = str(self.folder.exp_dir), str(self.folder.run_dir)
+        self.folder = new_run_dir(exp_id, local_dir) if left is None else left.folder
+        self.local_dir, self.exp_dir = str(self.folder.parent.parent), str(self.folder.parent)
+        self.run_dir, self.exp_id, self.run_id = str(self.folder), self.folder.parent.name, self.folder.name
         self.persist = bool(persist if opened is None else opened.persist)
         self._is_journaled = journal
         self.logger = logger
@@ -163,7 +164,7 @@ class ExperimentController:
         self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         if left is None:
-            left = ReplayedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
+            left = ReplayedRun(folder=self.folder, journal=Journal(self.folder / NAME) if journal else None)
         self._reports = left.reports
         self.registry = Registry(self, left)
         self.engine = self._engine_for(left)
@@ -216,7 +217,7 @@ class ExperimentController:
         """
         left = replayed_run(run_dir)
         try:
-            policy = failure.policy_left_in(left.folder.run_dir) if fm is None else fm
+            policy = failure.policy_left_in(left.folder) if fm is None else fm
             made = cls(left=left, fm=policy, federation=federation)
         except BaseException:
             if left.journal is not None:
@@ -286,7 +287,7 @@ class ExperimentController:
             made._topology = description.topology
             build(description, made.registry, masked=masked or {})
             if journal and description.failures is not None:  # for `reconnect`
-                write(made.describe(), made.folder.run_dir / DOCUMENT)
+                write(made.describe(), made.folder / DOCUMENT)
         except BaseException:
             made.shutdown()
             raise
@@ -807,11 +808,18 @@ class ExperimentController:
         Credentials are masked. Raises InvalidInputError for an unknown format, and StorageError.
         """
         ending = checked_format(format).value
-        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        folder = self._folder(dirpath)
         name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
         # Several files of one second have different names.
         paths = (folder / f"{name}{f'_{number}' if number > 1 else ''}.{ending}" for number in range(1, 10**6))
         return str(write(self.describe(), next(path for path in paths if not path.exists())))
+
+    def _folder(self, dirpath: str | Path | None) -> Path:
+        """Return a caller's folder, or that of the run, which is made for its owner alone."""
+        if dirpath is None:
+            with storage_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.folder if dirpath is None else Path(dirpath)
 
     def plan(self) -> ExperimentPlan:
         """Return a dry run: the order of all steps, and all problems.
@@ -841,9 +849,9 @@ class ExperimentController:
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder; return the path of the file."""
-        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        folder = self._folder(dirpath)
         picture = picture_of(self.engine.state)
-        name = f"{self.folder.exp_id}_{self.folder.run_id}"
+        name = f"{self.exp_id}_{self.run_id}"
         return str(plot(picture, folder, name, format=format, show=show))
 
 

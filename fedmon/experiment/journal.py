@@ -49,54 +49,26 @@ DOCUMENT = "experiment.toml"
 """The file that keeps the document of a run, for its failure policy and its report."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FORK_S, _TICK_S = 1.0, 0.02
-_BLOCK_BYTES = 65_536
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(
     functools.reduce(operator.or_, AnyEvent.__subclasses__())
 )
 
 
-class RunFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an experiment and of one of its runs, and their folders."""
-
-    exp_id: str
-    run_id: str
-    local_dir: Path
-
-    @property
-    def exp_dir(self) -> Path:
-        """The folder of the experiment, with those of its runs."""
-        return self.local_dir / self.exp_id
-
-    @property
-    def run_dir(self) -> Path:
-        """The folder of this run."""
-        return self.exp_dir / self.run_id
-
-    def make(self) -> Path:
-        """Make the folder of the run, for its owner alone, and return it. Raises StorageError."""
-        try:
-            self.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder of the run {self.run_dir}: {error.strerror}") from error
-        return self.run_dir
-
-
-def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | None = None) -> RunFolder:
-    """Return the folder of a run, of a new one without ``run_id``; nothing is made yet.
+def new_run_dir(exp_id: str | None, local_dir: str | Path | None) -> Path:
+    """Return the folder of a new run, ``local_dir/exp_id/run_id``; nothing is made yet.
 
     Without ``exp_id`` the experiment gets a random name; without ``local_dir`` the folder is in that of temporary
     files, as in NEPI. Raises InvalidExperimentError.
     """
     exp_id = f"exp-{secrets.token_hex(4)}" if exp_id is None else exp_id
-    for what, name in (("exp_id", exp_id), ("run_id", run_id)):
-        if name is not None and not is_folder_name(name):
-            raise InvalidExperimentError(
-                f"{what} {name!r} cannot name a folder: take up to 100 letters, digits, '-', '_' and '.', "
-                "no '.' and no '-' first"
-            )
+    if not is_folder_name(exp_id):
+        raise InvalidExperimentError(
+            f"exp_id {exp_id!r} cannot name a folder: take up to 100 letters, digits, '-', '_' and '.', "
+            "no '.' and no '-' first"
+        )
     where = path_of("local_dir", tempfile.gettempdir() if local_dir is None else local_dir)
-    return RunFolder(exp_id=exp_id, run_id=run_id or run_id_of(utc_now()), local_dir=where)
+    return where / exp_id / run_id_of(utc_now())
 
 
 def path_of(what: str, given: str | Path) -> Path:
@@ -127,10 +99,11 @@ class Journal(Closing):
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, -1
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             _lock(self._file, path)
-            self._size = self._cut_torn_line()
+            self._size = path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(self._file, self._size)  # without a last line that a crash cut off
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -157,19 +130,6 @@ class Journal(Closing):
                 os.ftruncate(self._file, self._size)
             raise StorageError(f"cannot write to the journal {self.path}: {error.strerror}") from error
         self._size += len(text)
-
-    def _cut_torn_line(self) -> int:
-        """Remove a last line that a crash cut off; return the size of the file."""
-        whole = end = os.fstat(self._file).st_size
-        while end:
-            start = max(0, end - _BLOCK_BYTES)
-            if (at := os.pread(self._file, end - start, start).rfind(b"\n")) >= 0:
-                end = start + at + 1
-                break
-            end = start
-        if end < whole:
-            os.ftruncate(self._file, end)
-        return end
 
     def close(self) -> None:
         """Let another process have the run."""
@@ -259,14 +219,14 @@ class Reports:
 
 
 class ReplayedRun(msgspec.Struct, kw_only=True):
-    """A run as its journal tells it: its folder, its state, and the actions whose end was not noted.
+    """A run as its journal tells it: its folder and state, and the actions whose end was not noted.
 
     ``journal`` is held. ``until`` is the moment of the last event, ``process`` the one that ran it last;
     ``highest_guid``, ``conditions`` and ``tasks`` are the last numbers. ``unassigned`` are attributes to set, by guid
     and name; ``unjudged`` are failed resources that the failure manager has not judged; ``due`` are tasks to run.
     """
 
-    folder: RunFolder
+    folder: Path
     journal: Journal | None = None
     state: State = State()
     until: float = 0.0
@@ -322,7 +282,6 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
 def replayed_run(run_dir: str | Path) -> ReplayedRun:
     """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
     where = path_of("run_dir", run_dir)
-    run_folder(where.parent.name, where.parent.parent, where.name)  # checks the names
     if not (where / NAME).is_file():
         raise StorageError(f"no run found in {where}: it has no {NAME}")
     journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
@@ -382,9 +341,7 @@ class Follower:
         return self._offset > before
 
     def _begin(self) -> None:
-        where = self.folder.parent
-        folder = RunFolder(exp_id=where.name, run_id=self.folder.name, local_dir=where.parent)
-        self.run, self.began = ReplayedRun(folder=folder), 0.0
+        self.run, self.began = ReplayedRun(folder=self.folder), 0.0
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:

@@ -21,7 +21,8 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
-    from fedmon.experiment.journal import RunFolder
+    from pathlib import Path
+
     from fedmon.experiment.registry import Registry
     from fedmon.experiment.resource import ResourceManager
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def description_of(
     registry: Registry,
     state: State,
-    folder: RunFolder,
+    run_dir: Path,
     *,
     max_running: int | None,
     persist: bool,
@@ -40,10 +41,10 @@ def description_of(
     resources = [_resource(registry.get(guid), state) for guid in registry if guid in state.resources]
     return even(
         Description(
-            exp_id=folder.exp_id,
-            run_id=folder.run_id,
+            exp_id=run_dir.parent.name,
+            run_id=run_dir.name,
             nthreads=max_running,
-            local_dir=str(folder.local_dir),
+            local_dir=str(run_dir.parent.parent),
             persist=persist,
             topology=topology,
             failures=failures,
