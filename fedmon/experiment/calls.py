@@ -34,8 +34,6 @@ class Function(ResourceManager):
     _help = "A function of this process, which runs once: STOPPED when it has returned, FAILED when it raised."
     _platform = "python"
     _ends_itself = True
-    _passes = ()
-    _measured_by = None
     own_attributes = (
         Attribute("function", "The name of the function.", flags=Flags.NoWrite | Flags.Reserved),
         Attribute("result", "The function's result, as JSON.", flags=Flags.NoWrite | Flags.Reserved),

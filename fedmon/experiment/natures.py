@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -45,20 +46,15 @@ Natures = Callable[[str], Nature]
 
 def natures() -> Natures:
     """Return a function that returns the nature of a type by name; it looks each up once."""
+    return functools.cache(_nature_of)
+
+
+def _nature_of(rtype: str) -> Nature:
     from fedmon.experiment.factory import ResourceFactory
 
-    found: dict[str, Nature] = {}
-
-    def nature(rtype: str) -> Nature:
-        if rtype not in found:
-            rclass = ResourceFactory.resource_types().get(rtype) or ResourceFactory.get_resource_types().get(rtype)
-            found[rtype] = Nature(rtypes=frozenset({rtype})) if rclass is None else _nature_of(rclass)
-        return found[rtype]
-
-    return nature
-
-
-def _nature_of(rclass: type[ResourceManager]) -> Nature:
+    rclass = ResourceFactory.resource_types().get(rtype) or ResourceFactory.get_resource_types().get(rtype)
+    if rclass is None:
+        return Nature(rtypes=frozenset({rtype}))
     passes = () if rclass._passes is None and not rclass.overrides("deploy") else rclass._passes  # noqa: SLF001 - declared by types, here and below
     return Nature(
         rtypes=frozenset(vars(each)["_rtype"] for each in rclass.__mro__ if "_rtype" in vars(each)),

@@ -159,8 +159,9 @@ class ResourceManager:
     """Timeouts of verbs, in seconds."""
     type_retry: ClassVar[Mapping[Verb, Retry]] = {}
     """Retries of verbs that failed."""
-    _attributes: ClassVar[Mapping[str, Attribute]] = {each.name: each for each in _EVERY}
-    _traces: ClassVar[Mapping[str, Trace]] = {}
+    _attributes: ClassVar[dict[str, Attribute]] = {each.name: each for each in _EVERY}
+    """By name; a class that registers none shares those of its parent."""
+    _traces: ClassVar[dict[str, Trace]] = {}
     own_attributes: ClassVar[tuple[Attribute, ...]] = ()
     own_traces: ClassVar[tuple[Trace, ...]] = ()
     _release_patience_s: ClassVar[float] = 5.0
@@ -221,30 +222,24 @@ class ResourceManager:
     @classmethod
     def _register_attribute(cls, attribute: Attribute) -> None:
         """Add an attribute, in place of one of the same name."""
-        cls._replace("_attributes", {**cls._attributes, attribute.name: attribute})
+        cls._attributes[attribute.name] = attribute
 
     @classmethod
     def _remove_attribute(cls, name: str) -> None:
         """Remove an attribute. Raises UnknownAttributeError."""
-        gone = cls._template(name)
-        cls._replace("_attributes", {other: each for other, each in cls._attributes.items() if each is not gone})
+        del cls._attributes[cls._template(name).name]
 
     @classmethod
     def _register_trace(cls, trace: Trace) -> None:
         """Add a trace, in place of one of the same name."""
-        cls._replace("_traces", {**cls._traces, trace.name: trace})
+        cls._traces[trace.name] = trace
 
     @classmethod
     def _remove_trace(cls, name: str) -> None:
         """Remove a trace. Raises UnknownTraceError."""
         if name not in cls._traces:
             raise UnknownTraceError(f"type {cls._rtype} has no trace", name, cls._traces)
-        cls._replace("_traces", {other: each for other, each in cls._traces.items() if other != name})
-
-    @classmethod
-    def _replace(cls, name: str, mapping: Mapping[str, Attribute] | Mapping[str, Trace]) -> None:
-        """Replace a mapping in the class that holds it: this one, or a parent that it shares it with."""
-        setattr(next(each for each in cls.__mro__ if name in vars(each)), name, mapping)
+        del cls._traces[name]
 
     @classmethod
     def get_rtype(cls) -> str:
@@ -300,7 +295,7 @@ class ResourceManager:
         attribute.check_writable(who, ResourceState.NEW, is_deployed=False)
         value = attribute.accepted(value, resource=who)
         attribute.as_noted(value, resource=who)
-        cls._replace("_attributes", {**cls._attributes, name: attribute.with_value(value)})
+        cls._attributes[name] = attribute.with_value(value)
         return value
 
     @classmethod
