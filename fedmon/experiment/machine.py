@@ -129,41 +129,24 @@ class Change:
         if want.attribute is not None and want.key not in self.wants:
             resource = self.resources[want.guid]
             self.update(resource, sets=(*resource.sets, want.name))
-        self._watch(want, found.guids)
-        self.wants[want.key] = replace(want, watching=found.guids, due=found.due)
+        for guid in found.guids:
+            self.watchers[guid] = self.watchers.get(guid, _NO_WANTS).set(want.key, None)
+        self.wants[want.key] = replace(want, due=found.due)
 
-    def end_want(self, want: Want) -> None:
-        """Remove a want, if it was kept."""
-        if want.key not in self.wants:
-            return
-        del self.wants[want.key]
-        resource = self.resources.get(want.guid)
-        if resource is not None and want.attribute is not None:
+    def end_want(self, key: WantKey) -> None:
+        """Remove a want, if there is one."""
+        want, resource = self.wants.pop(key, None), self.resources.get(key[0])
+        if want is not None and want.attribute is not None and resource is not None:
             self.update(resource, sets=tuple(name for name in resource.sets if name != want.name))
-        self._watch(want, ())
 
     def drop_wants(self, resource: Resource, names: Iterable[str] | None = None) -> None:
         """Remove the wants of a resource, or those with one of ``names``."""
         for name in (*VERB_OF.values(), *resource.sets) if names is None else names:
-            want = self.wants.get((resource.guid, name))
-            if want is not None:
-                self.end_want(want)
+            self.end_want((resource.guid, name))
 
     def wake_watchers(self, guid: int) -> None:
-        """Judge the wants again that watch a resource."""
-        self.woken.extend(sorted(self.watchers.get(guid, ())))
-
-    def _watch(self, want: Want, guids: tuple[int, ...]) -> None:
-        if want.watching == guids:
-            return
-        for guid in want.watching:
-            left = self.watchers[guid].delete(want.key)
-            if left:
-                self.watchers[guid] = left
-            else:
-                del self.watchers[guid]
-        for guid in guids:
-            self.watchers[guid] = self.watchers.get(guid, _NO_WANTS).set(want.key, None)
+        """Judge the wants again that watch a resource; those that stay blocked watch again."""
+        self.woken.extend(sorted(self.watchers.pop(guid, _NO_WANTS)))
 
 
 # --- wants --------------------------------------------------------------------------------------------------------
@@ -228,7 +211,7 @@ def _judge(change: Change, want: Want) -> None:
     if isinstance(found, Blocked):
         change.block(want, found)
         return
-    change.end_want(want)
+    change.end_want(want.key)
     resource = change.resources.get(want.guid)
     if resource is None:
         return
@@ -247,7 +230,7 @@ def _action_wanted(change: Change, event: events.ActionWanted, resource: Resourc
 
 def _set_wanted(change: Change, event: events.SetWanted) -> None:
     conditions = () if event.condition is None else (event.condition,)
-    _count_values(change, conditions)
+    _count_values(change, event.condition)
     for resource in change.found(event.guids):
         change.numbers += 1
         name, attribute = f"set:{change.numbers}", (event.name, event.value)
@@ -259,7 +242,7 @@ def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
     for resource in change.found(event.guids):
         if resource.state is not ResourceState.RELEASED and resource.calling != "release":
             change.drop_wants(resource)
-            _call(change, _end_verb(change, change.resources[resource.guid]), "release")
+            _call(change, _set_verb(change, change.resources[resource.guid], None), "release")
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------
@@ -267,7 +250,7 @@ def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
 
 def _condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Add a condition to resources, and to their wants."""
-    _count_values(change, (event.condition,))
+    _count_values(change, event.condition)
     for found in change.found(event.guids):
         resource = change.update(found, conditions=(*found.conditions, (event.action, event.condition)))
         want = change.wants.get((resource.guid, VERB_OF[event.action]))
@@ -300,22 +283,21 @@ def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None
                 change.woken.append(want.key)
 
 
-def _count_values(change: Change, conditions: Iterable[AnyCondition]) -> None:
-    """Count the last values of metrics for conditions on them, and note these for the values to come."""
-    for condition in conditions:
-        if not isinstance(condition, MetricCondition):
-            continue
-        for resource in change.found(condition.group):
-            streaks = _NO_STREAKS
-            for (name, source), values in resource.values.items():
-                if name == condition.metric.name:
-                    count = functools.reduce(functools.partial(_counted, condition.metric), values, 0)
-                    streaks = streaks.set(source, count)
-            change.update(
-                resource,
-                metric_conditions=(*resource.metric_conditions, condition),
-                streaks=resource.streaks.set(condition.number, streaks) if streaks else resource.streaks,
-            )
+def _count_values(change: Change, condition: AnyCondition | None) -> None:
+    """Count the last values of a metric for a condition on it, and note this for the values to come."""
+    if not isinstance(condition, MetricCondition):
+        return
+    for resource in change.found(condition.group):
+        streaks = _NO_STREAKS
+        for (name, source), values in resource.values.items():
+            if name == condition.metric.name:
+                count = functools.reduce(functools.partial(_counted, condition.metric), values, 0)
+                streaks = streaks.set(source, count)
+        change.update(
+            resource,
+            metric_conditions=(*resource.metric_conditions, condition),
+            streaks=resource.streaks.set(condition.number, streaks) if streaks else resource.streaks,
+        )
 
 
 def _counted(metric: Metric, count: int, value: float | None) -> int:
@@ -348,21 +330,16 @@ def _call(change: Change, resource: Resource, verb: Verb) -> None:
         change.update(resource, retrying=None)
         change.transitions.append((resource.guid, COMES_TO[verb], ""))
     else:
-        _set_calling(change, resource, verb)
+        _set_verb(change, resource, verb, attempt=resource.attempt)
         change.actions.append(Call(guid=resource.guid, verb=verb))
 
 
-def _set_calling(change: Change, resource: Resource, verb: Verb) -> Resource:
+def _set_verb(change: Change, resource: Resource, verb: Verb | None, *, attempt: int = 0) -> Resource:
+    """Set the verb that is under way, and end the one before or its wait for an attempt; return the resource."""
     return change.update(
-        resource, calling=verb, returned=False, scheduled=False, left_alone=False, retrying=None, alarm_at=None
-    )
-
-
-def _end_verb(change: Change, resource: Resource, *, attempt: int = 0) -> Resource:
-    """End the verb that is under way or waits for its next attempt; return the resource."""
-    return change.update(
-        resource, calling=None, returned=False, scheduled=False, retrying=None, alarm_at=None, attempt=attempt
-    )
+        resource, calling=verb, returned=False, scheduled=False, left_alone=False, retrying=None, alarm_at=None,
+        attempt=attempt,
+    )  # fmt: skip
 
 
 def _fail(change: Change, resource: Resource, reason: str) -> None:
@@ -380,7 +357,7 @@ def _verb_began(change: Change, event: events.VerbBegan, resource: Resource) -> 
     if resource.calling != event.verb:
         if resource.state >= ResourceState.FAILED:
             return
-        resource = _set_calling(change, _end_verb(change, resource), event.verb)
+        resource = _set_verb(change, resource, event.verb)
     timeout_s = resource.timeouts.get(event.verb)
     if timeout_s is not None:
         _set_alarm(change, resource, "verb-timeout", event.verb, event.t + timeout_s)
@@ -396,7 +373,7 @@ def _verb_returned(change: Change, event: events.VerbReturned, resource: Resourc
     if resource.calling != event.verb:
         return
     if resource.state >= COMES_TO[event.verb] or event.verb not in _AWAITED:
-        _end_verb(change, resource)
+        _set_verb(change, resource, None)
     else:
         change.update(resource, returned=True, scheduled=event.scheduled)
     change.wake_watchers(event.guid)
@@ -412,7 +389,7 @@ def _verb_failed(change: Change, event: events.VerbFailed, resource: Resource) -
         tried = f" ({attempt} times)" if resource.attempt else ""
         _fail(change, resource, f"{event.verb} failed{tried}: {event.reason}")
         return
-    resource = replace(_end_verb(change, resource, attempt=attempt), retrying=event.verb, reason=event.reason)
+    resource = replace(_set_verb(change, resource, None, attempt=attempt), retrying=event.verb, reason=event.reason)
     _set_alarm(change, resource, "retry", event.verb, event.t + retry.delay_before_s(attempt))
 
 
@@ -473,7 +450,7 @@ def _enter(change: Change, resource: Resource, state: ResourceState, reason: str
     is_complete = calling is not None and resource.returned and state >= COMES_TO[calling]
     is_superseded = retrying is not None and before < COMES_TO[retrying] <= state
     if (calling or retrying) and (is_over or is_complete or is_superseded):
-        resource = _end_verb(change, resource)
+        resource = _set_verb(change, resource, None)
     resource = change.update(
         resource,
         state=state,
@@ -563,8 +540,8 @@ def _leveled(change: Change, event: events.Leveled) -> None:
     """Note the level of a failure, which ends all waiting and never falls."""
     if event.level > change.level:
         change.level, change.level_reason = event.level, event.reason
-        for want in change.before.wants.values():
-            change.end_want(want)
+        for key in change.before.wants:
+            change.end_want(key)
 
 
 def _of_one(handle: Callable[[Change, Any, Resource], None]) -> Callable[[Change, Any], None]:

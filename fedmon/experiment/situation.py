@@ -101,15 +101,14 @@ WantKey = tuple[int, str]
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An action, or an ``attribute`` to set, that is done as soon as its conditions hold.
 
-    ``watching`` are the resources that it waits for now, ``due`` is when its next delay or timeout ends. Timeouts of
-    conditions that were added later count from ``added``, by the number of the condition.
+    ``due`` is when its next delay or timeout ends. Timeouts of conditions that were added later count from ``added``,
+    by the number of the condition.
     """
 
     key: WantKey
     since: float
     conditions: tuple[AnyCondition, ...] = ()
     attribute: tuple[str, Any] | None = None
-    watching: tuple[int, ...] = ()
     due: float | None = None
     added: dict[int, float] = {}
 
@@ -135,8 +134,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An experiment at a moment.
 
-    ``watchers`` holds the wants that watch each resource. ``numbers`` is the last number of a want, ``latest`` the last
-    moment at which a resource reached a state.
+    ``watchers`` holds the wants to judge again when a resource changes, some of which may be over. ``numbers`` is the
+    last number of a want, ``latest`` the last moment at which a resource reached a state.
     """
 
     resources: Map[int, Resource] = Map()
