@@ -33,8 +33,9 @@ from fedmon.experiment.conditions import (
 from fedmon.experiment.document.experiment import build, description_of
 from fedmon.experiment.document.files import SFormats, checked_format, read, text_in, write
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.engine import Engine, WaitResult, guids_within, refuse_own_wait
+from fedmon.experiment.engine import Engine, WaitResult, guids_within
 from fedmon.experiment.errors import (
+    DeadlockError,
     ExperimentAbortedError,
     ExperimentOverError,
     InvalidConditionError,
@@ -167,12 +168,12 @@ class ExperimentController:
             left = ReplayedRun(folder=self.folder, journal=Journal(self.folder / NAME) if journal else None)
         self._reports = left.reports
         self.registry = Registry(self, left)
-        self.engine = self._engine_for(left)
+        self.engine = Engine(left, find=self.registry.find, inform=self._inform, max_running=self.max_running)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
             self.fm.set_ec(self)
             if opened is None:
-                self.engine.post(self._beginning())
+                self.engine.post(Opened(process=os.getpid(), persist=self.persist, threads=self.max_running or 0))
             self.registry.restore(left)
             if self._netgraph is not None:
                 nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
@@ -182,23 +183,6 @@ class ExperimentController:
             else:
                 self.shutdown()
             raise
-
-    def _beginning(self) -> Opened:
-        options: dict[str, Any] = {"persist": self.persist, "threads": self.max_running or 0}
-        return Opened(t=self.engine.now(), process=os.getpid(), **options)
-
-    def _engine_for(self, left: ReplayedRun) -> Engine:
-        return Engine(
-            left.journal,
-            call=self.registry.call,
-            assign=self.registry.assign,
-            inform=self._inform,
-            abandon=self.registry.abandon,
-            waits_for=self.registry.waits_for,
-            state=left.state,
-            after=left.until,
-            max_running=self.max_running,
-        )
 
     @classmethod
     def reconnect(
@@ -447,7 +431,7 @@ class ExperimentController:
     def _discard(self, guids: Iterable[int]) -> None:
         gone = dict.fromkeys(guid for guid in guids if guid in self)
         if gone:
-            self.engine.note(Removed(t=self.engine.now(), guids=tuple(gone)))
+            self.engine.note(Removed(guids=tuple(gone)))
             self.registry.remove(gone)
 
     def __contains__(self, guid: int) -> bool:
@@ -597,7 +581,7 @@ class ExperimentController:
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False
-            asked = DeployAsked(t=self.engine.now(), guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
+            asked = DeployAsked(guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
             self.engine.post(asked)
         return number
 
@@ -616,7 +600,9 @@ class ExperimentController:
         """
         chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
         if timeout is None and quit is None:
-            refuse_own_wait(self, map(self.get_resource, chosen), wanted)
+            own = guids_within(self, None if wanted < ResourceState.FAILED else "release")
+            if stuck := [one for one in map(self.get_resource, chosen) if one.guid in own and one.state < wanted]:
+                raise DeadlockError(f"{stuck[0].name} would wait in its own hook to be {wanted.name}")
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
@@ -648,7 +634,7 @@ class ExperimentController:
         own, is_within = guids_within(self, "release"), bool(guids_within(self))
         chosen = tuple(guid for guid in chosen if guid not in own)
         self._is_saved &= all(map(self._is_over, chosen))
-        self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
+        self.engine.note(ReleaseAsked(guids=chosen))
         timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
         if found.timed_out and not is_within:
@@ -667,8 +653,12 @@ class ExperimentController:
 
     def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
         """Kill the work of resources, without grace, and set them RELEASED."""
-        self.registry.end_at_once(guids)
-        self.engine.note(Became(t=self.engine.now(), guids=guids, state=ResourceState.RELEASED, reason=reason))
+        for guid in guids:
+            try:
+                self.get_resource(guid).end_at_once()
+            except Exception:  # a type's code; the others must end, too
+                logger.exception("resource %d could not be ended at once", guid)
+        self.engine.note(Became(guids=guids, state=ResourceState.RELEASED, reason=reason))
 
     def shutdown(self) -> None:
         """Cancel waits and tasks, release everything, and end; a second call is harmless.
@@ -700,7 +690,7 @@ class ExperimentController:
     def _release_all(self) -> None:
         own = tuple(guids_within(self, "release"))
         if own:  # others may wait for this one, whose hook goes on only when they are released
-            self.engine.note(Became(t=self.engine.now(), guids=own, state=ResourceState.RELEASED))
+            self.engine.note(Became(guids=own, state=ResourceState.RELEASED))
         self.release()
 
     def _end(self, deadline: Deadline) -> None:
@@ -753,20 +743,23 @@ class ExperimentController:
 
     def inform_failure(self, guid: int | str) -> None:
         """Have the failure manager judge a resource that failed; for subclasses too. Raises UnknownGuidError."""
-        failure.look(self.fm, self.engine, self.get_resource(guid).guid)
+        failure.judge(self.fm, self.engine, self.get_resource(guid).guid)
 
     def _inform(self, guid: int) -> None:
-        if type(self).inform_failure is ExperimentController.inform_failure:
-            self.inform_failure(guid)
-        else:  # a subclass's own, which may block
-            self.engine.run(functools.partial(self._informed, guid))
+        """Have a failure judged: by our own code at once, by a user's, which may block, in a thread."""
 
-    def _informed(self, guid: int) -> None:
-        try:
-            self.inform_failure(guid)
-        except BaseException:  # a user's code, which may even call sys.exit
-            logger.exception("inform_failure failed; the failure is judged without it")
-            failure.look(self.fm, self.engine, guid)
+        def work() -> None:
+            try:
+                self.inform_failure(guid)
+            except BaseException:  # a user's code, which may even call sys.exit
+                logger.exception("inform_failure failed; the failure is judged without it")
+                failure.judge(self.fm, self.engine, guid)
+
+        is_own = type(self).inform_failure is ExperimentController.inform_failure
+        if is_own and type(self.fm).__module__ == failure.__name__:
+            work()
+        else:
+            self.engine.run(work)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.
@@ -778,7 +771,7 @@ class ExperimentController:
         if not (is_text(name) and (source == "" or is_text(source))):
             raise InvalidConditionError(f"{(name, source)!r:.80}: a metric and its source have texts for names")
         number = number_of(value, f"{name} of resource {guid}")
-        self.engine.note(Measured(t=self.engine.now(), guid=known, name=name, value=number, source=source, nth=nth))
+        self.engine.note(Measured(guid=known, name=name, value=number, source=source, nth=nth))
 
     def reports(self, guid: int) -> Reports:
         """Return the numbered reports of a resource that a former process of the run passed to conditions."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import StorageError
-from fedmon.experiment.errors import DeadlockError, ExperimentOverError, InvalidStateError
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.experiment.errors import ExperimentOverError, InvalidStateError
 from fedmon.experiment.events import (
     Abandon,
     Action,
@@ -29,14 +29,11 @@ from fedmon.experiment.events import (
     Fired,
     Inform,
     Leveled,
-    Reached,
-    Removed,
     Verb,
     VerbBegan,
 )
-from fedmon.experiment.journal import Journal
-from fedmon.experiment.machine import alarms, due_at, step_safely
-from fedmon.experiment.situation import State
+from fedmon.experiment.journal import ReplayedRun
+from fedmon.experiment.machine import due_at, step_safely
 from fedmon.experiment.states import FailureLevel, ResourceState
 
 _P = ParamSpec("_P")
@@ -94,9 +91,8 @@ class Hooks:
         self._verbs: deque[HookJob] = deque()
         self._others: deque[HookJob] = deque()
         self._running: set[HookJob] = set()
-        # Threads that are idle; that were woken and do not run yet; that were woken or started and have no job yet.
-        self._idle = self._called = self._coming = 0
-        self._is_closed = False
+        self._idle = 0
+        self._is_coming = self._is_closed = False
 
     def put(self, job: HookJob) -> None:
         """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
@@ -108,18 +104,16 @@ class Hooks:
     def start(self) -> None:
         """Call or start a thread, if a job could run and no thread is coming for it."""
         with self._changed:
-            if self._coming or self._ready() is None:
+            if self._is_coming or self._ready() is None:
                 return
-            self._coming += 1
+            self._is_coming = True
             if self._idle:
-                self._idle, self._called = self._idle - 1, self._called + 1
                 self._changed.notify()
                 return
         try:
             threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
         except RuntimeError as error:
-            with self._changed:
-                self._coming -= 1
+            self._is_coming = False
             logger.warning("hooks wait until a thread can be started: %s", error)
             with contextlib.suppress(RuntimeError):  # then the next job tries again
                 self._later(self.start)
@@ -172,22 +166,21 @@ class Hooks:
 
     def _next(self, done: HookJob | None) -> HookJob | None:
         """Return the next job, or None if none comes for a while."""
+        is_late = False
         with self._changed:
             if done is None:
-                self._coming -= 1
+                self._is_coming = False
             else:
                 self._running.discard(done)
                 if self._is_closed:
                     self._changed.notify_all()
             while (queue := self._ready()) is None:
-                if self._is_closed:
+                if self._is_closed or is_late:
                     return None
                 self._idle += 1
-                self._changed.wait(_IDLE_S)
-                if not self._called:
-                    self._idle -= 1
-                    return None
-                self._called, self._coming = self._called - 1, self._coming - 1
+                is_late = not self._changed.wait(_IDLE_S)
+                self._idle -= 1
+                self._is_coming = False
             job = queue.popleft()
             self._running.add(job)
             is_more = self._ready() is not None
@@ -196,61 +189,34 @@ class Hooks:
         return job
 
 
-class _Wait:
-    """A wait for resources that have not reached a state yet."""
-
-    def __init__(self, guids: Sequence[int], wanted: ResourceState, state: State, *, heeds_abort: bool) -> None:
-        self.wanted, self.heeds_abort = wanted, heeds_abort
-        resources = state.resources
-        self.left = {guid for guid in guids if guid in resources and resources[guid].state < wanted}
-        self.over = threading.Event()
-        if not self.left or (heeds_abort and state.is_aborted):
-            self.over.set()
-
-    def reached(self, guids: Iterable[int], state: ResourceState) -> None:
-        """Look at resources that reached a state; removed ones count as released."""
-        if state >= self.wanted and self.left:
-            self.left.difference_update(guids)
-            if not self.left:
-                self.over.set()
-
-
 class Engine:
     """Applies events one after the other, in the thread that brings them; safe from any thread.
 
-    ``state`` is the present one. An event is in the journal before it takes effect, and its actions are performed
-    before the next event. If the journal cannot be written, the experiment counts as failed and can only be released.
-    Hooks run on daemon threads, timers on the thread of an actor. ``call`` calls a verb of a resource, which
-    notes its end; ``abandon`` leaves one behind and returns its job. ``inform`` must not
-    block; ``waits_for`` names the cause of a resource's wait, for the reason of a timeout.
+    ``state`` is the present one. An event gets its time and is in the journal before it takes effect, and its actions
+    are performed before the next event. If the journal cannot be written, the experiment counts as failed and can only
+    be released. Hooks run on daemon threads, timers on the thread of an actor. ``find`` returns a resource, None for
+    one that was removed; ``inform`` is told of each that failed, and must not block.
     """
 
     def __init__(
         self,
-        journal: Journal | None,
+        left: ReplayedRun,
         *,
-        call: Callable[[int, Verb, str], None],
-        assign: Callable[[int, str, Any], None],
+        find: Callable[[int], Any],
         inform: Callable[[int], None],
-        abandon: Callable[[int], HookJob | None],
-        waits_for: Callable[[int], str],
-        state: State | None = None,
-        after: float = 0.0,
         max_running: int | None = None,
     ) -> None:
-        self.state = State() if state is None else state
-        self.hooks = Hooks(max_running, lambda work: self._schedule(object(), self.now() + _THREAD_RETRY_S, work))
+        """Continue with a run that another process ``left``, or with an empty one."""
+        self.state, self._journal = left.state, left.journal
+        self.hooks = Hooks(max_running, lambda work: self._schedule(self.now() + _THREAD_RETRY_S, work))
         # Unix time that never jumps, and begins after the last event of the journal.
-        self._start = max(time.time(), after) - time.monotonic()
-        self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
-        self._waits_for = waits_for
-        self._journal = journal
+        self._start = max(time.time(), left.until) - time.monotonic()
+        self._find, self._inform = find, inform
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._actions: deque[Action] = deque()
-        self._waits: list[_Wait] = []
         self._actor = Actor("fedmon-experiment")
-        # By key: the moment, the work, and when the actor looks.
-        self._timers: dict[object, tuple[float, Callable[[], object], float]] = {}
+        self._stops = 0
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
@@ -276,71 +242,85 @@ class Engine:
         self._take(facts, is_fact=True)
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
-        """Call a function at a moment, in a thread for hooks; a `stop` before drops it."""
+        """Call a function at a moment, in a thread for hooks."""
         if moment <= self.now():
             self.run(work)
         else:
-            self._schedule(object(), moment, functools.partial(self.run, work))
+            self._schedule(moment, functools.partial(self.run, work))
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
         self.hooks.put(HookJob(work))
 
-    def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], None]) -> None:
-        """Call a function in a thread for hooks that takes up a resource, and its verb that was under way."""
-        kind: Kind = "ending" if verb == "release" else "other" if verb is None else "verb"
+    def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
+        """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
+        # What ends a resource must not wait for hooks that do not end.
+        kind: Kind = "ending" if verb in ("fail", "release") else "other" if verb is None else "verb"
         self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), kind))
 
     def wait(
         self,
         guids: Sequence[int],
-        state: ResourceState,
+        wanted: ResourceState,
         *,
         timeout_s: float | None,
         heeds_abort: bool = True,
         quit_asked: Callable[[], object] | None = None,
     ) -> WaitResult:
         """Wait until resources are at a state; a failure, ``quit_asked`` or the timeout ends that."""
-        with self._lock:
-            wait = _Wait(guids, state, self.state, heeds_abort=heeds_abort)
-            self._waits.append(wait)
-            if self._is_closed:
-                wait.over.set()
-        deadline = None if timeout_s is None else Deadline(timeout_s)
+        deadline, began, stops = Deadline(timeout_s), self.state.latest, self._stops
         look_s = threading.TIMEOUT_MAX if quit_asked is None else _QUIT_S
-        is_late = False
-        try:
-            while not is_late and not (quit_asked is not None and quit_asked()):
-                if wait.over.wait(look_s if deadline is None else min(look_s, deadline.left_s())):
-                    break
-                is_late = deadline is not None and deadline.passed()
-        finally:
-            with self._lock:
-                self._waits.remove(wait)
-                seen = self.state
-        return _result_of(guids, wait, seen, is_late=is_late)
+        missing, is_over, is_late = list(guids), False, False
 
-    def resume(self) -> None:
-        """Set the timers of a state that another process left, each for its moment."""
-        for alarm in alarms(self.state):
-            self._set_timer(alarm)
+        def is_there(guid: int) -> bool:
+            resource = self.state.resources.get(guid)
+            if resource is None or resource.state >= wanted:
+                return True
+            return any(state >= wanted and t > began for state, t in resource.times)  # and left it since
+
+        def is_ended() -> bool:
+            while missing and is_there(missing[-1]):
+                missing.pop()
+            has_stopped = self._is_closed or self._stops > stops
+            return not missing or has_stopped or (heeds_abort and self.state.is_aborted)
+
+        while not (is_over or is_late or (quit_asked is not None and quit_asked())):
+            with self._changed:
+                is_over = self._changed.wait_for(is_ended, min(look_s, deadline.left_s()))
+            is_late = not is_over and deadline.passed()
+        with self._lock:
+            seen, there = self.state, {guid for guid in guids if is_there(guid)}
+        reasons = {
+            one.guid: one.reason
+            for one in filter(None, map(seen.resources.get, guids))
+            if one.guid in there and one.state is ResourceState.FAILED is not wanted
+        }
+        left = tuple(guid for guid in guids if guid not in there)
+        return WaitResult(
+            reached=tuple(guid for guid in guids if guid in there and guid not in reasons),
+            failed=tuple(reasons),
+            reasons=reasons,
+            timed_out=left if is_late else (),
+            left=() if is_late else left,
+            aborted=(seen.is_aborted and heeds_abort) or (is_over and bool(left)),
+            reason=seen.level_reason,
+        )
 
     def stop(self) -> None:
-        """Drop timers and waiting jobs, but for releases, and end all waits."""
-        with self._lock:
-            self._timers.clear()
+        """Drop waiting jobs, but for releases, and end all waits."""
+        with self._changed:
             self.hooks.drop()
-            self._end_waits(is_abort=False)
-        self.hooks.start()
+            self._stops += 1
+            self._changed.notify_all()
 
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still running."""
         try:
             return self.hooks.close(timeout_s=timeout_s)
         finally:
-            with self._lock:
+            with self._changed:
                 self._is_closed = True
-                self._end_waits(is_abort=False)
+                self._changed.notify_all()
                 if self._journal is not None:
                     self._journal.close()
                     self._journal = None
@@ -351,6 +331,8 @@ class Engine:
 
     def _take(self, happened: Sequence[AnyEvent], *, is_fact: bool) -> None:
         with self._lock:
+            now = self.now()
+            happened = [replace(event, t=now) for event in happened]
             try:
                 self._write(happened)
             except StorageError:
@@ -363,7 +345,7 @@ class Engine:
             self._is_performing = True
             try:
                 while self._actions:
-                    self._perform(self._actions.popleft())
+                    self.perform(self._actions.popleft())
             finally:
                 self._is_performing = False
 
@@ -379,109 +361,63 @@ class Engine:
             raise
 
     def _apply(self, event: AnyEvent) -> None:
-        before = self.state
-        self.state, actions, wrong = step_safely(before, event)
+        self.state, actions, wrong = step_safely(self.state, event)
         self._actions += actions
+        self._changed.notify_all()
         if wrong:
             logger.error("%s; the experiment ends here, and can only be released", wrong)
-        if isinstance(event, Removed):
-            self._actions.append(Reached(guids=event.guids, state=ResourceState.RELEASED))
-        if self.state.is_aborted and not before.is_aborted:
-            self._end_waits(is_abort=True)
 
-    def _perform(self, action: Action) -> None:
+    def perform(self, action: Action) -> None:
+        """Perform an action of the machine."""
         match action:
             case Call(guid=guid, verb=verb, reason=reason):
-                call = functools.partial(self._call, guid, verb, reason)
-                # What ends a resource must not wait for hooks that do not end.
-                kind: Kind = "ending" if verb in ("fail", "release") else "verb"
-                self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, call), kind))
+                self.run_hook(guid, verb, functools.partial(self._call, guid, verb, reason))
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
-            case Alarm():
-                self._set_timer(action)
+            case Alarm(at=moment):
+                self._schedule(moment, functools.partial(self._fire, action))
             case Inform(guid=guid):
                 self._inform(guid)
-            case Reached(guids=guids, state=state):
-                for wait in self._waits:
-                    wait.reached(guids, state)
             case Abandon(guid=guid):
-                job = self._abandon(guid)
-                if job is not None:
-                    self.hooks.leave(job)
+                resource = self._find(guid)
+                if resource is not None:
+                    resource.abandon()
 
-    def _begin(self, guid: int, verb: Verb | None, call: Callable[[], None]) -> None:
+    def _begin(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Start the timeout of a verb, and call its hook."""
         with self._lock:
             resource = self.state.resources.get(guid)
             if verb is not None and resource is not None and resource.calling == verb and verb in resource.timeouts:
-                self.note(VerbBegan(t=self.now(), guid=guid, verb=verb))
-        call()
+                self.note(VerbBegan(guid=guid, verb=verb))
+        work()
 
-    def _end_waits(self, *, is_abort: bool) -> None:
-        for wait in self._waits:
-            if wait.heeds_abort or not is_abort:
-                wait.over.set()
+    def _call(self, guid: int, verb: Verb, reason: str) -> None:
+        resource = self._find(guid)
+        if resource is not None:
+            resource.run_verb(verb, reason)
 
-    # --- timers -------------------------------------------------------------------------------------------------------
+    def _assign(self, guid: int, name: str, value: Any) -> None:
+        resource = self._find(guid)
+        try:
+            if resource is not None:
+                resource.set(name, value)
+        except FedmonError as error:
+            logger.warning("resource %d: %s", guid, error)
 
-    def _set_timer(self, alarm: Alarm) -> None:
-        self._schedule(alarm.timer, alarm.at, functools.partial(self._fire, alarm))
-
-    def _fire(self, alarm: Alarm) -> None:
-        if due_at(self.state, alarm.timer) == alarm.at:
-            waits_for = self._waits_for(alarm.timer.guid)
-            self.note(Fired(t=self.now(), timer=alarm.timer, waits_for=waits_for))
-
-    def _schedule(self, key: object, moment: float, work: Callable[[], object]) -> None:
-        """Call a function at a moment, on the thread of the actor, and none that was scheduled under its key before."""
+    def _schedule(self, moment: float, work: Callable[[], object]) -> None:
+        """Call a function at a moment, on the thread of the actor."""
         with self._lock:
             if self._is_closed:
                 return
             if not self._is_timed:
                 self._actor.start()
                 self._is_timed = True
-            looks_at = self._timers[key][2] if key in self._timers else math.inf
-            self._timers[key] = moment, work, min(moment, looks_at)
-            if moment < looks_at:  # else the actor looks earlier, and again at this moment
-                self._look_at(key, moment)
+        self._actor.at(moment - self._start, work)
 
-    def _look_at(self, key: object, moment: float) -> None:
-        self._actor.at(moment - self._start, functools.partial(self._look, key))
-
-    def _look(self, key: object) -> None:
-        """Call the function scheduled under a key, if it is due."""
-        with self._lock:
-            if key not in self._timers:
-                return
-            moment, work, _ = self._timers[key]
-            if moment > self.now():
-                self._timers[key] = moment, work, moment
-                self._look_at(key, moment)
-                return
-            del self._timers[key]
-        work()
-
-
-def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:
-    reached, reasons, left = [], {}, []
-    for guid in guids:
-        resource = state.resources.get(guid)
-        if resource is not None and resource.state < wait.wanted:
-            left.append(guid)
-        elif resource is not None and resource.state is ResourceState.FAILED is not wait.wanted:
-            reasons[guid] = resource.reason
-        else:
-            reached.append(guid)
-    return WaitResult(
-        reached=tuple(reached),
-        failed=tuple(reasons),
-        reasons=reasons,
-        timed_out=tuple(left) if is_late else (),
-        left=() if is_late else tuple(left),
-        aborted=(state.is_aborted and wait.heeds_abort) or (wait.over.is_set() and bool(left)),
-        reason=state.level_reason,
-    )
+    def _fire(self, alarm: Alarm) -> None:
+        timer = alarm.timer
+        if due_at(self.state, timer) == alarm.at:
+            self.note(Fired(timer=timer, waits_for=str(getattr(self._find(timer.guid), "waits_for", ""))))
 
 
 # --- the hooks that a thread runs -----------------------------------------------------------------------------------
@@ -523,14 +459,6 @@ here = _Here()
 def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
     """Return the resources of an experiment whose hook, or whose hook with a name, this thread runs."""
     return frozenset(each.rm.guid for each in here.hooks if each.rm.is_of(ec) and name in (None, each.name))
-
-
-def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) -> None:
-    """Raise DeadlockError if this thread runs a hook of one of the resources that the wait is for."""
-    own = guids_within(ec, None if state < ResourceState.FAILED else "release")
-    for resource in resources:
-        if resource.guid in own and resource.state < state:
-            raise DeadlockError(f"{resource.name} would wait in its own hook to be {state.name}")
 
 
 def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:

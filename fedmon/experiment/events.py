@@ -68,9 +68,9 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnyEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):
-    """An event at ``t``; journals hold those of its subclasses."""
+    """An event at ``t``, which the engine sets; journals hold those of its subclasses."""
 
-    t: float
+    t: float = 0.0
 
 
 class Opened(AnyEvent, frozen=True, kw_only=True, tag="opened"):
@@ -304,14 +304,7 @@ class Abandon(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     guid: int
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Wake the waits for resources that reached a state."""
-
-    guids: tuple[int, ...]
-    state: ResourceState
-
-
-Action = Call | Assign | Alarm | Inform | Abandon | Reached
+Action = Call | Assign | Alarm | Inform | Abandon
 
 
 _Timeouts, _Retries = dict[Verb, _Timeout], dict[Verb, Retry]

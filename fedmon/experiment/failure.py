@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
 import weakref
 from collections.abc import Container, Iterable
@@ -85,7 +84,7 @@ class FailureManager:
             return
         logger.warning("the experiment gives up: %s", reason)
         self._failure_level, self._abort, self._reason = level, True, reason
-        ec.engine.note(Leveled(t=ec.engine.now(), level=level, reason=reason))
+        ec.engine.note(Leveled(level=level, reason=reason))
 
 
 class OptionalFailures(FailureManager):
@@ -143,15 +142,6 @@ class QuorumFailures(FailureManager):
         return tuple(guid for guid in self.ec.resources if self.ec.get_resource(guid).is_rm_instance(quorum.rtype))
 
 
-def look(manager: FailureManager, engine: Engine, guid: int) -> None:
-    """Have a manager judge a failure: ours at once, a user's, which may take long, in a thread."""
-    work = functools.partial(judge, manager, engine, guid)
-    if type(manager).__module__ == __name__:
-        work()
-    else:
-        engine.run(work)
-
-
 def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
     """Have a manager judge a failure, and note its level.
 
@@ -169,7 +159,7 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
     if level is FailureLevel.OK and aborts:
         level = FailureLevel.RM_FAILURE
     reason = "" if level is FailureLevel.OK else reason or f"{type(manager).__name__} aborts"
-    engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
+    engine.note(Leveled(level=level, reason=reason, guid=guid))
 
 
 def _failed(ec: Experiment, guid: int) -> Resource | None:
@@ -180,10 +170,8 @@ def _failed(ec: Experiment, guid: int) -> Resource | None:
 
 def name_of(ec: Experiment, guid: int) -> str:
     """Return the name of a resource in messages."""
-    try:
-        return str(ec.get_resource(guid).name)
-    except Exception:  # noqa: BLE001 - it was removed, or a user's type raises
-        return f"resource {guid}"
+    seen = ec.engine.state.resources.get(guid)
+    return f"resource {guid}" if seen is None else f"resource {guid} ({seen.rtype})"
 
 
 def manager_of(policy: FailurePolicy | None) -> FailureManager:

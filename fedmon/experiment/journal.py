@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -235,7 +234,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
     tasks: int = 0
     opened: Opened | None = None
     process: int = 0
-    unassigned: dict[tuple[int, str], Any] = {}
+    unassigned: dict[tuple[int, str], Assign] = {}
     unjudged: list[int] = []
     due: dict[int, TaskScheduled] = {}
     reports: dict[int, Reports] = {}
@@ -266,7 +265,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
         self._take_actions(actions)
 
     def _take_reports(self, event: AnyEvent) -> None:
-        if isinstance(event, Measured) and event.nth is not None:
+        if isinstance(event, Measured):
             self.reports.setdefault(event.guid, Reports()).note(event)
         elif isinstance(event, AttributeSet) and event.name == "jobId":
             self.reports.pop(event.guid, None)
@@ -274,7 +273,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
     def _take_actions(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Assign):
-                self.unassigned[action.guid, action.name] = action.value
+                self.unassigned[action.guid, action.name] = action
             elif isinstance(action, Inform):
                 self.unjudged.append(action.guid)
 

@@ -26,7 +26,6 @@ from fedmon.experiment.events import (
     Assign,
     Call,
     Inform,
-    Reached,
     Timer,
     Verb,
 )
@@ -426,7 +425,6 @@ def _became(change: Change, event: events.Became) -> None:
 
 def _reach(change: Change, transitions: Iterable[tuple[int, ResourceState, str]]) -> None:
     """Move resources to states, for reasons. RELEASED is final, and FAILED leads to RELEASED only."""
-    reached: dict[ResourceState, list[int]] = {}
     unready: dict[int, int] = {}
     change.latest = max(change.now, change.latest + _TICK_S)
     for guid, state, reason in transitions:
@@ -436,10 +434,8 @@ def _reach(change: Change, transitions: Iterable[tuple[int, ResourceState, str]]
         if resource is None or (is_over and not before < state is ResourceState.RELEASED):
             continue
         _enter(change, resource, state, reason)
-        reached.setdefault(state, []).append(guid)
         if resource.group is not None and (before < ResourceState.READY) is not (state < ResourceState.READY):
             unready[resource.group] = unready.get(resource.group, 0) + (1 if state < ResourceState.READY else -1)
-    change.actions += [Reached(guids=tuple(guids), state=state) for state, guids in reached.items()]
     for group, by in unready.items():
         _count_unready(change, group, by)
 

@@ -17,7 +17,6 @@ from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.check.graph import Problem, refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
 from fedmon.experiment.document.description import check_name
-from fedmon.experiment.engine import HookJob
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -28,6 +27,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import (
     VERB_OF,
+    Action,
     ConditionAdded,
     ConditionsRemoved,
     Connected,
@@ -42,7 +42,7 @@ from fedmon.experiment.events import (
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import ReplayedRun
-from fedmon.experiment.machine import step
+from fedmon.experiment.machine import alarms, step
 from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
 from fedmon.experiment.situation import Guids, waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
@@ -103,7 +103,6 @@ class Registry:
                 prepare(resource)
             changed = resource.changed_attributes()
             registered = Registered(
-                t=engine.now(),
                 guid=number,
                 rtype=rtype,
                 name=name,
@@ -152,6 +151,10 @@ class Registry:
             if guid in guids:
                 self._guids.pop(name, None)
 
+    def find(self, guid: int) -> ResourceManager | None:
+        """Return a resource; None for one that was removed."""
+        return self._resources.get(guid)
+
     def get(self, guid: int | str) -> ResourceManager:
         """Return a resource by guid or name. Raises UnknownGuidError with the known ones."""
         try:
@@ -192,7 +195,7 @@ class Registry:
                     f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
                     f"{VERB_OF[action]}: that would be for ever"
                 )
-        added = ConditionAdded(t=engine.now(), guids=waiting, action=action, condition=mine)
+        added = ConditionAdded(guids=waiting, action=action, condition=mine)
         resources = engine.state.resources
         deployed = [guid for guid in waiting if guid in resources and resources[guid].group is not None]
         if deployed:
@@ -210,13 +213,13 @@ class Registry:
             kept = resource.check_value(name, value)
         mine = None if condition is None else self._numbered(condition)
         engine = self._ec.engine
-        engine.post(SetWanted(t=engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+        engine.post(SetWanted(guids=waiting, name=name, value=kept, condition=mine))
 
     def remove_conditions(self, guids: Guids, group: Guids, action: ResourceAction | str | None) -> None:
         """Remove a group from the conditions of an action; None: of all actions."""
         known, engine = None if action is None else action_of(action), self._ec.engine
         waiting, others = self._members(guids), self._members(group)
-        engine.post(ConditionsRemoved(t=engine.now(), guids=waiting, group=others, action=known))
+        engine.post(ConditionsRemoved(guids=waiting, group=others, action=known))
 
     def _members(self, guids: Guids) -> tuple[int, ...]:
         found = self.guids_of(guids)
@@ -243,13 +246,13 @@ class Registry:
             if not _hook(asked.valid_connection, asked, about):
                 raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
         engine, done = self._ec.engine, list[tuple[ResourceManager, ResourceManager]]()
-        engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid))
+        engine.post(Connected(guid=one.guid, other=other.guid))
         try:
             for connected, neighbour in sides:
                 _hook(connected.do_connect, connected, neighbour)
                 done.append((connected, neighbour))
         except BaseException:
-            engine.note(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
+            engine.note(Connected(guid=one.guid, other=other.guid, is_on=False))
             for connected, neighbour in reversed(done):
                 _undo(connected, neighbour)
             raise
@@ -258,43 +261,9 @@ class Registry:
         """Disconnect two resources; a hook that raises is logged."""
         one, other, engine = self.get(guid1), self.get(guid2), self._ec.engine
         if other.guid in one.connections:
-            engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
+            engine.post(Connected(guid=one.guid, other=other.guid, is_on=False))
             _undo(one, other)
             _undo(other, one)
-
-    # --- calls of the engine: resources that were removed meanwhile do nothing --------------------------------------
-
-    def call(self, guid: int, verb: Verb, reason: str) -> None:
-        """Call a verb of a resource."""
-        resource = self._resources.get(guid)
-        if resource is not None:
-            resource.run_verb(verb, reason)
-
-    def assign(self, guid: int, name: str, value: Any) -> None:
-        """Set an attribute; an error is logged."""
-        resource = self._resources.get(guid)
-        try:
-            if resource is not None:
-                resource.set(name, value)
-        except FedmonError as error:
-            logger.warning("resource %d: %s", guid, error)
-
-    def abandon(self, guid: int) -> HookJob | None:
-        """Abandon the running hook of a resource; return its job."""
-        resource = self._resources.get(guid)
-        return None if resource is None else resource.abandon()
-
-    def waits_for(self, guid: int) -> str:
-        """Return the cause of a resource's wait, in its own words."""
-        return str(getattr(self._resources.get(guid), "waits_for", ""))
-
-    def end_at_once(self, guids: Iterable[int]) -> None:
-        """Kill the work of resources, without grace."""
-        for guid in guids:
-            try:
-                self.get(guid).end_at_once()
-            except Exception:  # a type's code; the others must end, too
-                logger.exception("resource %d could not be ended at once", guid)
 
     # --- reconnecting -----------------------------------------------------------------------------------------------
 
@@ -307,7 +276,7 @@ class Registry:
             resource.is_registered = True
             plain = _plain_verbs(type(resource))
             if plain != seen.plain:
-                engine.post(Recoded(t=engine.now(), guid=guid, plain=plain))
+                engine.post(Recoded(guid=guid, plain=plain))
 
     def take_up(self, left: ReplayedRun) -> None:
         """Go on where another process stopped: timers, attributes to set, and `reconnect` of the resources."""
@@ -318,14 +287,13 @@ class Registry:
             if is_running and seen.calling is None and is_default and rclass.overrides("start"):
                 alone.append(guid)
                 logger.warning("resource %d was STARTED, and is not taken up: its type has no do_reconnect", guid)
-        engine.note(Reopened(t=engine.now(), left_alone=tuple(alone), process=os.getpid()))
-        engine.resume()
-        for (guid, name), value in left.unassigned.items():
-            engine.run(functools.partial(self.assign, guid, name, value))
+        engine.note(Reopened(left_alone=tuple(alone), process=os.getpid()))
+        actions: list[Action] = [*alarms(engine.state), *left.unassigned.values()]
+        for action in actions:
+            engine.perform(action)
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:
-                again = functools.partial(self._resources[guid].take_up, seen.calling)
-                engine.reconnect(guid, seen.calling, again)
+                engine.run_hook(guid, seen.calling, functools.partial(self._resources[guid].take_up, seen.calling))
 
     # --- problems for plans -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import durations
 from fedmon.experiment.attributes import MASK, Attribute, Flags, Trace, TraceAttr, Types
 from fedmon.experiment.conditions import MetricCondition, state_of
-from fedmon.experiment.engine import Engine, Hook, HookJob, failtrap, here
+from fedmon.experiment.engine import Engine, Hook, failtrap, here
 from fedmon.experiment.errors import (
     AttributeAccessError,
     ExperimentOverError,
@@ -28,7 +28,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import (
     ActionWanted,
-    AnyEvent,
     AttributeSet,
     Became,
     Retry,
@@ -97,7 +96,7 @@ def _set_by(state: ResourceState) -> Callable[..., None]:
 
 def _want(action: ResourceAction) -> Callable[[Any], None]:
     def with_conditions(self: ResourceManager) -> None:
-        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self.guid, action=action))
+        self.ec.engine.post(ActionWanted(guid=self.guid, action=action))
 
     with_conditions.__doc__ = f"{action.name.capitalize()} the resource as soon as its conditions hold."
     return with_conditions
@@ -463,7 +462,7 @@ class ResourceManager:
             self.debug(f"ignored {state.name} of a hook that was abandoned")
         elif not (state >= ResourceState.FAILED and self.state is state):
             reason = self.reason if state is ResourceState.FAILED else ""
-            self.ec.engine.note(Became(t=self.ec.engine.now(), guids=(self._guid,), state=state, reason=reason))
+            self.ec.engine.note(Became(guids=(self._guid,), state=state, reason=reason))
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -582,16 +581,13 @@ class ResourceManager:
                 if verb in ("deploy", "start", "stop") and seen.calling != verb:
                     if seen.calling is not None:
                         raise InvalidStateError(f"{verb} of {self.name} does nothing: its {seen.calling} is under way")
-                    self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
-                event, error = self._outermost(verb, lambda: self._run(verb))
-                self._noted(event)
+                    self.ec.engine.note(VerbBegan(guid=self._guid, verb=cast("Verb", verb)))
+                error = self._outermost(verb, lambda: self._run(verb))
             if error is not None:
                 raise error
 
-    def _outermost(
-        self, verb: str, call: Callable[[], object]
-    ) -> tuple[VerbReturned | VerbFailed | None, BaseException | None]:
-        """Call the code of a verb; return the event of its end, and its exception."""
+    def _outermost(self, verb: str, call: Callable[[], object]) -> BaseException | None:
+        """Call the code of a verb, note its end, and return its exception."""
         error: BaseException | None = None
         hook = self.__running = Hook(self, "")
         try:
@@ -601,30 +597,26 @@ class ResourceManager:
             error = raised
         if self.__running is hook:
             self.__running = None
+        # Noted before the turn of another verb, which must not find this one under way.
         if hook.is_abandoned:
             self.debug(f"{verb} ended after it was abandoned")
-            return None, error
-        if error is not None:
-            return self._failed(verb, error), error
-        if verb not in _VERBS:
-            return None, None
-        now, known = self.ec.engine.now(), cast("Verb", verb)
-        return VerbReturned(t=now, guid=self._guid, verb=known, scheduled=hook.has_scheduled), None
+        elif error is not None:
+            self.trap(verb, error)
+        elif verb in _VERBS:
+            self.ec.engine.note(VerbReturned(guid=self._guid, verb=cast("Verb", verb), scheduled=hook.has_scheduled))
+        return error
 
-    def _failed(self, verb: str, error: BaseException) -> VerbFailed | None:
-        """Log the failure of a verb, with a traceback unless it is one of our errors; return its event."""
+    def trap(self, verb: str, error: BaseException) -> None:
+        """Retry a verb that raised, or fail; also for a method that is no hook, see `failtrap`."""
         here.reported = error
         place = None if isinstance(error, FedmonError) else error
         logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
-        if verb in _VERBS:
-            now = self.ec.engine.now()
-            return VerbFailed(t=now, guid=self._guid, verb=cast("Verb", verb), reason=told(error))
-        self.fail(f"{verb} failed: {told(error)}")
-        return None
-
-    def trap(self, verb: str, error: BaseException) -> None:
-        """Fail, or retry the verb, after a method other than a hook raised; see `failtrap`."""
-        self._noted(self._failed(verb, error))
+        if verb == "release":
+            self._set_state(ResourceState.RELEASED)
+        elif verb in _VERBS:
+            self.ec.engine.note(VerbFailed(guid=self._guid, verb=cast("Verb", verb), reason=told(error)))
+        else:
+            self.fail(f"{verb} failed: {told(error)}")
 
     def run_verb(self, verb: str, reason: str) -> None:
         """Call a verb for the experiment, and note its end."""
@@ -634,29 +626,20 @@ class ResourceManager:
         with self.__turn:
             seen = self._seen()
             if seen.calling == verb and not seen.returned:  # else called in another way, or released, meanwhile
-                self._noted(self._outermost(verb, getattr(self, verb))[0])
+                self._outermost(verb, getattr(self, verb))
 
     def take_up(self, verb: str | None) -> None:
         """Continue after the death of another process, and note the end of the verb."""
         with self.__turn:
-            event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
-            if verb != "release" or error is None:
-                self._noted(event)
-                return
-        self._set_state(ResourceState.RELEASED)
+            self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
 
-    def _noted(self, event: AnyEvent | None) -> None:
-        """Note the end of a verb: before the turn of another, which must not find it under way."""
-        if event is not None:
-            self.ec.engine.note(event)
-
-    def abandon(self) -> HookJob | None:
-        """Let other verbs run although a hook has not returned; return the job of that hook."""
+    def abandon(self) -> None:
+        """Let other verbs run although a hook has not returned, and free its slot."""
         hook, self.__running, self.__turn = self.__running, None, threading.RLock()
-        if hook is None:
-            return None
-        hook.is_abandoned = True
-        return hook.job
+        if hook is not None:
+            hook.is_abandoned = True
+            if hook.job is not None:
+                self.ec.engine.hooks.leave(hook.job)
 
     def _check_may(self, verb: str) -> None:
         state, seen = self.state, self._seen()
@@ -740,7 +723,7 @@ class ResourceManager:
         """Enable a trace. Raises UnknownTraceError, a KeyError."""
         self._check_trace(name)
         if name not in self._enabled and self._seen() is not _UNREGISTERED:
-            self.ec.engine.post(TraceEnabled(t=self.ec.engine.now(), guid=self._guid, name=name))
+            self.ec.engine.post(TraceEnabled(guid=self._guid, name=name))
         self._enabled |= {name}
 
     def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
@@ -799,8 +782,7 @@ class ResourceManager:
     def _note(self, attribute: Attribute, value: Any) -> None:
         note = attribute.as_noted(value, resource=self.name)
         if self._seen() is not _UNREGISTERED:
-            now = self.ec.engine.now()
-            self.ec.engine.post(AttributeSet(t=now, guid=self._guid, name=attribute.name, value=note))
+            self.ec.engine.post(AttributeSet(guid=self._guid, name=attribute.name, value=note))
 
     def _attribute(self, name: str) -> Attribute:
         found = self._own.get(name) or self._attributes.get(name)

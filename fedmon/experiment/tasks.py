@@ -8,6 +8,7 @@ import itertools
 import logging
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ class Tasks:
     def __init__(self, engine: Engine, last: int) -> None:
         self._engine, self._numbers = engine, itertools.count(last + 1)
         self._tracked: dict[int, Task] = {}
-        self._noted: dict[int, None] = {}
+        self._over: deque[int] = deque()
+        self._left: dict[int, bool] = {}  # by number, whether the journal has it
 
     def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
         """Schedule a function for a time or after a duration; return its number. Raises as `schedule` does."""
@@ -52,8 +54,8 @@ class Tasks:
             hook.has_scheduled = True
         function = _name_of(callback) if at > now else ""
         if function:
-            self._engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
-            self._noted[number] = None
+            self._engine.post(TaskScheduled(number=number, function=function, at=at))
+        self._left[number] = bool(function)
         self._engine.at(at, functools.partial(self._run, number, callback))
         return number
 
@@ -68,17 +70,21 @@ class Tasks:
         def found() -> object:
             return getattr(importlib.import_module(module), name)()
 
-        self._noted[left.number] = None
+        self._left[left.number] = True
         self._engine.at(left.at, functools.partial(self._run, left.number, found))
 
     def drop(self) -> None:
-        """Note that the tasks which have not run never will; the engine dropped them."""
-        while self._noted:
-            self._engine.note(TaskDone(t=self._engine.now(), number=self._noted.popitem()[0]))
+        """Drop the tasks that have not run."""
+        for number in list(self._left):
+            if self._left.pop(number, False):
+                self._engine.note(TaskDone(number=number))
 
     def _run(self, number: int, callback: Callable[[], Any]) -> None:
-        if self._noted.pop(number, 0) is None:
-            self._engine.note(TaskDone(t=self._engine.now(), number=number))
+        is_noted = self._left.pop(number, None)
+        if is_noted is None:  # it was dropped
+            return
+        if is_noted:
+            self._engine.note(TaskDone(number=number))
         task = self._tracked.get(number)
         try:
             result, status = callback(), TaskStatus.DONE
@@ -88,12 +94,9 @@ class Tasks:
             result, status = traceback.format_exc() if task is not None else "", TaskStatus.ERROR
         if task is not None:
             task.result, task.status = result, status
-            self._forget()
-
-    def _forget(self) -> None:
-        over = [number for number, task in list(self._tracked.items()) if task.status is not TaskStatus.NEW]
-        for number in over[:-KEPT_TASKS]:
-            self._tracked.pop(number, None)
+            self._over.append(number)
+            if len(self._over) > KEPT_TASKS:
+                self._tracked.pop(self._over.popleft(), None)
 
 
 def _name_of(function: Callable[[], Any]) -> str:

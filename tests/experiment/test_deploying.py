@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from fedmon.experiment.errors import (
     InvalidTaskError,
     UnknownGuidError,
 )
+from fedmon.experiment.events import Became
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own
@@ -225,6 +228,21 @@ def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
         quick = ec.wait(one, "STARTED", lambda: next(answers))
         assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
         assert (quick.reached, quick.aborted, bool(quick)) == ((), False, False)
+
+
+def test_a_wait_sees_a_state_that_was_left_again_at_once(tmp_path: Path) -> None:
+    waits = threading.Event()
+    with experiment(tmp_path, own("test::Plain")) as ec, ThreadPoolExecutor(1) as pool:
+        guid = ec.register_resource("test::Plain")
+        ec.deploy()
+        found = pool.submit(ec.wait, guid, "STOPPED", waits.set, timeout=60)
+        assert waits.wait(60)
+
+        ec.engine.note(
+            *(Became(guids=(guid,), state=state) for state in (ResourceState.STOPPED, ResourceState.STARTED))
+        )
+
+        assert found.result(60).reached == (guid,)
 
 
 def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:

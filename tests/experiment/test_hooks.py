@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
-from fedmon.experiment.engine import Engine, HookJob, Hooks
+from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import InvalidStateError
-from fedmon.experiment.events import Became, Registered, Verb, VerbBegan, VerbReturned
+from fedmon.experiment.events import Became, Registered, Verb
+from fedmon.experiment.journal import ReplayedRun
 from tests.experiment.own_types import blocking, experiment, own
 from tests.support.waiting import wait_until
 
@@ -120,22 +121,6 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
         assert ec.wait_started([first, second], timeout=60)
 
 
-def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
-    gate, ended, late = threading.Event(), threading.Event(), threading.Event()
-    hooks = Hooks(1, lambda _: None)
-    jobs = [HookJob(ended.set, "verb"), HookJob(lambda: gate.wait(20), "verb"), HookJob(late.set, "verb")]
-    for job in jobs:
-        hooks.put(job)
-    assert ended.wait(60)
-
-    hooks.leave(jobs[0])
-
-    assert not late.wait(0.1)
-    gate.set()
-    assert late.wait(60)
-    assert hooks.close(timeout_s=60) == 0
-
-
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let no thread for hooks start until the event is set."""
@@ -183,13 +168,6 @@ def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threa
     assert released.is_set()
 
 
-def engine(inform: Callable[[int], None] = lambda _: None) -> Engine:
-    """Return an engine without a controller."""
-    return Engine(
-        None, call=lambda *_: None, assign=lambda *_: None, inform=inform, abandon=lambda _: None, waits_for=str
-    )
-
-
 def test_actions_are_performed_in_the_order_of_their_events() -> None:
     order, second = [], threading.Event()
 
@@ -199,10 +177,10 @@ def test_actions_are_performed_in_the_order_of_their_events() -> None:
         order.append(f"{guid} ends")
 
     def fail(guid: int) -> None:
-        made.note(Became(t=2.0, guids=(guid,), state=ResourceState.FAILED))
+        made.note(Became(guids=(guid,), state=ResourceState.FAILED))
 
-    made = engine(inform)
-    made.note(*(Registered(t=1.0, guid=guid, rtype="app") for guid in (1, 2)))
+    made = Engine(ReplayedRun(folder=Path()), find=lambda _: None, inform=inform)
+    made.note(*(Registered(guid=guid, rtype="app") for guid in (1, 2)))
     other = threading.Thread(target=fail, args=(1,))
     other.start()
     wait_until(lambda: order)
@@ -212,17 +190,6 @@ def test_actions_are_performed_in_the_order_of_their_events() -> None:
     made.close(timeout_s=1)
 
     assert order == ["1 begins", "1 ends", "2 begins", "2 ends"]
-
-
-def test_timers_of_the_past_are_forgotten() -> None:
-    made = engine()
-    made.note(Registered(t=1.0, guid=1, rtype="app", timeouts={"start": 3600.0}))
-    for _ in range(2000):
-        now = made.now()
-        made.note(VerbBegan(t=now, guid=1, verb="start"), VerbReturned(t=now, guid=1, verb="start"))
-    assert len(made._timers) < 300
-    assert len(made._actor._timers) < 300
-    made.close(timeout_s=1)
 
 
 def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> None:

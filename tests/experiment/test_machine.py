@@ -25,7 +25,6 @@ from fedmon.experiment.events import (
     Inform,
     Leveled,
     Measured,
-    Reached,
     Recoded,
     Registered,
     ReleaseAsked,
@@ -63,8 +62,7 @@ class World:
 
     def tell(self, event: AnyEvent) -> list[Action]:
         self.state, asked = step(self.state, event)
-        self.reached = [action for action in asked if isinstance(action, Reached)]
-        self.asked = [action for action in asked if not isinstance(action, Reached)]
+        self.asked = list(asked)
         return self.asked
 
     def start_after(self, guid: int, *conditions: AnyCondition, action: ResourceAction = START) -> World:
@@ -290,7 +288,7 @@ def test_a_timeout_of_an_older_journal_fails_the_resource() -> None:
 
     assert world.state.resources[1].reason == "stop cannot be done: waited 5 s for resource 2 to be STARTED"
     assert Inform(guid=1) in asked
-    assert Reached(guids=(1,), state=FAILED) in world.reached
+    assert world.state.resources[1].state is FAILED
 
 
 def test_conditions_may_be_taken_back() -> None:
@@ -385,8 +383,8 @@ def test_verbs_without_code_are_done_within_the_step_that_makes_them_due() -> No
     asked = world.deploy(1, 2)
 
     assert asked == [Call(guid=2, verb="start")]
-    assert world.reached == [Reached(guids=(1, 2), state=READY), Reached(guids=(1,), state=STARTED)]
     assert [state for state, _ in world.state.resources[1].times] == [READY, STARTED]
+    assert world.state.resources[2].state is READY
     assert world.tell(Recoded(t=1.0, guid=1, plain=("deploy",))) == []
     assert world.tell(ReleaseAsked(t=1.0, guids=(1,))) == [Call(guid=1, verb="release")]
 
