@@ -630,8 +630,11 @@ class ResourceManager:
 
     def take_up(self, verb: str | None) -> None:
         """Continue after the death of another process, and note the end of the verb."""
+        seen = self._seen()
+        ended = any(state is ResourceState.STOPPED and t > seen.called for state, t in seen.times)
+        left = None if verb == "start" and ended else verb  # it has ended, though its hook had not returned
         with self.__turn:
-            self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
+            self._outermost(verb or "reconnect", lambda: self.reconnect(left))
 
     def abandon(self) -> None:
         """Let other verbs run although a hook has not returned, and free its slot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,26 @@ def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(tmp_path: Path)
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished(timeout=60)
     assert said(run) == ["1 start", "1 start"]
+
+
+@pytest.mark.parametrize("rtype", ["local::Process", "python::Function"])
+def test_what_ended_before_the_hook_of_its_start_had_returned_does_not_start_again(rtype: str, tmp_path: Path) -> None:
+    with ExperimentController("test", tmp_path) as ec:
+        if rtype == "local::Process":
+            ec.register_resource(rtype, command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
+        else:
+            ec.call(lambda: print("ran", file=(tmp_path / "log").open("a")))
+        ec.deploy()
+        assert ec.wait_finished(timeout=60)
+        wait_until(lambda: ec.snapshot.resources[1].calling is None)
+        run = Path(shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id))
+    lines = (run / NAME).read_text().splitlines(keepends=True)
+    (run / NAME).write_text("".join(line for line in lines if '"verb":"start"' not in line))
+
+    with ExperimentController.reconnect(run) as ec:
+        wait_until(lambda: ec.snapshot.resources[1].calling is None)
+        assert (ec.state(1), ec.abort) == (ResourceState.STOPPED, False)
+    assert (tmp_path / "log").read_text() == "ran\n"
 
 
 def test_what_is_not_taken_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
