@@ -138,16 +138,6 @@ def test_a_member_that_fails_or_is_removed_does_not_hold_its_group() -> None:
     assert world.calls() == [("start", 1)]
 
 
-def test_members_that_come_later_start_with_their_group() -> None:
-    world = World(1, 2).started(1)
-
-    assert world.deploy(2) == [Call(guid=2, verb="deploy")]
-    world.became(READY, 2)
-
-    assert ("start", 2) in world.calls()
-    assert ("start", 1) not in world.calls()
-
-
 @pytest.mark.parametrize("action", list(ResourceAction))
 def test_an_action_waits_for_its_conditions_and_for_no_others(action: ResourceAction) -> None:
     world = World(1, 2).start_after(1, after(1, 2), action=action)
@@ -324,17 +314,6 @@ def test_an_attribute_is_set_when_its_condition_holds_and_the_resource_is_starte
 
     assert world.asked == [Assign(guid=1, name="rate", value=5)]
     assert not world.state.wants
-
-
-def test_a_failure_of_the_experiment_ends_all_waiting() -> None:
-    world = World(1, 2).start_after(1, after(1, 2, timeout_s=9.0)).ready(1)
-    world.tell(SetWanted(t=1.0, guids=(1,), name="rate", value=5))
-
-    world.tell(Leveled(t=1.0, level=FailureLevel.RM_FAILURE, reason="resource 9 failed"))
-
-    assert not world.state.wants
-    world.became(STARTED, 2)
-    assert world.calls() == []
 
 
 def test_a_released_or_failed_resource_stays_so() -> None:
