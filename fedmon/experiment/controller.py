@@ -673,7 +673,7 @@ class ExperimentController:
                 self._ended.wait(self.release_timeout_s + 2 * CLOSE_S)
             return
         deadline = Deadline(self.release_timeout_s + CLOSE_S)
-        self.engine.stop()
+        self.engine.end_waits()
         self.tasks.drop()
         try:
             self._release_all()
@@ -715,7 +715,7 @@ class ExperimentController:
 
     def give_up(self) -> None:
         """Leave the run to another process: nothing is released."""
-        self.engine.stop()
+        self.engine.end_waits()
         self._close(timeout_s=0.0)
 
     def _is_over(self, guid: int) -> bool:

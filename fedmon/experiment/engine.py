@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -44,7 +44,6 @@ _QUIT_S = 0.1
 _IDLE_S = 0.5
 """How long a thread for hooks waits for its next job."""
 _THREAD_RETRY_S = 0.1
-Kind = Literal["verb", "ending", "other"]
 
 
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +68,12 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookJob:
-    """A call for `Hooks`. Jobs of kind "verb" have a limit; those of kind "ending" survive `Hooks.drop`."""
+    """A call for `Hooks`; only verbs have a limit."""
 
-    __slots__ = ("call", "kind")
+    __slots__ = ("call", "is_verb")
 
-    def __init__(self, call: Callable[[], object], kind: Kind = "other") -> None:
-        self.call, self.kind = call, kind
+    def __init__(self, call: Callable[[], object], *, is_verb: bool = False) -> None:
+        self.call, self.is_verb = call, is_verb
 
 
 class Hooks:
@@ -98,7 +97,7 @@ class Hooks:
         """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
         with self._changed:
             if not self._is_closed:
-                (self._verbs if job.kind == "verb" else self._others).append(job)
+                (self._verbs if job.is_verb else self._others).append(job)
         self.start()
 
     def start(self) -> None:
@@ -129,13 +128,6 @@ class Hooks:
         """Tell whether the calling thread runs one of its jobs."""
         return here.job in self._running
 
-    def drop(self) -> None:
-        """Drop the jobs that wait, but for releases and failures, and lift the limit."""
-        with self._changed:
-            self._verbs.clear()
-            self._others = deque(job for job in self._others if job.kind == "ending")
-            self._max_running = None
-
     def close(self, *, timeout_s: float) -> int:
         """Begin nothing more and wait for running jobs, but for the caller's; return how many are left."""
         own = int(self.is_mine())
@@ -151,7 +143,7 @@ class Hooks:
         """Return the queue whose first job may run now."""
         if self._others:
             return self._others
-        if self._max_running is not None and sum(job.kind == "verb" for job in self._running) >= self._max_running:
+        if self._max_running is not None and sum(job.is_verb for job in self._running) >= self._max_running:
             return None
         return self._verbs or None
 
@@ -255,8 +247,8 @@ class Engine:
     def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
         # What ends a resource must not wait for hooks that do not end.
-        kind: Kind = "ending" if verb in ("fail", "release") else "other" if verb is None else "verb"
-        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), kind))
+        is_limited = verb not in (None, "fail", "release")
+        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), is_verb=is_limited))
 
     def wait(
         self,
@@ -306,10 +298,9 @@ class Engine:
             reason=seen.level_reason,
         )
 
-    def stop(self) -> None:
-        """Drop waiting jobs, but for releases, and end all waits."""
+    def end_waits(self) -> None:
+        """End all waits that are under way."""
         with self._changed:
-            self.hooks.drop()
             self._stops += 1
             self._changed.notify_all()
 

@@ -160,7 +160,7 @@ def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threa
         other = threading.Thread(target=ec.release)
         other.start()
         wait_until(lambda: ec.snapshot.resources[guid].calling == "release")
-        ec.engine.stop()  # as a shutdown does first
+        ec.engine.end_waits()  # as a shutdown does first
 
         no_threads.set()
         assert ec.wait_released(timeout=60)
