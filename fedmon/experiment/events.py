@@ -36,7 +36,6 @@ VERB_OF: Mapping[ResourceAction, ActionVerb] = {
 """The verb of an action, which is also the name of the want of it."""
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, lt=2**63)]
-_Timeout = Annotated[float, msgspec.Meta(gt=0, lt=2**63)]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -93,7 +92,7 @@ class Registered(AnyEvent, frozen=True, kw_only=True, tag="registered"):
     critical: bool = True
     plain: tuple[Verb, ...] = ()
     attributes: dict[str, Any] = {}
-    timeouts: dict[Verb, float] = {}
+    timeouts: dict[Verb, Annotated[float, msgspec.Meta(gt=0, lt=2**63)]] = {}
     retry: dict[Verb, Retry] = {}
 
 
@@ -307,25 +306,10 @@ class Abandon(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Action = Call | Assign | Alarm | Inform | Abandon
 
 
-_Timeouts, _Retries = dict[Verb, _Timeout], dict[Verb, Retry]
-
-
-def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
-    """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
-    return _checked(given, _Timeouts, "timeouts must be seconds by verb, as in {'deploy': 60.0}")
-
-
-def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
-    """Return retries by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
-    return _checked(given, _Retries, "retry must be by verb, as in {'start': Retry(times=3, delay_s=1.0)}")
-
-
-def _checked(given: tuple[Mapping[Verb, Any] | None, ...], kind: Any, form: str) -> dict[Verb, Any]:
-    if not any(given):
-        return {}
+def checked(registered: Registered) -> Registered:
+    """Return an event whose timeouts and retries the journal can hold. Raises InvalidPolicyError."""
     try:
-        merged = {verb: value for mapping in given for verb, value in dict(mapping or {}).items()}
-        found: dict[Verb, Any] = msgspec.convert(msgspec.to_builtins(merged), kind)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise InvalidPolicyError(f"{form}: {error}") from None
-    return found
+        return msgspec.convert(msgspec.to_builtins(registered), Registered)
+    except msgspec.ValidationError as error:
+        form = "timeouts={'deploy': 60.0}, in seconds, and retry={'start': Retry(times=3, delay_s=1.0)}"
+        raise InvalidPolicyError(f"timeouts and retries are by verb, as in {form}: {error}") from None

@@ -37,8 +37,7 @@ from fedmon.experiment.events import (
     Retry,
     SetWanted,
     Verb,
-    checked_retries,
-    checked_timeouts,
+    checked,
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import ReplayedRun
@@ -109,11 +108,11 @@ class Registry:
                 critical=bool(resource.get("critical")),
                 plain=_plain_verbs(type(resource)),
                 attributes={one.name: one.as_noted(one.value, resource=resource.name) for one in changed},
-                timeouts=checked_timeouts(resource.type_timeouts, timeouts),
-                retry=checked_retries(resource.type_retry, retry),
+                timeouts={**resource.type_timeouts, **(timeouts or {})},
+                retry={**resource.type_retry, **(retry or {})},
             )
             self._resources[number] = resource
-            engine.post(registered)
+            engine.post(checked(registered))
             resource.is_registered = True
         except BaseException:
             with self._lock:

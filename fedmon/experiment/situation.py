@@ -66,12 +66,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_busy(self) -> bool:
         """Whether a hook of it runs, or waits for its next attempt."""
-        return self.retrying is not None or self.is_called
-
-    @property
-    def is_called(self) -> bool:
-        """Whether a hook of it runs or is about to."""
-        return self.calling is not None and not self.returned
+        return self.retrying is not None or (self.calling is not None and not self.returned)
 
     @property
     def has_failed(self) -> bool:
