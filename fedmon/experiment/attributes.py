@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from enum import IntFlag, StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -347,12 +347,10 @@ class Trace:
 
 def trace_path(folder: str | Path, name: str) -> Path:
     """Return the path of a trace in a folder. Raises TraceNotReadableError for a name that leads out of the folder."""
-    parts = PurePosixPath(name)
-    if not name or "\0" in name or parts.is_absolute() or ".." in parts.parts:
+    root = Path(folder).resolve()
+    found = root if "\0" in name else (root / name).resolve()
+    if root not in found.parents:
         raise TraceNotReadableError(f"trace {name!r} is not the name of a file within {folder}")
-    root, found = Path(folder).resolve(), (Path(folder) / parts).resolve()
-    if not found.is_relative_to(root):
-        raise TraceNotReadableError(f"trace {name!r} leads out of {folder}, to {found}")
     return found
 
 
