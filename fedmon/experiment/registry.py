@@ -80,7 +80,6 @@ class Registry:
         guid: int | None,
         *,
         attributes: Mapping[str, Any] | None = None,
-        stored: Mapping[str, Any] | None = None,
         timeouts: Mapping[Verb, float] | None = None,
         retry: Mapping[Verb, Retry] | None = None,
         name: str = "",
@@ -88,8 +87,8 @@ class Registry:
     ) -> int:
         """Make a resource, or nothing if that fails; return its guid, the next one for None.
 
-        ``stored`` are values that a resource had before: no set hook sees them. ``prepare`` is called with the resource
-        before it is registered. Raises DuplicateGuidError, InvalidExperimentError.
+        ``prepare`` is called with the resource before it is registered. Raises DuplicateGuidError,
+        InvalidExperimentError.
         """
         engine, number = self._ec.engine, self._reserve(guid, name)
         try:
@@ -97,7 +96,6 @@ class Registry:
             resource = ResourceFactory.create(rtype, self._ec, number)
             for attribute, value in (attributes or {}).items():
                 resource.set(attribute, value)
-            resource.take_stored(stored or {})
             if prepare is not None:
                 prepare(resource)
             changed = resource.changed_attributes()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from fedmon.experiment.document.description import (
     Topology,
     even,
 )
-from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment.errors import ExperimentError, UnknownGuidError
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from fedmon.experiment.registry import Registry
     from fedmon.experiment.resource import ResourceManager
+
+Refusal = tuple[tuple[int, ...], ExperimentError]
+"""The error of a part of a description, and the resources concerned."""
 
 
 def description_of(
@@ -91,27 +95,74 @@ def build(description: Description, registry: Registry, *, masked: Mapping[int, 
 
     Raises the errors of registering, naming the resource.
     """
-    for each in description.resources:
-        known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}
-        values = {**each.attributes, **masked.get(each.guid, {})}
-        stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
-        registry.register(
-            each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
-        )
-        for trace in each.traces:
-            registry.get(each.guid).enable_trace(trace)
-    for each in description.resources:
-        for other in each.connections:
-            registry.get(each.guid).register_connection(other)
-        for action, condition in each.conditions:
-            registry.add_condition([each.guid], action, condition)
-        for one in each.sets:
-            # A masked value is in no file.
-            if one.value != MASK or not registry.get(each.guid).get_attribute_of_instance(one.attribute).is_masked:
-                registry.add_set([each.guid], one.attribute, one.value, one.condition)
+    for _, error in refusals(description, registry, masked=masked):
+        raise error
 
 
-def is_given(attribute: Attribute, value: Any) -> bool:
+def refusals(
+    description: Description, registry: Registry, *, masked: Mapping[int, Mapping[str, Any]]
+) -> Iterator[Refusal]:
+    """Register the resources of a description without their wrong parts; yield the error of each part."""
+    for each in description.resources:
+        values, wrong = {**each.attributes, **masked.get(each.guid, {})}, list[Refusal]()
+        fill = partial(_fill, values=values, wrong=wrong)
+        options: dict[str, Any] = {"name": each.name, "timeouts": each.timeouts, "retry": each.retry, "prepare": fill}
+        wrong += _refused((each.guid,), registry.register, each.rtype, each.guid, **options)
+        yield from wrong
+    known = {each.guid for each in description.resources}
+    for each in description.resources:
+        if each.guid in registry:
+            yield from _of_relations(each, registry, known)
+
+
+def _of_relations(each: ResourceDescription, registry: Registry, known: Container[int]) -> Iterator[Refusal]:
+    """Add traces, connections, conditions and settings to a registered resource."""
+    resource, mine = registry.get(each.guid), (each.guid,)
+    for trace in each.traces:
+        yield from _refused(mine, resource.enable_trace, trace)
+    conditions = [*(one for _, one in each.conditions), *(one.condition for one in each.sets if one.condition)]
+    awaited = [guid for condition in conditions for guid in condition.group]
+    for other in dict.fromkeys([*each.connections, *awaited]):
+        if other not in known:
+            text = f"{resource.name} is connected to or waits for resource {other}, which does not exist"
+            yield (each.guid, other), UnknownGuidError(text)
+    for other in each.connections:
+        if other in registry and each.guid <= other:  # the other one lists it, too
+            yield from _refused((each.guid, other), resource.register_connection, other)
+    for action, condition in each.conditions:
+        if (left := left_of(condition, registry)) is not None:
+            yield from _refused(mine, registry.add_condition, mine, action, left)
+    for one in each.sets:
+        yield from _refused(mine, _add_set, registry, resource, one)
+
+
+def _fill(resource: ResourceManager, *, values: Mapping[str, Any], wrong: list[Refusal]) -> None:
+    """Give a new resource the values of a document, as far as they are right."""
+    for name, value in values.items():
+        wrong += _refused((resource.guid,), _give, resource, name, value)
+
+
+def _give(resource: ResourceManager, name: str, value: Any) -> None:
+    if _is_given(resource.get_attribute_of_instance(name), value):
+        resource.take_stored({name: value})
+
+
+def _add_set(registry: Registry, resource: ResourceManager, one: SetDescription) -> None:
+    # A masked value is in no file.
+    if one.value != MASK or not resource.get_attribute_of_instance(one.attribute).is_masked:
+        condition = one.condition and left_of(one.condition, registry)
+        registry.add_set([resource.guid], one.attribute, one.value, condition)
+
+
+def _refused(guids: tuple[int, ...], part: Callable[..., object], *args: Any, **options: Any) -> list[Refusal]:
+    try:
+        part(*args, **options)
+    except ExperimentError as error:
+        return [(guids, error)]
+    return []
+
+
+def _is_given(attribute: Attribute, value: Any) -> bool:
     """Tell whether a document's value is for a new resource: its type does not set it, and it is not masked."""
     is_of_type = attribute.has_flag(Flags.NoWrite) or attribute.has_flag(Flags.Reserved)
     return not is_of_type and not (attribute.is_masked and value == MASK)
