@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import tomlkit
 from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import write_whole
-from fedmon.experiment import nepi as compat
+from fedmon.experiment import nepi
 from fedmon.experiment.document.description import Description
 from fedmon.experiment.document.tables import from_tables, to_tables
 from fedmon.experiment.errors import DescriptionError
@@ -54,7 +52,7 @@ def read(path: Path | str, *, format: str | None = None) -> Description:  # noqa
     try:
         if len(source) > MAX_BYTES:
             raise DescriptionError(f"the file has more than {MAX_BYTES} bytes")
-        found = from_toml(source) if kind is SFormats.TOML else from_xml(source)
+        found: Description = from_toml(source) if kind is SFormats.TOML else nepi("xml_files").from_xml(source)
     except DescriptionError as error:
         raise DescriptionError(f"{path}: {error}") from error
     return _with_paths(found, path.absolute().parent)
@@ -80,18 +78,7 @@ def checked_format(name: object) -> SFormats:
 
 def text_in(kind: SFormats, description: Description) -> str:
     """Return an experiment as text. Raises DescriptionError for a value that the format cannot hold."""
-    return to_toml(description) if kind is SFormats.TOML else to_xml(description)
-
-
-def from_xml(source: bytes | str) -> Description:
-    """Return the experiment of an XML text of fedmon or NEPI 6. Raises DescriptionError."""
-    found: Description = compat("xml_files").from_xml(source)
-    return found
-
-
-def to_xml(description: Description) -> str:
-    """Return an experiment as XML, from which `from_xml` makes the same. Raises DescriptionError."""
-    text: str = compat("xml_files").to_xml(description)
+    text: str = to_toml(description) if kind is SFormats.TOML else nepi("xml_files").to_xml(description)
     return text
 
 
@@ -110,45 +97,13 @@ def from_toml(source: bytes | str) -> Description:
 
 def to_toml(description: Description) -> str:
     """Return an experiment as TOML for people, from which `from_toml` makes the same. Raises DescriptionError."""
-    tables = to_tables(description)
-    whole, resources = tomlkit.document(), tomlkit.aot()
-    for each in tables.pop("resource", []):
-        values = each.pop("attributes", {})
-        table = _table(each)
-        if values:
-            table.append("attributes", tomlkit.item(values))
-        resources.append(table)
-    for name, about in tables.items():
-        whole.append(name, _table(about))
-    if resources:
-        whole.append("resource", resources)
-    text = tomlkit.dumps(whole)
+    text = tomlkit.dumps(to_tables(description))
     try:
         text.encode()
     except UnicodeEncodeError as error:
         near = text[max(0, error.start - 30) : error.end + 10]
         raise DescriptionError(f"there is half of a character in {near!r}, which TOML cannot hold") from error
     return text
-
-
-def _table(about: Mapping[str, Any]) -> Any:
-    """Return a table whose nested tables and lists are inline."""
-    table = tomlkit.table()
-    for key, value in about.items():
-        table.append(key, _inline(value))
-    return table
-
-
-def _inline(value: Any) -> Any:
-    if isinstance(value, dict):
-        table = tomlkit.inline_table()
-        table.update({key: _inline(each) for key, each in value.items()})
-        return table
-    if not isinstance(value, list | tuple):
-        return value
-    array = tomlkit.array()
-    array.extend(map(_inline, value))
-    return array.multiline(len(value) > 1 and any(isinstance(each, str | dict) and len(each) > 8 for each in value))
 
 
 def _format(path: Path) -> SFormats:

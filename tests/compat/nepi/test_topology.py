@@ -11,9 +11,10 @@ import networkx
 import pytest
 
 from fedmon.compat.nepi.topology import NetGraph, TopologyError, TopologyType, build, describe
+from fedmon.compat.nepi.xml_files import from_xml, to_xml
 from fedmon.experiment import ExperimentController
 from fedmon.experiment.document.description import Description
-from fedmon.experiment.document.files import from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.document.files import from_toml, to_toml
 from fedmon.report.extra import MissingExtraError
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.compat.nepi.xml_files import from_xml
 from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.document.description import Net, TopologyNode
-from fedmon.experiment.document.files import from_toml, from_xml, to_toml
+from fedmon.experiment.document.files import from_toml, to_toml
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.compat.nepi.xml_files import from_xml, to_xml
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.document.description import (
@@ -20,7 +21,7 @@ from fedmon.experiment.document.description import (
     TopologyNode,
     even,
 )
-from fedmon.experiment.document.files import from_toml, from_xml, read, to_toml, to_xml, write
+from fedmon.experiment.document.files import from_toml, read, to_toml, write
 from fedmon.experiment.events import Retry
 from fedmon.experiment.states import ResourceAction, ResourceState
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.compat.nepi.xml_files import from_xml, to_xml
 from fedmon.experiment import (
     ExperimentController,
     FailureManager,
@@ -14,7 +15,7 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.check.document import check
 from fedmon.experiment.document.description import QuorumDescription
-from fedmon.experiment.document.files import from_toml, from_xml, to_toml, to_xml
+from fedmon.experiment.document.files import from_toml, to_toml
 from fedmon.experiment.errors import DescriptionError
 
 RESOURCES = "".join(

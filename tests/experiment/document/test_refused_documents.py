@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.compat.nepi.xml_files import from_xml, to_xml
 from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.document.description import Description, ResourceDescription, even
-from fedmon.experiment.document.files import from_toml, from_xml, read, to_toml, to_xml, write
+from fedmon.experiment.document.files import from_toml, read, to_toml, write
 from fedmon.experiment.errors import DescriptionError
 
 
