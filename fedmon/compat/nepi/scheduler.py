@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import heapq
 import threading
@@ -14,6 +15,7 @@ from fedmon.experiment.states import TaskStatus
 Moment = float | datetime.datetime | str
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Task:
     """A callback and its due time: Unix seconds, a datetime, or 20 digits.
 
@@ -21,18 +23,20 @@ class Task:
     InvalidTimeError for a text that is not a time.
     """
 
-    __slots__ = ("callback", "due", "id", "result", "status", "timestamp")
+    timestamp: Moment
+    callback: Callable[[], Any]
+    id: int | None = None
+    status: TaskStatus = TaskStatus.NEW
+    result: Any = None
 
-    def __init__(self, timestamp: Moment, callback: Callable[[], Any]) -> None:
-        self.id: int | None = None
-        self.timestamp = timestamp
-        self.due = _due(timestamp)
-        self.callback = callback
-        self.status = TaskStatus.NEW
-        self.result: Any = None
+    def __post_init__(self) -> None:
+        _ = self.due
 
-    def __repr__(self) -> str:
-        return f"Task(id={self.id}, timestamp={self.timestamp!r}, status={self.status.name})"
+    @property
+    def due(self) -> float:
+        """The due time in Unix seconds."""
+        found = moment(self.timestamp) if isinstance(self.timestamp, str) else self.timestamp
+        return found.timestamp() if isinstance(found, datetime.datetime) else float(found)
 
 
 class HeapScheduler:
@@ -54,14 +58,14 @@ class HeapScheduler:
 
     def schedule(self, task: Task) -> Task:
         """Add a task; one that was scheduled before keeps its id and moves to its present timestamp."""
-        task.due = _due(task.timestamp)
+        due = task.due
         with self._lock:
             if task.id is None:
                 task.id = self._highest + 1
             else:
                 self._take_out(task.id)
             self._highest = max(self._highest, task.id)
-            heapq.heappush(self._heap, (task.due, task.id, task))
+            heapq.heappush(self._heap, (due, task.id, task))
         return task
 
     def remove(self, tid: int) -> None:
@@ -79,8 +83,3 @@ class HeapScheduler:
     def _take_out(self, tid: int) -> None:
         self._heap = [entry for entry in self._heap if entry[1] != tid]
         heapq.heapify(self._heap)
-
-
-def _due(timestamp: Moment) -> float:
-    found = moment(timestamp) if isinstance(timestamp, str) else timestamp
-    return found.timestamp() if isinstance(found, datetime.datetime) else float(found)

@@ -45,6 +45,11 @@ class NetGraph:
     random one the source, with ``leaf_source`` one with a single edge. Raises TopologyError, and MissingExtraError.
     """
 
+    topology: Any = None
+    """The graph of networkx itself."""
+    topo_type = TopologyType.ADHOC
+    """The shape."""
+
     def __init__(
         self,
         *,
@@ -60,13 +65,13 @@ class NetGraph:
         sources_targets: Mapping[str, Sequence[Nid]] | None = None,
         leaf_source: bool = False,
     ) -> None:
-        self._topo_type = TopologyType(topo_type)
+        self.topo_type = TopologyType(topo_type)
         if topology is None and node_count is not None:
-            self._graph = self.generate_topology(topo_type, node_count, branches)
+            self.topology = self.generate_topology(topo_type, node_count, branches)
         else:
-            self._graph = _networkx().Graph(topology)
-        for nid in self._graph:
-            if not isinstance(nid, str | int | float) or self._graph.has_edge(nid, nid):
+            self.topology = _networkx().Graph(topology)
+        for nid in self.topology:
+            if not isinstance(nid, str | int | float) or self.topology.has_edge(nid, nid):
                 raise TopologyError(f"node {nid!r:.60} must be a text or a number, and have no edge to itself")
         if assign_ips:
             self.assign_p2p_ips(network=network, prefix=prefix, version=version)
@@ -79,19 +84,9 @@ class NetGraph:
             self.select_random_source(is_leaf=leaf_source)
 
     @property
-    def topology(self) -> Any:
-        """The graph of networkx itself."""
-        return self._graph
-
-    @property
-    def topo_type(self) -> TopologyType:
-        """The shape."""
-        return self._topo_type
-
-    @property
     def order(self) -> int:
         """The number of nodes."""
-        return len(self._graph)
+        return len(self.topology)
 
     def generate_topology(self, topo_type: str, node_count: int, branches: int | None = None) -> Any:
         """Return a new graph of networkx whose nodes are counted from 0; the topology stays as it is.
@@ -123,19 +118,19 @@ class NetGraph:
 
     def nodes(self) -> list[Nid]:
         """Return the nodes."""
-        return list(self._graph.nodes)
+        return list(self.topology.nodes)
 
     def edges(self) -> list[tuple[Nid, Nid]]:
         """Return the edges, each once."""
-        return list(self._graph.edges)
+        return list(self.topology.edges)
 
     def add_node(self, nid: Nid) -> None:
         """Add a node, unless it exists."""
-        self._graph.add_node(nid)
+        self.topology.add_node(nid)
 
     def add_edge(self, nid1: Nid, nid2: Nid) -> None:
         """Add an edge and its ends, unless they exist."""
-        self._graph.add_edge(nid1, nid2)
+        self.topology.add_edge(nid1, nid2)
 
     def annotate_node(self, nid: Nid, name: str, value: Nid) -> None:
         """Set an annotation of a node: a text, a number or a bool."""
@@ -201,7 +196,7 @@ class NetGraph:
         The default is 10.0.0.0/8 for IP ``version`` 4, and fd00::/8 for 6; older addresses go. Raises TopologyError for
         a graph in several parts, and for a network that is invalid or too small.
         """
-        if self.order and not _networkx().is_connected(self._graph):
+        if self.order and not _networkx().is_connected(self.topology):
             raise TopologyError("addresses need a connected topology, and this graph is disconnected")
         if version not in _BASE:
             raise TopologyError(f"IP version {version!r:.20} is not 4 or 6")
@@ -214,7 +209,7 @@ class NetGraph:
             raise TopologyError(f"{asked} cannot be divided into networks of prefix {link}: {error}") from error
         if block.version != version or len(parts) < len(edges):
             raise TopologyError(f"{asked} is too small or not IPv{version}: {len(edges)} edges need /{link} each")
-        for nid in self._graph:
+        for nid in self.topology:
             self._node(nid)["ips"] = []
         for (nid1, nid2), part in zip(edges, parts, strict=True):
             ip1, ip2 = (str(host) for host in itertools.islice(part.hosts(), 2))
@@ -240,38 +235,38 @@ class NetGraph:
 
     def sources(self) -> list[Nid]:
         """Return the sources."""
-        return [nid for nid in self._graph if self.is_source(nid)]
+        return [nid for nid in self.topology if self.is_source(nid)]
 
     def targets(self) -> list[Nid]:
         """Return the targets."""
-        return [nid for nid in self._graph if self.is_target(nid)]
+        return [nid for nid in self.topology if self.is_target(nid)]
 
     def select_target_zero(self) -> None:
         """Make node 0, or "0", the target. Raises UnknownNameError."""
-        self.set_target("0" if "0" in self._graph and 0 not in self._graph else 0)
+        self.set_target("0" if "0" in self.topology and 0 not in self.topology else 0)
 
     def select_random_source(self, *, is_leaf: bool = False) -> None:
         """Make a random node the source that is neither source nor target; with ``is_leaf``, one with a single edge.
 
         The corners of a ladder, with two edges each, count as leaves. Raises TopologyError.
         """
-        degree = 2 if self._topo_type is TopologyType.LADDER and self.order > 2 else 1
-        free = [nid for nid in self._graph if not self.is_source(nid) and not self.is_target(nid)]
-        options = [nid for nid in free if not is_leaf or self._graph.degree(nid) == degree]
+        degree = 2 if self.topo_type is TopologyType.LADDER and self.order > 2 else 1
+        free = [nid for nid in self.topology if not self.is_source(nid) and not self.is_target(nid)]
+        options = [nid for nid in free if not is_leaf or self.topology.degree(nid) == degree]
         if not options:
             raise TopologyError(f"no node is left that could be the source{' and is a leaf' if is_leaf else ''}")
         self.set_source(secrets.choice(options))
 
     def _node(self, nid: Nid) -> dict[Any, Any]:
-        if nid not in self._graph:
-            raise UnknownNameError("the topology has no node", nid, self._graph)
-        notes: dict[Any, Any] = self._graph.nodes[nid]
+        if nid not in self.topology:
+            raise UnknownNameError("the topology has no node", nid, self.topology)
+        notes: dict[Any, Any] = self.topology.nodes[nid]
         return notes
 
     def _edge(self, nid1: Nid, nid2: Nid) -> dict[Any, Any]:
-        if not self._graph.has_edge(nid1, nid2):
-            raise UnknownNameError("the topology has no edge", (nid1, nid2), self._graph.edges)
-        notes: dict[Any, Any] = self._graph.edges[nid1, nid2]
+        if not self.topology.has_edge(nid1, nid2):
+            raise UnknownNameError("the topology has no edge", (nid1, nid2), self.topology.edges)
+        notes: dict[Any, Any] = self.topology.edges[nid1, nid2]
         return notes
 
 
