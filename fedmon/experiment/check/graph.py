@@ -315,24 +315,17 @@ def _shortest(start: Step, needs: Mapping[Step, list[Step]]) -> list[Step]:
 
 
 def refuse_circles(
-    state: State,
-    *,
-    deploying: Collection[int],
-    group: int | None = None,
-    wait_all_ready: bool = True,
-    nature: Natures | None = None,
+    state: State, *, deploying: Collection[int], group: int | None = None, wait_all_ready: bool = True
 ) -> None:
     """Refuse a deployment in which resources would wait for each other forever. Raises ImpossiblePlanError."""
-    nature = natures() if nature is None else nature
-    joined = None if group is None else state.groups.get(group)
+    nature, joined = natures(), None if group is None else state.groups.get(group)
     candidates = map(state.resources.get, (*deploying, *(() if joined is None else joined.members)))
+    # Most resources of a large experiment wait for nothing.
     roots = [
         one.guid
         for one in candidates
         if one is not None and (one.conditions or (one.connections and nature(one.rtype).needs))
     ]
-    if not roots:
-        return
     number = None if joined is None else group
     graph = Dependencies(state, nature, roots=roots, deploying=deploying, group=number, wait_all_ready=wait_all_ready)
     if circles := graph.circles():

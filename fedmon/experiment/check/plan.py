@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -82,7 +83,10 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
     ]
-    found = [*_Checks(state, nature).all(), *graph.circles(), *problems]
+    found = [*_Checks(state, nature).of([*state.resources.values()]), *graph.circles(), *problems]
+    if state.is_aborted:
+        text = f"the experiment was aborted and starts nothing more: {state.level_reason}"
+        found.append(Problem(kind="aborted", text=text))
     return ExperimentPlan(
         state=state,
         waves=tuple(filter(None, waves)),
@@ -104,17 +108,16 @@ def refuse_impossible(
     ``group`` is the number of the group that they join (default: a new one); ``asked_for`` all members of conditions,
     if known. Raises ImpossiblePlanError for missing parts, waits for lost resources, and circles.
     """
-    nature = natures()
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
-    found = list(_Checks(state, nature).hopeless(chosen))
-    if found:
+    if found := [one for one in _Checks(state, natures()).of(chosen) if one.severity == "error"]:
         raise ImpossiblePlanError(found)
     # A new circle leads through a member of the group, or through a resource that another one waits for.
     is_alone = asked_for is not None and group is None and asked_for.isdisjoint(deploying)
     if not is_alone or any(one.connections for one in chosen):
-        refuse_circles(state, deploying=deploying, group=group, wait_all_ready=wait_all_ready, nature=nature)
+        refuse_circles(state, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
 
 
+@functools.lru_cache
 def unknown_metric(name: str) -> str | None:
     """Return None if a metric, or a pattern with * and ?, is known; else the known name that it resembles, or ""."""
     from fedmon.common.metrics.series import metric_name
@@ -149,25 +152,14 @@ class _Checks:
     def __init__(self, state: State, nature: Natures) -> None:
         self._state, self._resources, self._nature = state, state.resources, nature
 
-    def all(self) -> Iterator[Problem]:
-        """Return all problems but circles."""
-        if self._state.is_aborted:
-            text = f"the experiment was aborted and starts nothing more: {self._state.level_reason}"
-            yield Problem(kind="aborted", text=text)
-        resources = self._resources.values()
+    def of(self, resources: Collection[Resource]) -> Iterator[Problem]:
+        """Return all problems of some resources but circles."""
         for check in (self._missing_parts, self._needs, self._quorums):
             for resource in resources:
-                yield from self._of(resource, check(resource))
-        yield from self._of_waits(resources, self._of_condition)
+                yield from self._problems(resource, check(resource))
+        yield from self._waits(resources)
 
-    def hopeless(self, resources: Iterable[Resource]) -> Iterator[Problem]:
-        """Return the problems with which the deployment of resources must fail, if that is cheap to tell."""
-        for resource in resources:
-            found = self._missing_parts(resource)
-            yield from self._of(resource, (each for each in found if each.severity == "error"))
-        yield from self._of_waits(resources, self._losses)
-
-    def _of(self, resource: Resource, found: Iterable[_Found], what: str = "") -> Iterator[Problem]:
+    def _problems(self, resource: Resource, found: Iterable[_Found], what: str = "") -> Iterator[Problem]:
         for kind, text, guids, severity in found:
             yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=f"{what}{text}")
 
@@ -218,9 +210,7 @@ class _Checks:
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 
-    def _of_waits(
-        self, resources: Iterable[Resource], check: Callable[[AnyCondition, str], Iterator[_Found]]
-    ) -> Iterator[Problem]:
+    def _waits(self, resources: Collection[Resource]) -> Iterator[Problem]:
         """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
         checked: dict[tuple[int, str], list[_Found]] = {}
         for resource in resources:
@@ -229,9 +219,9 @@ class _Checks:
                     continue
                 key = (id(condition), name)
                 if key not in checked:
-                    checked[key] = list(check(condition, name))
+                    checked[key] = list(self._of_condition(condition, name))
                 if checked[key]:
-                    yield from self._of(resource, checked[key], f"{what} of {self._titled(resource.guid)} ")
+                    yield from self._problems(resource, checked[key], f"{what} of {self._titled(resource.guid)} ")
 
     def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
         yield from self._losses(condition, name)
