@@ -1,6 +1,5 @@
-"""The resource types of a federation; importing this registers them, connecting waits until a resource needs it."""
+"""The resource types of a federation, which `ResourceFactory` registers; a connection is opened when one needs it."""
 
-from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.types.aggregator import Aggregator, register_aggregation
 from fedmon.experiment.types.collector import Collector, NepiCollector
 from fedmon.experiment.types.job import Job
@@ -21,6 +20,3 @@ __all__ = [
     "TrainingPlanResource",
     "register_aggregation",
 ]
-
-for _rclass in (Node, Dataset, TrainingPlanResource, Job, Monitor, Collector, NepiCollector, Aggregator, LocalProcess):
-    ResourceFactory.register_own(_rclass)

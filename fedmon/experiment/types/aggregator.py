@@ -181,13 +181,6 @@ class Aggregator(LinkedResource):
         self.set_started()
         self.look()
 
-    def do_reconnect(self, verb: str | None) -> None:
-        """Wait for the jobs again."""
-        if self.state is ResourceState.STARTED and verb in (None, "start"):
-            self.look()
-        else:
-            super().do_reconnect(verb)
-
     def look(self) -> None:
         """Call the function if the jobs are over."""
         jobs, needed = self.linked(Job), self.get("atLeast")

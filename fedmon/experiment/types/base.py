@@ -32,7 +32,6 @@ from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState
 
 if TYPE_CHECKING:
-    from fedmon.experiment.check.graph import Problem
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.session.callbacks import Subscription
@@ -247,6 +246,13 @@ class LinkedResource(ResourceManager):
     def look(self) -> None:
         """Look at the watched neighbours; for types."""
 
+    def do_reconnect(self, verb: str | None) -> None:
+        """Look at the watched neighbours, or call the interrupted verb again."""
+        if verb is None and self._watched and self.state is ResourceState.STARTED:
+            self.look()
+        else:
+            super().do_reconnect(verb)
+
     def _set_state(self, state: ResourceState) -> None:
         super()._set_state(state)
         if state >= ResourceState.READY:
@@ -258,14 +264,6 @@ class LinkedResource(ResourceManager):
     def _tell_around(self) -> None:
         for other in self.around(self._reach):
             other.neighbour_moved(self)
-
-    def missing(self) -> list[Problem]:
-        """Return problems that this machine alone can see."""
-        return []
-
-    def foreseen(self) -> list[Problem]:
-        """Return problems of the federation as it is now; asks nodes, which may take a moment."""
-        return []
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

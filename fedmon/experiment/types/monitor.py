@@ -47,6 +47,7 @@ class Monitor(LinkedResource):
     With jobs it begins when the first starts, and is STOPPED when the last is over. Each value reaches conditions under
     its own guid and that of the node, by the name of its series, such as ``gpu_power_watts{gpu="0"}``, and without
     labels if the sample has one series of that name. Those of ``job-...`` streams reach them under the guid of the job.
+    A reconnect continues the recording; it lacks the time between unless nodes still have those samples.
     """
 
     asks_federation = True
@@ -86,13 +87,6 @@ class Monitor(LinkedResource):
         self._is_ending = False
         self.set_started()
         self.look()
-
-    def do_reconnect(self, verb: str | None) -> None:
-        """Continue the recording; it lacks the time between unless nodes still have those samples."""
-        if verb is None and self.state is ResourceState.STARTED:
-            self.look()
-        else:
-            super().do_reconnect(verb)
 
     def look(self) -> None:
         """Begin when a job runs, and end when all are over."""

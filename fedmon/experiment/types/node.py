@@ -78,12 +78,10 @@ class Node(LinkedResource):
 
     def foreseen(self) -> list[Problem]:
         """Return a problem if the node is away."""
-        node_id = self.get("nodeId")
-        node = self.federation.nodes().get(node_id) if node_id else None
-        if not node_id or not is_gone(node):
-            return []  # the plan names missing attributes
-        text = f"node {node_id} {_absence(node)}"
-        return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
+        node = self.federation.nodes().get(self.node_id)
+        text = f"node {self.node_id} {_absence(node)}"
+        problem = Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)
+        return [problem] if is_gone(node) else []
 
     def do_reconnect(self, verb: str | None) -> None:
         """Listen for the node again; a lost one has its whole grace again."""
@@ -196,12 +194,12 @@ class Dataset(LinkedResource):
 
     def foreseen(self) -> list[Problem]:
         """Return a problem if online nodes do not offer it."""
-        tags, online = self.get("tags"), set(self.federation.nodes().online)
+        online = set(self.federation.nodes().online)
         asked = [node.node_id for node in self.linked(Node) if node.get("nodeId")]
         present = [node_id for node_id in asked if node_id in online]
-        if not tags or (asked and not present):
-            return []  # the plan names missing attributes, and the nodes that they are offline
-        outcomes, missing = self.federation.search(tags, nodes=present or None), list[NodeId]()
+        if asked and not present:
+            return []  # the nodes say that they are offline
+        outcomes, missing = self.federation.search(self.get("tags"), nodes=present or None), list[NodeId]()
         silent = {node_id for node_id, one in outcomes.failed.items() if one.status in SILENT}
         try:
             found = self._offering(outcomes)

@@ -103,7 +103,7 @@ class TrainingPlanResource(LinkedResource):
 
     def foreseen(self) -> list[Problem]:
         """Return a problem for each owner who has not approved it."""
-        if not self.get("plan") or self.missing():
+        if self.missing():
             return []
         online, wanted = set(self.federation.nodes().online), self._wanted()
         asked = [node_id for node_id in wanted or sorted(online) if node_id in online]

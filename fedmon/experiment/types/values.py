@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedmon.common.errors import FedmonError
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.errors import InvalidAttributeValueError
 
 
 class CheckedAttribute(Attribute):
@@ -32,17 +30,12 @@ class CheckedAttribute(Attribute):
         self._check, self._form = check, form
         super().__init__(name, text, flags=flags, default=default)
 
-    def checked(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value in the form that is kept. Raises InvalidAttributeValueError, naming ``resource``."""
-        try:
-            return None if value is None else self._check(value)
-        except (ValueError, TypeError, FedmonError) as error:
-            reason = str(error)
-            raise InvalidAttributeValueError(self.name, value, self._form, resource=resource, reason=reason) from error
-
     def takes(self) -> str:
         """Return in words which values it takes."""
         return self._form
+
+    def _fitting(self, value: Any) -> Any:
+        return None if value is None else self._check(value)
 
 
 def own(name: str, text: str, *, default: Any = None, **options: Any) -> Attribute:
