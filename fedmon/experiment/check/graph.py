@@ -9,12 +9,13 @@ from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb
 from fedmon.experiment.natures import Natures, Need, natures, needed
-from fedmon.experiment.situation import Resource, State, has_held
+from fedmon.experiment.situation import Group, Resource, State, has_held
 from fedmon.experiment.states import ResourceState
 
 DONE: Mapping[ActionVerb, ResourceState] = {verb: COMES_TO[verb] for verb in VERB_OF.values()}
@@ -67,6 +68,19 @@ def titled(guid: int, state: State) -> str:
     return f"resource {guid}" if resource is None else f"resource {guid} ({resource.name or resource.rtype})"
 
 
+def grouped(state: State, guids: Iterable[int], *, group: int = NEW_GROUP, wait_all_ready: bool = True) -> State:
+    """Return a state in which those of some resources that are in no group have joined one, which may be new."""
+    resources, known = state.resources.mutate(), state.groups.get(group)
+    joining = [guid for guid in guids if guid in resources and resources[guid].group is None]
+    for guid in joining:
+        resources[guid] = replace(resources[guid], group=group)
+    if known is None:
+        made = Group(members=tuple(joining), unready=0, wait_all_ready=wait_all_ready)
+    else:
+        made = replace(known, members=(*known.members, *joining))
+    return replace(state, resources=resources.finish(), groups=state.groups.set(group, made))
+
+
 def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCondition]]:
     """Return each condition of a resource, with the name of the want that has it, and this want in words."""
     for action, condition in resource.conditions:
@@ -88,25 +102,13 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
-    ``deploying`` are deployed together, as members of ``group`` or of a new one (default: all that are in no group).
-    Other resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to.
+    Resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to.
 
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
 
-    def __init__(
-        self,
-        state: State,
-        nature: Natures,
-        *,
-        roots: Iterable[int] | None = None,
-        deploying: Collection[int] | None = None,
-        group: int | None = None,
-        wait_all_ready: bool = True,
-    ) -> None:
+    def __init__(self, state: State, nature: Natures, roots: Iterable[int] | None = None) -> None:
         self._state, self._resources, self._nature = state, state.resources, nature
-        self._deploying = None if deploying is None else frozenset(deploying)
-        self._group, self._wait_all_ready = group, wait_all_ready
         self._needs: dict[Step, list[Step]] = {}
         self._conditions: dict[int, AnyCondition] = {}
         self._missing: dict[Step, int] = {}
@@ -123,10 +125,6 @@ class Dependencies:
                 steps += self._needs[step]
         self.waves: list[list[Step]] = []
         self.stuck = self._order()
-
-    def _is_coming(self, resource: Resource) -> bool:
-        """Tell whether a resource is deployed, or about to be."""
-        return resource.group is not None or self._deploying is None or resource.guid in self._deploying
 
     def circles(self) -> list[Problem]:
         """Return the circles of steps that wait for each other as problems, each with its path."""
@@ -152,11 +150,7 @@ class Dependencies:
 
     def _needs_of(self, step: Step) -> Iterator[Step | None]:
         if step.kind == "group":
-            members = self._state.groups[step.guid].members if step.guid in self._state.groups else ()
-            joining = self._resources if self._deploying is None else sorted(self._deploying)
-            if step.guid in (NEW_GROUP, self._group):
-                members = (*members, *(guid for guid in joining if self._is_alone(guid)))
-            yield from (self._coming(guid, ResourceState.READY) for guid in members)
+            yield from (self._coming(guid, ResourceState.READY) for guid in self._state.groups[step.guid].members)
         elif step.kind == "condition":
             condition = self._conditions[step.guid]
             yield from (self._coming(guid, self._wanted(condition, guid)) for guid in condition.group)
@@ -164,7 +158,8 @@ class Dependencies:
             resource = self._resources[step.guid]
             if step.kind == "start":
                 yield self._coming(step.guid, ResourceState.READY)
-                yield self._group_of(resource)
+                if resource.group is not None and self._state.groups[resource.group].wait_all_ready:
+                    yield Step(resource.group, "group")
             elif step.kind == "stop":
                 yield self._coming(step.guid, ResourceState.STARTED)
             conditions, own = self._asked(resource, step.kind)
@@ -193,19 +188,9 @@ class Dependencies:
     def _coming(self, guid: int, wanted: ResourceState) -> Step | None:
         """Return the step that leads to a resource's state; None if it has reached it, or no known step does."""
         other = self._resources.get(guid)
-        if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self._is_coming(other):
+        if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or other.group is None:
             return None
         return Step(guid, _VERB_TO[wanted])
-
-    def _is_alone(self, guid: int) -> bool:
-        return guid in self._resources and self._resources[guid].group is None
-
-    def _group_of(self, resource: Resource) -> Step | None:
-        number = self._group if resource.group is None else resource.group
-        group = None if number is None else self._state.groups.get(number)
-        if group is not None and number is not None:
-            return Step(number, "group") if group.wait_all_ready else None
-        return Step(NEW_GROUP, "group") if self._wait_all_ready else None
 
     def _condition(self, condition: AnyCondition) -> Step:
         """Return the step of a condition, and count the missing members of a quorum."""
@@ -229,7 +214,7 @@ class Dependencies:
     def _is_there(self, condition: AnyCondition, guid: int) -> bool:
         """Tell whether a member of a group needs no further step."""
         other = self._resources.get(guid)
-        if other is None or not self._is_coming(other):
+        if other is None or other.group is None:
             return other is not None
         if isinstance(condition, MetricCondition):
             reached = self._wanted(condition, guid) <= other.state < ResourceState.FAILED
@@ -326,7 +311,8 @@ def refuse_circles(
         for one in candidates
         if one is not None and (one.conditions or (one.connections and nature(one.rtype).needs))
     ]
-    number = None if joined is None else group
-    graph = Dependencies(state, nature, roots=roots, deploying=deploying, group=number, wait_all_ready=wait_all_ready)
-    if circles := graph.circles():
-        raise ImpossiblePlanError(circles)
+    if roots:
+        number = NEW_GROUP if group is None else group
+        state = grouped(state, deploying, group=number, wait_all_ready=wait_all_ready)
+        if circles := Dependencies(state, nature, roots).circles():
+            raise ImpossiblePlanError(circles)

@@ -21,6 +21,7 @@ from fedmon.experiment.check.graph import (
     ProblemKind,
     Severity,
     Step,
+    grouped,
     refuse_circles,
     titled,
     waits_of,
@@ -77,7 +78,7 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
     nature = natures()
-    graph = Dependencies(state, nature, wait_all_ready=wait_all_ready)
+    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready), nature)
     stopping = {guid for guid, one in state.resources.items() if _has(ResourceAction.STOP, one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
