@@ -8,7 +8,6 @@ import msgspec
 
 from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.natures import Natures, lasts, natures, needed
 from fedmon.experiment.situation import Blocked, Met, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceState
@@ -56,11 +55,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
-    """Explain a resource as things stand at ``now``; pass ``nature`` for many calls. Raises UnknownGuidError."""
-    nature = natures() if nature is None else nature
-    resource = state.resources.get(guid)
-    if resource is None:
-        raise UnknownGuidError(f"resource {guid!r} not found; the experiment has {len(state.resources)} others")
+    """Explain a resource as things stand at ``now``; pass ``nature`` for many calls."""
+    nature, resource = natures() if nature is None else nature, state.resources[guid]
     waiting = tuple(_waiting(state, resource, now, nature))
     return Explanation(
         guid=guid,

@@ -51,11 +51,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[int, ...] = ()
     left_s: float | None = None
 
-    @property
-    def since(self) -> float | None:
-        """When it reached its state."""
-        return self.times.get(self.state)
-
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a run. ``process`` runs it, None if none does or it is unknown; ``blocker`` holds it up.

@@ -342,7 +342,7 @@ def _cells(each: Standing, shown: Overview) -> dict[str, str]:
 
     is_over, started = ResourceState[each.state] >= ResourceState.STOPPED, each.times.get("STARTED")
     ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
-    began, ended = (started, next(ends, None)) if is_over else (each.since, _now(shown))
+    began, ended = (started, next(ends, None)) if is_over else (each.times.get(each.state), _now(shown))
     if each.failed:
         why = each.reason if each.critical else f"(not critical) {each.reason}"
     elif not each.action:

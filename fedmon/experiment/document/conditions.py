@@ -153,14 +153,14 @@ def text_of(condition: AnyCondition, names: Mapping[int, str]) -> str | None:
 
 def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
     """Return the guid of a resource by its name or guid. Raises DescriptionError."""
-    if isinstance(name, int) and not isinstance(name, bool):
+    if isinstance(name, int):
         return name
-    if isinstance(name, str) and name in names:
+    if name in names:
         return names[name]
-    if isinstance(name, str) and re.fullmatch(r"[0-9]{1,19}", name):
+    if re.fullmatch(r"[0-9]{1,19}", name):
         return int(name)
     known = ", ".join(list(names)[:20]) or "no names"
-    raise DescriptionError(f"{where}: resource {str(name)[:60]!r} not found; known are: {known}")
+    raise DescriptionError(f"{where}: resource {name[:60]!r} not found; known are: {known}")
 
 
 def state_named(name: str, where: str) -> ResourceState:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fedmon.experiment.attributes import MASK, Attribute, Flags
+from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.description import (
     Description,
@@ -143,7 +143,10 @@ def _fill(resource: ResourceManager, *, values: Mapping[str, Any], wrong: list[R
 
 
 def _give(resource: ResourceManager, name: str, value: Any) -> None:
-    if _is_given(resource.get_attribute_of_instance(name), value):
+    """Give a new resource a value of a document, unless its type sets it, or it is masked."""
+    attribute = resource.get_attribute_of_instance(name)
+    is_of_type = attribute.has_flag(Flags.NoWrite) or attribute.has_flag(Flags.Reserved)
+    if not is_of_type and not (attribute.is_masked and value == MASK):
         resource.take_stored({name: value})
 
 
@@ -160,9 +163,3 @@ def _refused(guids: tuple[int, ...], part: Callable[..., object], *args: Any, **
     except ExperimentError as error:
         return [(guids, error)]
     return []
-
-
-def _is_given(attribute: Attribute, value: Any) -> bool:
-    """Tell whether a document's value is for a new resource: its type does not set it, and it is not masked."""
-    is_of_type = attribute.has_flag(Flags.NoWrite) or attribute.has_flag(Flags.Reserved)
-    return not is_of_type and not (attribute.is_masked and value == MASK)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import (
-    FORMS,
     ConditionTable,
     condition_from,
     condition_of,
@@ -120,8 +119,6 @@ class _Reader:
     def _condition(self, raw: object, number: int, where: str) -> AnyCondition:
         if isinstance(raw, str):
             return condition_from(raw, self._names, number=number, where=where)
-        if not isinstance(raw, dict):
-            raise DescriptionError(f"{where}: {raw!r:.60} is neither text nor a table; write it like {FORMS}")
         table: ConditionTable = self._checked(ConditionTable, raw, where)
         return condition_of(table, self._names, number=number, where=where)
 
