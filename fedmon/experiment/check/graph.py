@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb
-from fedmon.experiment.natures import Natures, Need, natures, needed
+from fedmon.experiment.natures import Natures, natures, needed
 from fedmon.experiment.situation import Group, Resource, State, has_held
 from fedmon.experiment.states import ResourceState
 
@@ -162,28 +162,26 @@ class Dependencies:
                     yield Step(resource.group, "group")
             elif step.kind == "stop":
                 yield self._coming(step.guid, ResourceState.STARTED)
-            conditions, own = self._asked(resource, step.kind)
-            yield from map(self._condition, conditions)
-            yield from (self._coming(other.guid, need.state) for need, other in own)
+            yield from map(self._condition, self._asked(resource, step.kind))
 
-    def _asked(self, resource: Resource, verb: ActionVerb) -> tuple[list[AnyCondition], list[tuple[Need, Resource]]]:
-        """Return the conditions of a verb, and the needs that its type declares."""
+    def _asked(self, resource: Resource, verb: ActionVerb) -> list[AnyCondition]:
+        """Return the conditions of a verb, and the needs that its type declares as conditions of number 0."""
         conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
-        own = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
+        found = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
+        own = [StateCondition(number=0, group=(other.guid,), state=need.state) for need, other in found]
         if verb != "stop":
-            return conditions, own
+            return [*conditions, *own]
         nature = self._nature(resource.rtype)
         ends_freely = nature.ending == "always" and not nature.needs_at("stop")
         if ends_freely or nature.ending == "maybe":
             conditions = []
         elif own and conditions:
-            return [], []  # whichever comes first ends it
+            return []  # whichever comes first ends it
         at_least = resource.attributes.get("atLeast")
         if own and isinstance(at_least, int):
-            group = tuple(other.guid for _, other in own)
-            quorum = StateCondition(number=0, group=group, at_least=at_least, state=ResourceState.STOPPED)
-            return [*conditions, quorum], []
-        return conditions, own
+            group = tuple(other.guid for _, other in found)
+            own = [StateCondition(number=0, group=group, at_least=at_least, state=ResourceState.STOPPED)]
+        return [*conditions, *own]
 
     def _coming(self, guid: int, wanted: ResourceState) -> Step | None:
         """Return the step that leads to a resource's state; None if it has reached it, or no known step does."""
@@ -261,17 +259,15 @@ class Dependencies:
         who, whom = (titled(guid, self._state) for guid in (step.guid, end.guid))
         if need.kind == "group":
             return f"{step.kind} of {who} waits for its whole group to be READY, including {whom}"
-        if need.kind == "condition":
-            condition = self._conditions[need.guid]
-            wanted = f"to be {condition.state.name}" if isinstance(condition, StateCondition) else f"with {condition}"
-            if len(condition.group) > 1 and (condition.at_least is not None or isinstance(condition, MetricCondition)):
-                whom, wanted = f"{condition.needed} of {len(condition.group)} resources", f"{wanted}, including {whom}"
-            return f"{step.kind} of {who} waits for {whom} {wanted}"
-        if step.guid == end.guid:
+        if need.kind != "condition":
             return f"{step.kind} of {who} comes after its {end.kind}"
-        found = needed(self._resources[step.guid], step.kind, self._resources, self._nature)
-        cause = next(each for each, other in found if other.guid == end.guid)
-        return f"{'end' if step.kind == 'stop' else step.kind} of {who} needs {whom} to be {cause.state.name}"
+        condition = self._conditions[need.guid]
+        wanted = f"to be {condition.state.name}" if isinstance(condition, StateCondition) else f"with {condition}"
+        if len(condition.group) > 1 and (condition.at_least is not None or isinstance(condition, MetricCondition)):
+            whom, wanted = f"{condition.needed} of {len(condition.group)} resources", f"{wanted}, including {whom}"
+        if not condition.number:
+            return f"{'end' if step.kind == 'stop' else step.kind} of {who} needs {whom} {wanted}"
+        return f"{step.kind} of {who} waits for {whom} {wanted}"
 
 
 def _freed(step: Step, waiting: Mapping[Step, list[Step]], left: dict[Step, int]) -> Iterator[Step]:
