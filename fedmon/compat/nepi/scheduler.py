@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime
-import heapq
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -40,21 +40,21 @@ class Task:
 
 
 class HeapScheduler:
-    """A heap of tasks by due time, then by id; ids count from 1. Safe from any thread."""
+    """A queue of tasks by due time, then by id; ids count from 1. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._heap: list[tuple[float, int, Task]] = []
+        self._tasks: list[tuple[float, int, Task]] = []  # sorted; no two have the same id
         self._highest = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._tasks)
 
     @property
     def pending(self) -> list[int]:
         """The ids of the scheduled tasks, in order."""
         with self._lock:
-            return [number for _, number, _ in sorted(self._heap)]  # no two have the same id
+            return [number for _, number, _ in self._tasks]
 
     def schedule(self, task: Task) -> Task:
         """Add a task; one that was scheduled before keeps its id and moves to its present timestamp."""
@@ -65,7 +65,7 @@ class HeapScheduler:
             else:
                 self._take_out(task.id)
             self._highest = max(self._highest, task.id)
-            heapq.heappush(self._heap, (due, task.id, task))
+            bisect.insort(self._tasks, (due, task.id, task))
         return task
 
     def remove(self, tid: int) -> None:
@@ -76,10 +76,9 @@ class HeapScheduler:
     def next(self) -> Task | None:
         """Remove the first task and return it; None if there is none."""
         with self._lock:
-            return heapq.heappop(self._heap)[2] if self._heap else None
+            return self._tasks.pop(0)[2] if self._tasks else None
 
     __next__ = next  # noqa: A003 - NEPI has both
 
     def _take_out(self, tid: int) -> None:
-        self._heap = [entry for entry in self._heap if entry[1] != tid]
-        heapq.heapify(self._heap)
+        self._tasks = [entry for entry in self._tasks if entry[1] != tid]
