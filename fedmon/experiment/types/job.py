@@ -114,7 +114,7 @@ class Job(LinkedResource):
         self._lost: frozenset[NodeId] = frozenset()
         self._told = Reports()
         self._telling = threading.Lock()
-        self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = self._has_asked = False
+        self._is_stopping = self._is_releasing = self._may_have_begun = self._has_asked = False
         self._attempts = 0
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Job(LinkedResource):
 
     def do_release(self) -> None:
         """Stop the run; the job is RELEASED when nodes report how it ended, or after a while."""
-        self._awaits_end = self._is_releasing = True
+        self._is_releasing = True
         handle = self.handle if self.state is ResourceState.STARTED else None
         self._end_quietly()
         if handle is not None:
@@ -384,10 +384,9 @@ class Job(LinkedResource):
     def finish_release(self) -> None:
         """Take the results and release the job, once."""
         with self.lock:
-            is_first, self._awaits_end = self._awaits_end, False
-        if is_first:
-            self._trapped(self._over)  # on a full disk, too, the release ends
-            super().finish_release()
+            if self.state is not ResourceState.RELEASED:
+                self._trapped(self._over)  # on a full disk, too, the release ends
+                super().finish_release()
 
     def end_work(self) -> None:
         """Stop the run on its nodes."""
