@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
@@ -119,14 +120,14 @@ def as_reached(state: State) -> State:
     return replace(state, resources=resources.finish())
 
 
-def followed(follower: Follower, now: float) -> Overview:
-    """Return the status of a run at ``now``, of this process or another one. Raises StorageError."""
+def followed(follower: Follower) -> Overview:
+    """Return the status of a run, of this process or another one, as it is now. Raises StorageError."""
     is_live = follower.is_held
     follower.look()  # after the look for the process, so that its last events are not missed
     if is_live and not follower.is_held:
-        return followed(follower, now)
+        return followed(follower)
     state, folder = follower.run.state, follower.folder
-    now = max(now, follower.run.until) if is_live else follower.run.until
+    now = max(time.time(), follower.run.until) if is_live else follower.run.until
     counts = Counter(resource.state for resource in state.resources.values())
     explained = explanations(state, now) if is_live else {}
     resources = standings(state, explained)

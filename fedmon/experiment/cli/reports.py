@@ -113,7 +113,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
             numbers[event.guid, event.source, event.name].append((event.t, event.value))
 
     follower = Follower(run_dir, on_event=take)
-    shown = followed(follower, time.time())
+    shown = followed(follower)
     state, folder = follower.run.state, follower.folder
     traces = traces_in(folder, state.resources)
     began = {each.guid: each.times["STARTED"] for each in shown.resources if "STARTED" in each.times}

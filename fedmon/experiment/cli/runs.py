@@ -104,7 +104,7 @@ def reconnect(
     from fedmon.experiment.journal import DOCUMENT, Follower
 
     follower = Follower(run_dir)
-    shown = followed(follower, time.time())
+    shown = followed(follower)
     if shown.resources and shown.status in ("ended", "failed"):
         sys.stderr.write("fedmon: the run is over and released: nothing to resume\n")
         _print(shown, as_json=json)
@@ -134,7 +134,7 @@ def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    _print(followed(Follower(run_dir), time.time()), as_json=json)
+    _print(followed(Follower(run_dir)), as_json=json)
 
 
 def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption = False) -> None:
@@ -143,13 +143,13 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
     from fedmon.experiment.journal import Follower
 
     deadline, follower = Deadline(seconds), Follower(run_dir)
-    shown = followed(follower, time.time())
+    shown = followed(follower)
     changes = _Changes(as_json=json)
     if json or shown.status == "running":
         changes.print(shown)
     while shown.status == "running" and not deadline.passed():
         threading.Event().wait(min(_LOOK_S, deadline.left_s()))
-        shown = followed(follower, time.time())
+        shown = followed(follower)
         changes.print(shown)
     if not json:
         _print(shown, as_json=False)
@@ -168,7 +168,7 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
 
     def tell() -> None:
         if changes is not None:
-            changes.print(followed(follower, time.time()))
+            changes.print(followed(follower))
 
     def is_done() -> bool:
         return bool(heard) or _is_over(ec.snapshot)
@@ -186,7 +186,7 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
         follower.look()
         follower.run.state = ec.snapshot  # a full disk may have kept the end out of the journal
         tell()
-    shown = followed(follower, time.time())
+    shown = followed(follower)
     _print(shown, as_json=json)
     code = 0 if shown.is_well else 1
     if not is_over:

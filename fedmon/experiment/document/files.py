@@ -88,10 +88,8 @@ def from_toml(source: bytes | str) -> Description:
         raw = tomllib.loads(source.decode() if isinstance(source, bytes) else source)
     except RecursionError as error:
         raise DescriptionError("the TOML is nested too deeply") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise DescriptionError(f"this is not TOML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DescriptionError(f"this is not UTF-8 text: {error}") from error
     return from_tables(raw)
 
 

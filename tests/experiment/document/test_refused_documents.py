@@ -40,6 +40,7 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
         (f"{ONE}[[resource]]\nguid = 1\ntype = 't'", "two resources have the guid 1"),
         (f"{ONE}[[resource]]\nname = 'all'\ntype = 't'", "'all' is not usable"),
         ("a = " + "[" * 100_000, "nested"),
+        (f"a = {'1' * 5000}", "not TOML: .*digits"),
         (
             toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'),
             "c: set r:.*0 of 2",
