@@ -12,12 +12,11 @@ import typer
 
 from fedmon.broker.configuration import Access, production_files, write_production
 from fedmon.broker.engine import BrokerEngine, EngineName, choose_engine
-from fedmon.broker.errors import BrokerStartError, EngineMissingError, UnsafeListenerError
 from fedmon.broker.file_store import StoreLimits
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
-from fedmon.broker.ports import is_loopback
+from fedmon.broker.ports import BrokerStartError, is_loopback
 from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
-from fedmon.common.errors import NotFoundError, SettingsError
+from fedmon.common.errors import ConflictError, NotFoundError, SettingsError
 from fedmon.common.options import JsonOption
 from fedmon.common.settings import read_secret
 
@@ -422,14 +421,14 @@ def start_repository(  # noqa: PLR0917 - each is an option, and none is given by
     if (certificate is None) != (key is None):
         raise SettingsError("--certificate and --key go together; give both or none")
     if not is_loopback(host) and (open_uploads or certificate is None):
-        raise UnsafeListenerError(
+        raise ConflictError(
             f"{host} can be reached from the network: give --certificate and --key, and no --open-uploads, or listen "
             f"on 127.0.0.1"
         )
     try:
         from fedmon.broker.repository import serve
     except ImportError as error:
-        raise EngineMissingError(f"{error}: install fedmon with its extra [broker], as its README says") from None
+        raise NotFoundError(f"{error}: install fedmon with its extra [broker], as its README says") from None
     folder = data_dir or default_folder() / "files"
     broker = BrokerFolder(folder.parent)
     token_path = token_file or broker.path / "secrets" / "repository-token"

@@ -12,7 +12,6 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import TOKENS_FILE, Role
 
 FIRST_PORT = 8883
-REPOSITORY_PORT = 8890
 PRIVATE_FOLDERS = ("certificates", "files", "passwords", "secrets")
 """Folders that an operator fills; made empty and private beside the files."""
 MAX_PACKET_BYTES = 262_144

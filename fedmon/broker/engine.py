@@ -19,15 +19,10 @@ from typing import ClassVar, Literal, Self
 
 from fedmon.broker import ports
 from fedmon.broker.configuration import Access, render_mosquitto, template
-from fedmon.broker.errors import (
-    BrokerError,
-    BrokerStartError,
-    EngineMissingError,
-    PortInUseError,
-    UnsafeListenerError,
-)
+from fedmon.broker.ports import BrokerStartError
 from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.files import write_whole
 from fedmon.common.process import ChildProcess
 
@@ -37,7 +32,6 @@ _START_S = 15.0
 _STOP_S = 5.0
 _PROBE_S = 1.0
 _RETRY_S = 0.005
-_PORT_TRIES = 5
 # A broker has an open file for each connection, and shells allow 1,024 unless asked.
 _OPEN_FILES = 65_536
 _CONFIGURATION_FILE = "running.conf"
@@ -64,7 +58,7 @@ class BrokerEngine(abc.ABC):
         access: Access | None = None,
     ) -> None:
         if access is None and not ports.is_loopback(host):
-            raise UnsafeListenerError(
+            raise ConflictError(
                 f"{host or 'every address'} can be reached from the network, and this broker would have no users; add "
                 f"users with `fedmon broker user add`, or listen on 127.0.0.1"
             )
@@ -73,7 +67,6 @@ class BrokerEngine(abc.ABC):
         self.has_users, self.has_tls = access is not None, access is not None and access.tls
         roles = list(Role) if access else [None]
         self.ports: dict[Role | None, int] = {role: port + i if port else 0 for i, role in enumerate(roles)}
-        self._free_ports = port == 0
         self._temporary = None
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedmon-broker-")
@@ -138,30 +131,28 @@ class BrokerEngine(abc.ABC):
     def start(self) -> None:
         """Start the broker and return when it takes connections; does nothing when it runs.
 
-        Raises PortInUseError, EngineMissingError, or BrokerStartError with the end of the broker's log.
+        Raises PortInUseError, NotFoundError, or BrokerStartError with the end of the broker's log.
         """
         if self.alive():
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tries = _PORT_TRIES if self._free_ports else 1
-        while True:
-            tries -= 1
-            if self._free_ports:
-                self.ports = dict(zip(self.ports, ports.free_ports(self.host, len(self.ports)), strict=True))
-            else:
-                self._require_free_ports()
-            try:
-                self._start_once()
-            except BrokerStartError:
-                if not tries:
-                    raise
-                # Another process may have taken a free port since we looked; then it is in use now.
-                with contextlib.suppress(PortInUseError):
-                    self._require_free_ports()
-                    raise
-            else:
-                self._free_ports = False
-                return
+        if not self.port:
+            self.ports = dict(zip(self.ports, ports.free_ports(self.host, len(self.ports)), strict=True))
+        for role, port in self.ports.items():
+            ports.listening(self.host_of(role), port).close()
+        command = self._command()
+        self.log_file.touch(mode=0o600)
+        self._log_start = self.log_file.stat().st_size
+        try:
+            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        except OSError as error:
+            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
+        try:
+            self._await_ready(self._process)
+        except BaseException:
+            self._process.end(timeout_s=0.0)
+            self._process = None
+            raise
 
     def stop(self) -> None:
         """Stop the broker, giving it time to save; safe to call twice."""
@@ -188,21 +179,6 @@ class BrokerEngine(abc.ABC):
             return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
         return ""
 
-    def _start_once(self) -> None:
-        command = self._command()
-        self.log_file.touch(mode=0o600)
-        self._log_start = self.log_file.stat().st_size
-        try:
-            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
-        except OSError as error:
-            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
-        try:
-            self._await_ready(self._process)
-        except BaseException:
-            self._process.end(timeout_s=0.0)
-            self._process = None
-            raise
-
     def _await_ready(self, process: ChildProcess) -> None:
         deadline = Deadline(_START_S)
         # Listeners are opened in order, so the last one answers when all are there.
@@ -220,10 +196,6 @@ class BrokerEngine(abc.ABC):
             f"the {self.name} broker on {self.host}:{self.port} {what}; its log says: "
             f"{' | '.join(self._new_log().splitlines()[-3:]) or 'nothing'}"
         )
-
-    def _require_free_ports(self) -> None:
-        for role, port in self.ports.items():
-            ports.listening(self.host_of(role), port).close()
 
 
 class MosquittoEngine(BrokerEngine):
@@ -245,7 +217,7 @@ class MosquittoEngine(BrokerEngine):
     def _command(self) -> list[str]:
         program = self.program()
         if program is None:
-            raise EngineMissingError(
+            raise NotFoundError(
                 "mosquitto is not on PATH; install it (Debian: apt install mosquitto) or use the engine 'embedded'"
             )
         if self._access is None:
@@ -277,7 +249,7 @@ class MosquittoEngine(BrokerEngine):
             needed += ["nodes-ca.crt", "researchers-ca.crt"]
         for name in needed:
             if not (self.folder / "certificates" / name).is_file():
-                raise BrokerError(
+                raise BrokerStartError(
                     f"{self.folder / 'certificates' / name} is missing; put it there (broker.crt and broker.key make "
                     f"TLS, <role>s-ca.crt the authorities for client certificates)"
                 )
@@ -296,12 +268,12 @@ class EmbeddedEngine(BrokerEngine):
 
     def _command(self) -> list[str]:
         if self._access is not None:
-            raise BrokerError(
+            raise BrokerStartError(
                 "the embedded broker cannot have users: install mosquitto (Debian: apt install mosquitto), or choose "
                 "another --data-dir"
             )
         if not self.available():
-            raise EngineMissingError("the embedded broker needs the package iotcore: pip install iotcore")
+            raise NotFoundError("the embedded broker needs the package iotcore: pip install iotcore")
         script = pathlib.Path(__file__).resolve().with_name("embedded_server.py")
         # -P: the modules beside the script must not shadow others.
         return [sys.executable, "-P", str(script), ports.numeric_host(self.host), str(self.port)]
@@ -310,12 +282,12 @@ class EmbeddedEngine(BrokerEngine):
 def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
     """Return the class of the named engine; "auto" takes mosquitto when it is installed, else the embedded one.
 
-    Raises EngineMissingError naming the package to install.
+    Raises NotFoundError naming the package to install.
     """
     for engine in (MosquittoEngine, EmbeddedEngine):
         if engine.name == name or (name == "auto" and engine.available()):
             return engine
-    raise EngineMissingError(
+    raise NotFoundError(
         "no broker is installed; pip install iotcore brings the embedded one, or install mosquitto "
         "(Debian: apt install mosquitto)"
     )

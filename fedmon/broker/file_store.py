@@ -16,11 +16,18 @@ from typing import Self
 
 import msgspec
 
-from fedmon.broker.errors import UploadRefusedError
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.files import LOCK_NAME, LockFile, sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class UploadRefusedError(FedmonError):
+    """The repository does not take an upload; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, reason: str, *, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):

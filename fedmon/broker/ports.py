@@ -8,7 +8,22 @@ import ipaddress
 import socket
 from typing import Any
 
-from fedmon.broker.errors import BrokerStartError, PortInUseError
+from fedmon.common.errors import ConflictError, FedmonError
+
+
+class PortInUseError(ConflictError):
+    """Another process listens on the wanted address; a broker of unknown origin is never adopted."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"port {port} of {host} is in use by another process; stop that process, or choose another port "
+            f"with --port (0 picks a free one)"
+        )
+        self.host, self.port = host, port
+
+
+class BrokerStartError(FedmonError):
+    """A broker or repository cannot start, or its process ended before it was ready; says why."""
 
 
 def free_ports(host: str, count: int) -> list[int]:

@@ -35,8 +35,8 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedmon.broker import ports
-from fedmon.broker.errors import BrokerStartError, UploadRefusedError
-from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, too_large
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, UploadRefusedError, too_large
+from fedmon.broker.ports import BrokerStartError
 from fedmon.broker.users import Tokens
 from fedmon.common.errors import StorageError
 

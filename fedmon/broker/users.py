@@ -10,9 +10,9 @@ import secrets
 
 import msgspec
 
-from fedmon.broker.errors import NameTakenError, UnknownUserError, UploadRefusedError
+from fedmon.broker.file_store import UploadRefusedError
 from fedmon.broker.folder import BrokerFolder
-from fedmon.common.errors import SettingsError
+from fedmon.common.errors import ConflictError, NotFoundError, SettingsError
 from fedmon.common.ids import JOB_PREFIX, checked_id
 
 MIN_LENGTH, MAX_LENGTH = 12, 512
@@ -93,7 +93,7 @@ class Users:
     def add(self, name: str, role: Role, password: str, *, replace: bool = False) -> None:
         """Add a user, or give an existing one of this role a new password if ``replace`` is set.
 
-        Raises InvalidIdError for a name that cannot be an id, and NameTakenError.
+        Raises InvalidIdError for a name that cannot be an id, and ConflictError.
         """
         checked_id(name, what="user name")
         self._folder.make()
@@ -102,24 +102,24 @@ class Users:
             entries[name] = hashed_password(password)
 
     def remove(self, name: str) -> Role:
-        """Remove a user and return their role. Raises UnknownUserError."""
+        """Remove a user and return their role. Raises NotFoundError."""
         for role in Role:
             with self._folder.edited_entries(_password_file(role)) as entries:
                 if entries.pop(name, None) is not None:
                     return role
-        raise UnknownUserError(
+        raise NotFoundError(
             f"user {name!r} not found in {self._folder.path}; `fedmon broker user list` lists all users"
         )
 
     def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
         if role is Role.NODE and name.startswith(JOB_PREFIX):
-            raise NameTakenError(
+            raise ConflictError(
                 f"names that begin with {JOB_PREFIX!r} are those of batch jobs, and any job could speak for a node "
                 f"that is called {name!r}; choose another name"
             )
         for user in self.all():
             if user.name == name and (user.role is not role or not replace):
-                raise NameTakenError(
+                raise ConflictError(
                     f"{name!r} is the name of a {user.role.value} already; "
                     + ("use --replace to give it a new password" if user.role is role else "choose another name")
                 )
@@ -139,22 +139,22 @@ class Tokens:
         return sorted(self._folder.entries(TOKENS_FILE))
 
     def add(self, party: str, *, replace: bool = False) -> str:
-        """Make a token for a party and return it. Raises InvalidIdError, and NameTakenError unless ``replace``."""
+        """Make a token for a party and return it. Raises InvalidIdError, and ConflictError unless ``replace``."""
         checked_id(party, what="name of the party")
         self._folder.make()
         token = generated_password()
         with self._folder.edited_entries(TOKENS_FILE) as entries:
             if party in entries and not replace:
-                raise NameTakenError(f"{party!r} has a token already; use --replace to give it a new one")
+                raise ConflictError(f"{party!r} has a token already; use --replace to give it a new one")
             entries[party] = _digest(token)
         return token
 
     def remove(self, party: str) -> None:
-        """Remove a party's token. Raises UnknownUserError."""
+        """Remove a party's token. Raises NotFoundError."""
         with self._folder.edited_entries(TOKENS_FILE) as entries:
             if entries.pop(party, None) is not None:
                 return
-        raise UnknownUserError(
+        raise NotFoundError(
             f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` lists all tokens"
         )
 

@@ -122,7 +122,7 @@ def demo(
 def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
     """Start a broker on a free port; one that stays on the usual port, where that is free, so that verbs find it."""
     from fedmon.broker.engine import choose_engine
-    from fedmon.broker.errors import BrokerStartError, PortInUseError
+    from fedmon.broker.ports import BrokerStartError, PortInUseError
 
     engine = choose_engine("auto")
     if keep:

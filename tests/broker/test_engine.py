@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
-from fedmon.broker.errors import BrokerStartError, PortInUseError
+from fedmon.broker.ports import BrokerStartError, PortInUseError
 from tests.broker.party import Party
 from tests.support.brokers import takes_messages
 from tests.support.requirements import require

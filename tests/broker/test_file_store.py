@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.broker.errors import UploadRefusedError
-from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, UploadRefusedError
 from fedmon.common.errors import FolderInUseError
 
 DAY_S = 86_400.0

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import yaml
 
-from fedmon.broker.configuration import FIRST_PORT, REPOSITORY_PORT, production_files
+from fedmon.broker.configuration import FIRST_PORT, production_files
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
@@ -72,7 +72,7 @@ def test_admins_and_the_repository_are_reached_from_this_machine_only_unless_the
 ) -> None:
     files = production_files()
     of_the_system, of_the_container = files["mosquitto.conf"], files["mosquitto-container.conf"]
-    admins, repository = FIRST_PORT + Role.ADMIN.port_offset, REPOSITORY_PORT
+    admins, repository = FIRST_PORT + Role.ADMIN.port_offset, 8890
 
     assert re.findall(r"^listener \d+ .*$", of_the_system, re.MULTILINE) == [f"listener {admins} 127.0.0.1"]
     assert of_the_container == of_the_system.replace(f"listener {admins} 127.0.0.1", f"listener {admins}")
@@ -178,7 +178,7 @@ def test_the_repository_of_the_compose_file_starts_and_its_health_check_sees_it(
     service = compose["services"]["repository"]
     port = str(free_port())
     substitutes = {
-        str(REPOSITORY_PORT): port,
+        "8890": port,
         "/fedmon/": f"{folder}/",
         "${FEDMON_REPOSITORY_URL:?set it in .env, see README.md}": f"https://localhost:{port}",
     }

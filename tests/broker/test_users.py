@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.broker.errors import NameTakenError
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import ConflictError, StorageError
 
 PASSWORD = "correct horse battery"
 
@@ -38,7 +37,7 @@ def test_replace_changes_the_password_of_the_same_role_only(users: Users, tmp_pa
     before = (tmp_path / "broker" / "passwords" / "researchers").read_text()
 
     users.add("alice", Role.RESEARCHER, PASSWORD, replace=True)
-    with pytest.raises(NameTakenError, match="choose another name"):
+    with pytest.raises(ConflictError, match="choose another name"):
         users.add("alice", Role.NODE, PASSWORD, replace=True)
 
     assert (tmp_path / "broker" / "passwords" / "researchers").read_text() != before
@@ -48,7 +47,7 @@ def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
     users.add("job-cluster", Role.JOB, PASSWORD)
     users.add("jobs", Role.NODE, PASSWORD)
 
-    with pytest.raises(NameTakenError, match="those of batch jobs"):
+    with pytest.raises(ConflictError, match="those of batch jobs"):
         users.add("job-4711-n1", Role.NODE, PASSWORD)
     assert [user.name for user in users.all()] == ["jobs", "job-cluster"]
 

@@ -20,8 +20,7 @@ import psutil
 import pytest
 import yaml
 
-from fedmon.broker.errors import PortInUseError
-from fedmon.broker.ports import listening
+from fedmon.broker.ports import PortInUseError, listening
 from fedmon.demo.cli import (
     TRY,
     USUAL_PORT,
