@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import chooser
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
@@ -241,26 +242,13 @@ def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
     return start
 
 
-class _Samples(msgspec.Struct, frozen=True, kw_only=True):
-    batch: Batch
-    size_bytes: int
-    late: bool
+class _Unwritten(msgspec.Struct, kw_only=True):
+    """Samples and whether they are late, losses, and descriptions of nodes that wait for one transaction."""
 
-
-class _Lost(msgspec.Struct, frozen=True, kw_only=True):
-    want: MissingSamples
-    reason: str
-    size_bytes: int = LOST_BYTES
-
-
-class _Description(msgspec.Struct, frozen=True, kw_only=True):
-    node_id: str
-    boot: int
-    document: Mapping[str, Any]
-    size_bytes: int
-
-
-_Entry = _Samples | _Lost | _Description
+    samples: list[tuple[Batch, bool]] = []
+    lost: list[tuple[Key, int, int, str]] = []
+    descriptions: list[tuple[str, int, Mapping[str, Any]]] = []
+    size_bytes: int = 0
 
 
 class RecordWriter:
@@ -276,8 +264,8 @@ class RecordWriter:
         self.error = self.last_error = ""
         self.positions: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._changed = threading.Condition()
-        self._queue: deque[_Entry] = deque()
-        self._queued_bytes = 0
+        self._queue = _Unwritten()
+        self._unwritten_bytes = 0
         self._was_full = self._stopping = False
         self._recording: Recording
         self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
@@ -303,35 +291,45 @@ class RecordWriter:
             self._changed.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join(STOP_WITHIN_S)
-        return not self._thread.is_alive() and not self._queue
+        return not self._thread.is_alive() and not self._unwritten_bytes
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; once not, not before half of the bound is empty."""
         with self._changed:
             bound = QUEUE_BYTES / 2 if self._was_full else QUEUE_BYTES
-            self._was_full = self._queued_bytes > bound
+            self._was_full = self._unwritten_bytes > bound
             return not self._was_full
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Queue samples."""
-        self._add(_Samples(batch=batch, size_bytes=size_bytes, late=late))
+        self._add(size_bytes, samples=[(batch, late)])
 
     def lose(self, want: MissingSamples, reason: str) -> None:
         """Queue a note that samples will not come."""
-        self._add(_Lost(want=want, reason=reason))
+        key = (want.node_id, want.stream, want.boot)
+        self._add(LOST_BYTES, lost=[(key, want.first_seq, want.last_seq, reason)])
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Queue the description of a node."""
-        size_bytes = 2 * len(msgspec.json.encode(document))
-        self._add(_Description(node_id=node_id, boot=boot, document=document, size_bytes=size_bytes))
+        self._add(2 * len(msgspec.json.encode(document)), descriptions=[(node_id, boot, document)])
 
-    def _add(self, entry: _Entry) -> None:
+    def _add(
+        self,
+        size_bytes: int,
+        *,
+        samples: Sequence[tuple[Batch, bool]] = (),
+        lost: Sequence[tuple[Key, int, int, str]] = (),
+        descriptions: Sequence[tuple[str, int, Mapping[str, Any]]] = (),
+    ) -> None:
         with self._changed:
             if self._stopping:
                 return
-            self._queue.append(entry)
-            self._queued_bytes += entry.size_bytes
-            if len(self._queue) == 1 or self._queued_bytes >= self._linger[1]:
+            self._queue.samples += samples
+            self._queue.lost += lost
+            self._queue.descriptions += descriptions
+            self._queue.size_bytes += size_bytes
+            self._unwritten_bytes += size_bytes
+            if self._queue.size_bytes == size_bytes or self._unwritten_bytes >= self._linger[1]:
                 self._changed.notify_all()
 
     # --- the writer's thread -----------------------------------------------------------------------------------------
@@ -347,14 +345,19 @@ class RecordWriter:
 
     def _serve(self) -> None:
         retry, damaged = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S), False
-        while self._queue or not self._stopping:
+        gathered = _Unwritten()
+        while True:
             try:
                 if damaged:
                     # Closed first: the last one to close a file removes its log, by name.
                     self._recording.close()
                     self._recording, damaged = Recording(self.path, max_bytes=self._max_bytes), False
-                self._wait()
-                self._write()
+                if not gathered.size_bytes:
+                    gathered = self._gathered()
+                if not gathered.size_bytes:
+                    break
+                self._write(gathered)
+                gathered = _Unwritten()
                 retry.reset()
             except StorageError as error:
                 self._failed(error)
@@ -375,8 +378,8 @@ class RecordWriter:
         has_many = len(self.positions) > MANY_STREAMS
         return (LONG_LINGER_S, MANY_AT_ONCE_BYTES) if has_many else (LINGER_S, AT_ONCE_BYTES)
 
-    def _wait(self) -> None:
-        """Gather entries for one transaction; meanwhile rows are merged, as long as few entries wait.
+    def _gathered(self) -> _Unwritten:
+        """Return the content of one transaction, empty at the end; rows are merged as long as little waits.
 
         Raises StorageError when merging finds the store damaged.
         """
@@ -392,63 +395,40 @@ class RecordWriter:
                 raise
             logger.debug("store %s cannot be tidied now: %s", self.path, error)
         with self._changed:
-            if not self._queue:
-                self._changed.wait_for(lambda: self._queue or self._stopping)
+            if not self._queue.size_bytes:
+                self._changed.wait_for(lambda: self._queue.size_bytes or self._stopping)
                 deadline = Deadline(self._linger[0])
-            self._changed.wait_for(lambda: self._stopping or self._queued_bytes >= self._linger[1], deadline.left_s())
+            self._changed.wait_for(
+                lambda: self._stopping or self._unwritten_bytes >= self._linger[1], deadline.left_s()
+            )
+            gathered, self._queue = self._queue, _Unwritten()
+        return gathered
 
     def _is_calm(self, deadline: Deadline) -> bool:
         """Tell whether there is time to merge rows."""
         with self._changed:
-            return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
+            is_due = self._queue.size_bytes > 0 and deadline.passed()
+            return not self._stopping and self._unwritten_bytes < CALM_BYTES and not is_due
 
-    def _write(self) -> None:
-        """Write the entries that wait now; later ones are for the next turn, so that rows are merged in between."""
-        left = len(self._queue)
-        while left > 0:
-            entries = self._next()
-            left -= len(entries)
-            samples = [entry for entry in entries if isinstance(entry, _Samples)]
-            with self._recording.changing():
-                stored = self._recording.append(entry.batch for entry in samples)
-                self._recording.set_all_lost(
-                    ((lost.want.node_id, lost.want.stream, lost.want.boot), lost.want.first_seq, lost.want.last_seq,
-                     lost.reason)
-                    for lost in entries
-                    if isinstance(lost, _Lost)
-                )  # fmt: skip
-                for entry in entries:
-                    if isinstance(entry, _Description):
-                        self._recording.describe(entry.node_id, entry.boot, entry.document)
-            self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
-            self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
-            for batch in (entry.batch for entry in samples):
-                self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
-            self.stored += stored
-            self._done(entries)
+    def _write(self, gathered: _Unwritten) -> None:
+        batches = [batch for batch, _ in gathered.samples]
+        with self._recording.changing():
+            stored = self._recording.append(batches)
+            self._recording.set_all_lost(gathered.lost)
+            for description in gathered.descriptions:
+                self._recording.describe(*description)
+        self.late += sum(len(batch.t) for batch, late in gathered.samples if late)
+        self.repeated += sum(len(batch.t) for batch in batches) - stored
+        for batch in batches:
+            self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
+        self.stored += stored
+        with self._changed:
+            self._unwritten_bytes -= gathered.size_bytes
+            room_again = self._was_full and self._unwritten_bytes <= QUEUE_BYTES / 2
+            self._was_full = self._was_full and not room_again
+        if room_again:
+            self._on_room()
         self.size_bytes = self._recording.size_bytes()
         if self.error:
             logger.warning("store %s is written again", self.path)
             self.error = ""
-
-    def _next(self) -> list[_Entry]:
-        """Return the entries of one transaction, left in the queue."""
-        entries: list[_Entry] = []
-        size_bytes = 0
-        with self._changed:
-            for entry in self._queue:
-                entries.append(entry)
-                size_bytes += entry.size_bytes
-                if size_bytes >= self._linger[1]:
-                    break
-        return entries
-
-    def _done(self, entries: Sequence[_Entry]) -> None:
-        with self._changed:
-            for entry in entries:
-                self._queue.popleft()
-                self._queued_bytes -= entry.size_bytes
-            room_again = self._was_full and self._queued_bytes <= QUEUE_BYTES / 2
-            self._was_full = self._was_full and not room_again
-        if room_again:
-            self._on_room()
