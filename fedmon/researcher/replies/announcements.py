@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -24,11 +25,8 @@ class Announcements(Generic[A]):
     """
 
     def __init__(self, kind: type[A], asker: Asker, replies: Replies, dispatcher: Dispatcher) -> None:
-        self._asker, self._replies, self._dispatcher = asker, replies, dispatcher
-        self._lock = threading.Lock()
-        self._listeners: tuple[Subscription, ...] = ()
-        command = str(kind.__struct_config__.tag)
-        self._untaken = {key: message for key, message in replies.kept(command) if isinstance(message, kind)}
+        self._kind, self._asker, self._replies, self._dispatcher = kind, asker, replies, dispatcher
+        self._listeners: list[Subscription] = []
 
     def arrived(self, announcement: A, *, taken: bool = False) -> None:
         """Take one, however often it comes; one that is ``taken`` already waits for no listener."""
@@ -40,22 +38,20 @@ class Announcements(Generic[A]):
 
     def take(self, wanted: Callable[[A], bool]) -> list[A]:
         """Return the wanted ones that were not taken; they count as taken then."""
-        with self._lock:
-            found = {key: announcement for key, announcement in self._untaken.items() if wanted(announcement)}
-        taken = [announcement for key, announcement in found.items() if self._replies.keeps(key)]
-        for key in found:
-            self._taken(key)
-        return taken
+        found = [(key, announcement) for key, announcement in self._replies.kept(self._kind) if wanted(announcement)]
+        return [announcement for key, announcement in found if self._replies.discard(key)]
 
     def listen(self, callback: Callable[[A], object]) -> Subscription:
         """Call back at each until the subscription is removed, and now for those that were not taken."""
         subscription = Subscription(callback, self._removed)
-        with self._lock:
-            self._listeners += (subscription,)
-            untaken = dict(self._untaken)
-        for key, announcement in untaken.items():
-            if self._replies.keeps(key):
+
+        def begin() -> None:
+            self._listeners.append(subscription)
+            for key, announcement in self._replies.kept(self._kind):
                 self._call(subscription, key, announcement)
+
+        # On the thread that stores, so that none is told twice, or not at all.
+        self._replies.between_writes(begin)
         return subscription
 
     def _stored(self, announcement: A, key: int, *, first: bool, taken: bool) -> None:
@@ -64,24 +60,15 @@ class Announcements(Generic[A]):
         if self._replies.durable or taken:
             ack = self._asker.request(Ack, ids=[announcement.id])
             self._asker.send(ack, self._asker.dialect.encode(ack), [NodeId(announcement.node_id)])
-        if not first:
-            return
-        with self._lock:
-            listeners = self._listeners
-            self._untaken[key] = announcement
-        if taken:
-            self._taken(key)
-        for subscription in listeners:
+        if first and taken:
+            self._replies.discard(key)
+        for subscription in list(self._listeners) if first else ():
             self._call(subscription, key, announcement)
 
     def _call(self, subscription: Subscription, key: int, announcement: A) -> None:
-        self._dispatcher.call(subscription, (announcement,), urgent=True, on_success=lambda: self._taken(key))
-
-    def _taken(self, key: int) -> None:
-        with self._lock:
-            self._untaken.pop(key, None)
-        self._replies.discard(key)
+        discard = functools.partial(self._replies.discard, key)
+        self._dispatcher.call(subscription, (announcement,), urgent=True, on_success=discard)
 
     def _removed(self, subscription: Subscription) -> None:
-        with self._lock:
-            self._listeners = tuple(one for one in self._listeners if one is not subscription)
+        with contextlib.suppress(ValueError):  # not begun yet
+            self._listeners.remove(subscription)

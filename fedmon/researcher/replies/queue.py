@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.errors import InvalidMessageError, StorageError
@@ -27,6 +27,7 @@ STOP_WAITS_S = 5.0
 FIRST_MEMORY_KEY = 2**62
 """Keys from here on are of messages that the disk refused; no row of a queue has such a number."""
 
+K = TypeVar("K")
 OnKept = Callable[[int, bool], object]
 """Called with the key of a message that is stored, and whether it came for the first time."""
 
@@ -62,10 +63,18 @@ class Replies:
     def __init__(self, queue: TasksQueue | None, *, tally: Tally, limit: int = MAX_KEPT) -> None:
         self.durable = queue is not None
         self.released = False
-        self._disk, self._tally, self._limit = _Disk(queue, tally), tally, limit
+        self._queue, self._tally, self._limit = queue, tally, limit
         self._changed = threading.Condition()
-        # By key, rising, so that the oldest is found first.
-        self._kept, self._gone = self._disk.recovered()
+        self._kept: dict[int, KeptReply] = {}  # by key, rising, so that the oldest is found first
+        self._gone: list[int] = []
+        for key, document, handed in queue.pending() if queue is not None else ():
+            try:
+                self._kept[key] = kept(key, recovered(document), document, redelivered=handed)
+            except InvalidMessageError as error:
+                tally.count("unreadable entries of the reply queue", error.reason)
+                self._gone.append(key)
+        self._seen: dict[str, None] = {}
+        self._next_key = FIRST_MEMORY_KEY
         self._incoming: list[_Incoming] = []
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
@@ -89,7 +98,8 @@ class Replies:
                 self._gone.extend(keys)
         self._actor.post(self._write)
         self._actor.close(timeout_s=STOP_WAITS_S)
-        self._disk.close()
+        if self._queue is not None:
+            self._queue.close()
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
@@ -143,21 +153,23 @@ class Replies:
         if keys:
             self.settle()
 
-    def kept(self, command: str) -> list[tuple[int, Keepable]]:
-        """Return the kept messages of one command, and leave them."""
+    def kept(self, kind: type[K]) -> list[tuple[int, K]]:
+        """Return the kept messages of one kind, and leave them."""
         with self._changed:
-            return [(key, entry.message) for key, entry in self._kept.items() if entry.command == command]
+            return [(key, entry.message) for key, entry in self._kept.items() if isinstance(entry.message, kind)]
 
-    def keeps(self, key: int) -> bool:
-        """Tell whether this one was not taken yet."""
-        return key in self._kept
-
-    def discard(self, key: int) -> None:
-        """Remove one, because it was taken elsewhere."""
+    def discard(self, key: int) -> bool:
+        """Remove one, because it was taken elsewhere; tell whether it was there."""
         with self._changed:
-            if self._kept.pop(key, None) is not None:
-                self._gone.append(key)
-                self._actor.post(self._write)
+            if self._kept.pop(key, None) is None:
+                return False
+            self._gone.append(key)
+            self._actor.post(self._write)
+            return True
+
+    def between_writes(self, job: Callable[[], object]) -> None:
+        """Do something on the writing thread."""
+        self._actor.post(job)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -182,15 +194,23 @@ class Replies:
         with self._changed:
             gone, self._gone = self._gone, []
             marks, self._to_mark = self._to_mark, []
-        self._disk.change(handed=marks, gone=gone)
+        if self._queue is None:
+            return
+        try:
+            if marks:
+                self._queue.mark_handed([key for key in marks if key < FIRST_MEMORY_KEY])
+            if gone:
+                self._queue.discard([key for key in gone if key < FIRST_MEMORY_KEY])
+        except StorageError as error:
+            self._failed(error)
 
     def _store(self, incoming: Sequence[_Incoming]) -> None:
         new: list[_Incoming] = []
         repeated: list[_Incoming] = []
         for one in incoming:
-            (repeated if one.seen_as is not None and self._disk.was_seen(one.seen_as) else new).append(one)
+            (repeated if one.seen_as is not None and self._was_seen(one.seen_as) else new).append(one)
         documents = [stored(one.message) for one in new]
-        keys, safe = self._disk.add(documents, [one.seen_as for one in new])
+        keys, safe = self._numbered(documents, [one.seen_as for one in new])
         with self._changed:
             for one, key, document in zip(new, keys, documents, strict=True):
                 if safe or not one.only_once:
@@ -202,6 +222,38 @@ class Replies:
                 one.stored(key, first=True)
         for one in repeated if safe else ():  # its first copy may be among those that the disk refused
             one.stored(0, first=False)
+
+    def _numbered(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> tuple[list[int], bool]:
+        """Write documents if there is a disk; return keys, of those that it refuses too, and whether they are safe."""
+        safe = True
+        if self._queue is not None and documents:
+            try:
+                return self._queue.add_many(documents, ids=ids), True
+            except StorageError as error:
+                self._failed(error)
+                for seen in filter(None, ids):
+                    self._seen.pop(seen, None)
+                safe = False
+        first = self._next_key
+        self._next_key += len(documents)
+        return list(range(first, self._next_key)), safe
+
+    def _was_seen(self, seen_as: str) -> bool:
+        """Tell whether a message came before, and remember it, so that two copies in one batch are noticed."""
+        if seen_as in self._seen:
+            return True
+        try:
+            if self._queue is not None and self._queue.seen(seen_as):
+                return True
+        except StorageError as error:
+            self._failed(error)
+        self._seen[seen_as] = None
+        if len(self._seen) > MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return False
+
+    def _failed(self, error: StorageError) -> None:
+        self._tally.count("failures of the reply queue", str(error))
 
     def _keep_bounded(self) -> None:
         """Drop the oldest if there are too many, or they are too large; announcements go last."""
@@ -219,77 +271,3 @@ class Replies:
 
 def _worth(entry: KeptReply) -> int:
     return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0
-
-
-class _Disk:
-    """Numbers messages, writes them if there is a queue, and knows repeated ids; a failing disk is only counted.
-
-    Belongs to one thread, but for making and closing it.
-    """
-
-    def __init__(self, queue: TasksQueue | None, tally: Tally) -> None:
-        self._queue, self._tally = queue, tally
-        self._seen: dict[str, None] = {}
-        self._next_key = FIRST_MEMORY_KEY
-
-    def recovered(self) -> tuple[dict[int, KeptReply], list[int]]:
-        """Return the entries of an earlier process, by key, and the keys of unreadable ones."""
-        entries: dict[int, KeptReply] = {}
-        unreadable: list[int] = []
-        for key, document, handed in self._queue.pending() if self._queue is not None else ():
-            try:
-                entries[key] = kept(key, recovered(document), document, redelivered=handed)
-            except InvalidMessageError as error:
-                self._tally.count("unreadable entries of the reply queue", error.reason)
-                unreadable.append(key)
-        return entries, unreadable
-
-    def add(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> tuple[list[int], bool]:
-        """Write documents; return their keys, of those that the disk refuses too, and whether they are safe."""
-        safe = True
-        if self._queue is not None and documents:
-            try:
-                return self._queue.add_many(documents, ids=ids), True
-            except StorageError as error:
-                self._failed(error)
-                for seen in ids:
-                    if seen is not None:
-                        self._seen.pop(seen, None)
-                safe = False
-        first = self._next_key
-        self._next_key += len(documents)
-        return list(range(first, self._next_key)), safe
-
-    def change(self, *, handed: Collection[int], gone: Collection[int]) -> None:
-        """Mark entries that are being handed over, and remove those that are gone."""
-        if self._queue is None:
-            return
-        try:
-            if handed:
-                self._queue.mark_handed([key for key in handed if key < FIRST_MEMORY_KEY])
-            if gone:
-                self._queue.discard([key for key in gone if key < FIRST_MEMORY_KEY])
-        except StorageError as error:
-            self._failed(error)
-
-    def was_seen(self, seen_as: str) -> bool:
-        """Tell whether a message came before, and remember it; here, so that two copies in one batch are noticed."""
-        if seen_as in self._seen:
-            return True
-        try:
-            if self._queue is not None and self._queue.seen(seen_as):
-                return True
-        except StorageError as error:
-            self._failed(error)
-        self._seen[seen_as] = None
-        if len(self._seen) > MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
-        return False
-
-    def close(self) -> None:
-        """Give the folder back."""
-        if self._queue is not None:
-            self._queue.close()
-
-    def _failed(self, error: StorageError) -> None:
-        self._tally.count("failures of the reply queue", str(error))

@@ -25,7 +25,7 @@ _URGENT, _BULK = (bound._replace(size_bytes=MAX_BYTES) for bound in (URGENT_BOUN
 
 class _Call(NamedTuple):
     values: Iterable[Any]
-    on_success: Callable[[], None] | None
+    on_success: Callable[[], object] | None
 
 
 class Subscription:
@@ -95,7 +95,7 @@ class Dispatcher:
         *,
         urgent: bool,
         size_bytes: int = 0,
-        on_success: Callable[[], None] | None = None,
+        on_success: Callable[[], object] | None = None,
     ) -> bool:
         """Queue calls of a callback, one for each value; False when dropped.
 
