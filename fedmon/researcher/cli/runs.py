@@ -372,7 +372,7 @@ class _Lines:
 
         if not self._before:
             sys.stderr.write(f"job {states.job_id}\n")
-        said = {str(node_id): _line(part, states.latest(node_id)) for node_id, part in states.items()}
+        said = {str(node_id): _line(part) for node_id, part in states.items()}
         changed = {str(node_id): part.sentence() for node_id, part in states.items()}
         new = {node_id: said[node_id] for node_id in changed if self._before.get(node_id) != changed[node_id]}
         for line in by_reason(new):
@@ -381,12 +381,15 @@ class _Lines:
         sys.stderr.flush()
 
 
-def _line(part: NodeRun, latest: str) -> str:
+def _line(part: NodeRun) -> str:
     """Return the state of a part; of one that succeeded, also its duration and last report."""
+    from fedmon.researcher.runs.states import shown_scalars
+
     usage = part.job.usage if part.job is not None else None
     if not part.succeeded or usage is None or usage.wall_s is None:
         return part.sentence()
-    return f"{part.sentence()} after {usage.wall_s:.2f} s" + (f", {latest}" if latest else "")
+    latest = f", {shown_scalars(part.latest)}" if part.latest else ""
+    return f"{part.sentence()} after {usage.wall_s:.2f} s{latest}"
 
 
 @contextmanager

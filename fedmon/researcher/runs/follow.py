@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from fedmon.common.actor import Bound
+from fedmon.common.backoff import Backoff
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error
@@ -74,10 +75,11 @@ class Part:
         self.job: JobReport | None = None
         self.result: Parcel | None = None
         self.scalars: dict[int, Scalar] = {}
-        self.scalars_lost = self._bytes = self._next_scalar = self._expected = self._asks = 0
+        self.scalars_lost = self._bytes = self._next_scalar = self._expected = 0
+        self._retry = Backoff(RETRY_S, longest_s=LONGEST_RETRY_S)
+        self._quiet_s = QUIET_S
         self._result_gone = self._forgotten = False
         self._news_at = self._may_ask_at = now
-        self._quiet_s = QUIET_S
 
     @property
     def is_over(self) -> bool:
@@ -89,7 +91,7 @@ class Part:
         """Whether nothing more will come."""
         if self.job is None or not self.is_over:
             return self.is_over
-        return not (self._lacks_result() or self._lacks_scalars()) or self._asks >= GIVE_UP_AFTER
+        return not (self._lacks_result() or self._lacks_scalars()) or self._retry.attempts >= GIVE_UP_AFTER
 
     @property
     def has_result(self) -> bool:
@@ -101,11 +103,6 @@ class Part:
     def in_order(self) -> list[Scalar]:
         """The scalars, by number."""
         return [self.scalars[number] for number in sorted(self.scalars)]
-
-    @property
-    def latest(self) -> Mapping[str, float | None]:
-        """The values of the last scalar; empty if there is none."""
-        return self.scalars[max(self.scalars)].values if self.scalars else {}
 
     @property
     def lost(self) -> int:
@@ -124,6 +121,7 @@ class Part:
             asked=self.asked,
             reason=self.reason,
             scalars=len(self.scalars),
+            latest=self.scalars[max(self.scalars)].values if self.scalars else {},
             result=self.result is not None,
         )
 
@@ -194,12 +192,14 @@ class Part:
 
     def may_have_missed(self, now: float) -> None:
         """Note that the node, or our own connection, came up: messages in between did not reach us."""
-        self._asks, self._quiet_s = 0, QUIET_S
+        self._retry.reset()
+        self._quiet_s = QUIET_S
         self._may_ask_at = now
         self._news_at = now - QUIET_S
 
     def _heard(self, now: float) -> None:
-        self._news_at, self._asks, self.reason = now, 0, ""
+        self._news_at, self.reason = now, ""
+        self._retry.reset()
         self._may_ask_at = now if self.is_over else now + PACE_S
 
     def _kept(self, scalar: Scalar) -> Scalar | None:
@@ -224,8 +224,7 @@ class Part:
         due_at = self.due_at()
         if due_at is None or due_at > now:
             return None
-        self._asks += 1
-        self._may_ask_at = now + min(RETRY_S * 2 ** (self._asks - 1), LONGEST_RETRY_S)
+        self._may_ask_at = now + self._retry.next_s()
         if self.is_over and self._lacks_result():
             return {"result": True}
         if not self.is_over:

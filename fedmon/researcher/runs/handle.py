@@ -92,8 +92,7 @@ class RunHandle:
 
     def states(self) -> RunStates:
         """Return the state on each node, with reasons, and the nodes that are not heard."""
-        found = {node_id: self._seen(view) for node_id, view in self._ledger.views().items()}
-        return RunStates(self.job_id, found, self._ledger.each(lambda part: part.latest))
+        return RunStates(self.job_id, {node_id: self._seen(view) for node_id, view in self._ledger.views().items()})
 
     @property
     def is_over(self) -> bool:

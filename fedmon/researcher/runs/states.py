@@ -82,9 +82,9 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run on one node.
 
     ``job`` is the node's last message about it, None as long as there is none. Then ``asked`` is the outcome of asking
-    it, and ``reason`` why it does not run there. ``scalars`` is the number received, ``result`` whether the plan's
-    result is available. ``unheard`` while a node that should be running it is not heard, ``unheard_since`` if that is
-    known.
+    it, and ``reason`` why it does not run there. ``scalars`` is the number received, ``latest`` the values of the last
+    one, ``result`` whether the plan's result is available. ``unheard`` while a node that should be running it is not
+    heard, ``unheard_since`` if that is known.
     """
 
     node_id: NodeId
@@ -92,6 +92,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     asked: OutcomeStatus = OutcomeStatus.OK
     reason: str = ""
     scalars: int = 0
+    latest: Mapping[str, float | None] = {}
     result: bool = False
     unheard_since: datetime | None = None
     unheard: bool = False
@@ -150,8 +151,8 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
             said.append(self.reason)
         return escape_control("; ".join(said))
 
-    def row(self, *, latest: Mapping[str, float | None]) -> Row:
-        """Return the table row; ``latest`` are the last scalars."""
+    def row(self) -> Row:
+        """Return the table row."""
         usage = self.job.usage if self.job is not None else Usage()
         return {
             "node": str(self.node_id),
@@ -162,7 +163,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
             "peak MiB": None if usage.peak_memory_bytes is None else round(usage.peak_memory_bytes / _MIB, 1),
             "J": _rounded(usage.energy_j),
             "scalars": self.scalars or None,
-            "latest": shown_scalars(latest),
+            "latest": shown_scalars(self.latest),
             "reason": self.explanation(),
         }
 
@@ -170,24 +171,18 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 class RunStates(ByNode[NodeRun]):
     """The state of a run on each of its nodes, sorted by id; immutable. Shows itself as a table."""
 
-    def __init__(
-        self, job_id: str, parts: Mapping[NodeId, NodeRun], latest: Mapping[NodeId, Mapping[str, float | None]]
-    ) -> None:
+    def __init__(self, job_id: str, parts: Mapping[NodeId, NodeRun]) -> None:
         super().__init__(parts)
-        self.job_id, self._latest = job_id, latest
+        self.job_id = job_id
 
     @property
     def is_over(self) -> bool:
         """Whether it no longer runs on any node."""
         return all(part.is_over for part in self.values())
 
-    def latest(self, node_id: str) -> str:
-        """Return the last report of the plan on a node, as text."""
-        return shown_scalars(self._latest.get(NodeId(node_id), {}))
-
     def rows(self) -> list[Row]:
         """Return a flat row for each node."""
-        return [part.row(latest=self._latest.get(node_id, {})) for node_id, part in self.items()]
+        return [part.row() for part in self.values()]
 
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: a value that all nodes share, and reasons, stand below the table."""

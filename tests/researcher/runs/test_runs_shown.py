@@ -24,7 +24,7 @@ JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc
 
 
 def states(*parts: NodeRun, **latest: float) -> RunStates:
-    return RunStates("j", {part.node_id: part for part in parts}, {NodeId("a"): latest} if latest else {})
+    return RunStates("j", {part.node_id: msgspec.structs.replace(part, latest=latest) for part in parts})
 
 
 def test_without_a_terminal_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "80")
     usage = Usage(wall_s=1234.567, cpu_s=1230.123, peak_memory_bytes=4 * 2**30, energy_j=12345.678)
     ended = msgspec.structs.replace(JOB, state=JobState.SUCCEEDED, usage=usage, sandbox="bubblewrap")
-    run = RunStates("j", {NodeId("a"): NodeRun(node_id=NodeId("a"), job=ended)}, {NodeId("a"): {"loss": 1 / 3}})
+    run = states(NodeRun(node_id=NodeId("a"), job=ended), loss=1 / 3)
 
     lines = str(run).splitlines()
 
