@@ -502,22 +502,8 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of one round on one node.
-
-    ``seconds`` is how long the plan ran there; bytes are those of the model sent, and of the result;
-    ``joules`` of the job is None if the node does not measure it.
-    """
-
-    seconds: float | None
-    bytes_sent: int
-    bytes_received: int
-    joules: float | None
-    sandbox: str | None
-
-
 class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round: the quality of its first model, the distance moved, and the cost.
+    """One round: the quality of its first model, the distance moved, and the cost on each node.
 
     ``seconds`` is the duration at the researcher, from the request to the last answer.
     """
@@ -527,7 +513,7 @@ class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     step: float
     seconds: float
-    nodes: dict[str, RoundCost]
+    nodes: dict[str, dict[str, Any]]
 
     @property
     def is_last(self) -> bool:
@@ -589,15 +575,16 @@ def _average(parts: Parts, name: str) -> Any:
     return sum(part["rows"] * part[name] for part in parts.values()) / rows
 
 
-def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> RoundCost:
-    job = run.states()[node_id].job
-    return RoundCost(
-        seconds=None if job is None else job.usage.wall_s,
-        bytes_sent=sent_bytes,
-        bytes_received=parcels.pack(part).size_bytes,
-        joules=None if job is None else job.usage.energy_j,
-        sandbox=None if job is None else job.sandbox,
-    )
+def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost of a round on one node: of the plan there, and the bytes of the model and of the result."""
+    row = run.states()[node_id].row()
+    return {
+        "seconds": row["s"],
+        "bytes_sent": sent_bytes,
+        "bytes_received": parcels.pack(part).size_bytes,
+        "joules": row["J"],
+        "sandbox": row["sandbox"],
+    }
 
 
 def round_columns(nodes: Sequence[str]) -> list[str]:
@@ -616,16 +603,16 @@ def round_row(one: TrainingRound, nodes: Sequence[str]) -> list[str]:
 def explanation(one: TrainingRound) -> str:
     """Explain the columns of hospitals, and name the confinement of plans there."""
     costs = one.nodes.values()
-    energy = "joules" if any(cost.joules is not None for cost in costs) else "no energy is measured here"
-    levels = ", ".join(sorted({str(cost.sandbox) for cost in costs}))
-    sent, received = (max(getattr(cost, name) for cost in costs) for name in ("bytes_sent", "bytes_received"))
+    energy = "joules" if any(cost["joules"] is not None for cost in costs) else "no energy is measured here"
+    levels = ", ".join(sorted({str(cost["sandbox"]) for cost in costs}))
+    sent, received = (max(cost[name] for cost in costs) for name in ("bytes_sent", "bytes_received"))
     return (
         f"at each hospital: seconds, bytes ({sent} of the model there, {received} back), {energy}; confined at level "
         f"{levels}"
     )
 
 
-def _cost_cell(cost: RoundCost) -> str:
-    seconds = "-" if cost.seconds is None else f"{cost.seconds:.2f} s"
-    joules = "" if cost.joules is None else f" {cost.joules:.2f} J"
-    return f"{seconds} {cost.bytes_sent + cost.bytes_received} B{joules}"
+def _cost_cell(cost: Mapping[str, Any]) -> str:
+    seconds = "-" if cost["seconds"] is None else f"{cost['seconds']:.2f} s"
+    joules = "" if cost["joules"] is None else f" {cost['joules']:.2f} J"
+    return f"{seconds} {cost['bytes_sent'] + cost['bytes_received']} B{joules}"

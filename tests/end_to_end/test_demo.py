@@ -25,7 +25,6 @@ from fedmon.demo.cli import (
     TRY,
     USUAL_PORT,
     DemoScreen,
-    RoundCost,
     Story,
     TrainingRound,
     _broker,
@@ -73,7 +72,7 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(kept: KeptDemo,
 
 def test_the_table_of_rounds_has_room_on_80_columns() -> None:
     nodes = ["hospital-north", "hospital-east", "hospital-south"]
-    cost = RoundCost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
+    cost = {"seconds": 0.58, "bytes_sent": 1590, "bytes_received": 2143, "joules": None, "sandbox": "bubblewrap"}
     one = TrainingRound(
         number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost)
     )
