@@ -107,31 +107,6 @@ class RoundScalar(AddScalar, frozen=True, kw_only=True, tag="add_scalar"):
         return "test" if self.test else "train"
 
 
-class Rounds:
-    """Numbers scalars as samples of one stream for each job of each node; belongs to one thread."""
-
-    def __init__(self) -> None:
-        self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
-
-    def samples_of(self, scalar: RoundScalar) -> SampleBatch:
-        """Return scalars as one sample, at the time of its arrival."""
-        stream = f"job-{scalar.job_id}"[:MAX_NAME]
-        key = (scalar.node_id, stream)
-        number = self._next.pop(key, 0)
-        self._next[key] = number + 1
-        if len(self._next) > MAX_STREAMS:
-            self._next.popitem(last=False)
-        return SampleBatch(
-            node_id=scalar.node_id,
-            boot=0,
-            stream=stream,
-            seq=number,
-            t=[scalar.t or 0.0],
-            mono=[time.monotonic()],
-            m={series(name, phase=scalar.phase): [value] for name, value in scalar.metric.items()},
-        )
-
-
 class FedBioMedDialect(Dialect):
     """The wire of Fed-BioMed 4.4. `read` belongs to the thread of the inbox, the rest is safe from any thread."""
 
@@ -141,7 +116,8 @@ class FedBioMedDialect(Dialect):
     def __init__(self, *, researcher_id: str, instance: str, pending: Pending, tally: Tally) -> None:
         super().__init__(researcher_id=researcher_id, instance=instance)
         self._pending, self._tally = pending, tally
-        self._held, self._rounds = Held(), Rounds()
+        self._held = Held()
+        self._next_number: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     # --- saying ------------------------------------------------------------------------------------------------------
 
@@ -220,8 +196,24 @@ class FedBioMedDialect(Dialect):
         return () if reply is None else (reply,)
 
     def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as a sample of their job."""
-        return self._rounds.samples_of(scalar) if isinstance(scalar, RoundScalar) else None
+        """Return scalars as one sample of the stream of their job on their node, at the time of its arrival."""
+        if not isinstance(scalar, RoundScalar):
+            return None
+        stream = f"job-{scalar.job_id}"[:MAX_NAME]
+        key = (scalar.node_id, stream)
+        number = self._next_number.pop(key, 0)
+        self._next_number[key] = number + 1
+        if len(self._next_number) > MAX_STREAMS:
+            self._next_number.popitem(last=False)
+        return SampleBatch(
+            node_id=scalar.node_id,
+            boot=0,
+            stream=stream,
+            seq=number,
+            t=[scalar.t or 0.0],
+            mono=[time.monotonic()],
+            m={series(name, phase=scalar.phase): [value] for name, value in scalar.metric.items()},
+        )
 
     def _reply_of(self, told: fedbiomed4.UnderstoodReply, *, size_bytes: int) -> Reply | None:
         node_id = NodeId(told.node_id)
