@@ -27,11 +27,11 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
 from fedmon.common.wire.messages import DatasetsReply
 from fedmon.researcher.asking.match import CLOSED
-from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.forms import checked, echoing, historic, parent_of
+from fedmon.researcher.historic.forms import checked, echoing, historic
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.content import KeptReply, StoredDocument
@@ -163,8 +163,7 @@ class Requests(Closing, metaclass=OnePerProcess):
     def on_message(self, msg: Message, topic: str) -> None:
         """Take a message as if it had arrived on a topic of version 4.4, or one below; errors are logged."""
         try:
-            parent = parent_of(topic)
-            message = checked(msg, topic, researcher_id=self._federation.session.researcher_id)
+            parent, message = checked(msg, topic, researcher_id=self._federation.session.researcher_id)
             if parent == LOGGER:
                 self.print_node_log_message(message)
             elif parent == MONITORING:
@@ -277,7 +276,8 @@ class Requests(Closing, metaclass=OnePerProcess):
             logger.exception("the training plan was not sent: its own code failed")
             return {}
         _explain("approval", outcomes, named=bool(nodes))
-        told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.ok or _has_answered(outcome)}
+        # Only of a node that answered is it known how long that took.
+        told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.elapsed_s is not None}
         if not any(told.values()):
             logger.info("no node has taken the training plan within %g s", timeout_s)
         return told | {node: False for node in nodes or () if node not in told}
@@ -361,12 +361,3 @@ def _explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
         # If all nodes were asked, those that are gone are no news.
         level = logging.DEBUG if not named and outcome.status in _GONE else logging.WARNING
         logger.log(level, "%s: node %s (%s): %s", what, node_id, outcome.status.value, outcome.reason)
-
-
-def _has_answered(outcome: Outcome[R]) -> bool:
-    """Tell whether a node that did not do it said so itself."""
-    return outcome.status in (
-        OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX,
-        OutcomeStatus.OUTSIDE_GRANT,
-        OutcomeStatus.BUSY,
-    )  # fmt: skip

@@ -147,18 +147,16 @@ def request_of(message: Mapping[str, Any], *, fedbiomed: bool) -> tuple[type[Req
             raise InvalidMessageError(f"no node of ours serves {command!r}", code=ErrorCode.UNSUPPORTED.value)
 
 
-def parent_of(topic: str) -> str:
-    """Return the historic topic that a topic equals or is below. Raises InvalidMessageError for any other."""
+def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> tuple[str, dict[str, Any]]:
+    """Return a message of version 4.4 for this researcher, and the historic topic that its topic equals or is below.
+
+    Raises InvalidMessageError.
+    """
     parent = "/".join(topic.split("/")[:2])
     if parent not in PARENTS:
         raise InvalidMessageError(f"topic {topic[:200]!r} is neither one of {', '.join(PARENTS)} nor below one")
-    return parent
-
-
-def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> dict[str, Any]:
-    """Return a message of version 4.4 that fits its topic and is for this researcher. Raises InvalidMessageError."""
     message = checked_reply(msg)
-    parent, command = parent_of(topic), message["command"]
+    command = message["command"]
     fits = {LOGGER: command == _LOG, MONITORING: command == _METRICS}.get(parent, command not in (_LOG, _METRICS))
     if not fits:
         raise InvalidMessageError(f"{command!r} does not belong on topic {topic[:200]!r}")
@@ -169,4 +167,4 @@ def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> dict[str,
         )
     if parent == REPLIES and {message["researcher_id"], address.researcher_id or researcher_id} != {researcher_id}:
         raise InvalidMessageError(f"it is for researcher {message['researcher_id']!r:.80}")
-    return message
+    return parent, message
