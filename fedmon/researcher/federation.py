@@ -30,7 +30,6 @@ from fedmon.common.wire.messages import (
 from fedmon.researcher.asking.outcome import Nodes, Outcomes
 from fedmon.researcher.asking.request import Nodelist, checked_tags, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import question, submission
-from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.consumers import wished
 from fedmon.researcher.samples.logs import LogStream
@@ -173,26 +172,18 @@ class Federation:
 
     def ping(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[Pong]:
         """Ask nodes for a sign of life."""
-        asker = self.session.asker
-        return asker.ask(asker.request(Ping), Pong, pong_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
+        return self.session.asker.ask(Ping, Pong, nodes=node_ids(nodes), timeout_s=timeout_s)
 
     def datasets(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[ListReply]:
         """Ask nodes which datasets they offer to us."""
-        return self.session.asker.ask_pages(
-            ListDatasets, ListReply, dataset_rows, nodes=node_ids(nodes), timeout_s=timeout_s
-        )
+        return self.session.asker.ask(ListDatasets, ListReply, nodes=node_ids(nodes), timeout_s=timeout_s)
 
     def search(
         self, tags: Sequence[str], *, nodes: Nodelist = None, timeout_s: float | None = None
     ) -> Outcomes[SearchReply]:
         """Ask nodes for the datasets that carry every one of these tags; raises InvalidInputError for a bare text."""
-        return self.session.asker.ask_pages(
-            SearchDatasets,
-            SearchReply,
-            dataset_rows,
-            nodes=node_ids(nodes),
-            timeout_s=timeout_s,
-            tags=checked_tags(tags),
+        return self.session.asker.ask(
+            SearchDatasets, SearchReply, nodes=node_ids(nodes), timeout_s=timeout_s, tags=checked_tags(tags)
         )
 
     def approve(
@@ -224,8 +215,7 @@ class Federation:
             repository=self.settings.repository,
             inline=asker.dialect.plans_inline,
         )
-        request = asker.request(Approval, **fields)
-        return asker.ask(request, ApprovalReply, approval_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
+        return asker.ask(Approval, ApprovalReply, nodes=node_ids(nodes), timeout_s=timeout_s, **fields)
 
     def plan_status(
         self, plan: Plan, *, nodes: Nodelist = None, timeout_s: float | None = None
@@ -233,8 +223,7 @@ class Federation:
         """Ask nodes where a training plan stands with their owners: its grants for you, and how many runs are left."""
         asker = self.session.asker
         kind, fields = question(plan, repository=self.settings.repository, inline=asker.dialect.plans_inline)
-        request = asker.request(kind, **fields)
-        return asker.ask(request, TrainingPlanStatusReply, plan_status_rows, nodes=node_ids(nodes), timeout_s=timeout_s)
+        return asker.ask(kind, TrainingPlanStatusReply, nodes=node_ids(nodes), timeout_s=timeout_s, **fields)
 
     # --- runs --------------------------------------------------------------------------------------------------------
 

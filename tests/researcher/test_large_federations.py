@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from bench.echo_nodes import Message
+from fedmon.common.ids import NodeId
 from fedmon.common.store.recording import Recording
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
@@ -86,7 +87,10 @@ def test_replies_to_a_running_call_are_kept_off_the_disk(mosquitto: Broker, fede
         crowd.answers = lambda node_id, request: request["command"] != "list" or node_id != "n00009"
         caller = threading.Thread(target=federation.datasets)
         caller.start()
-        wait_until(lambda: any(len(one.missing()) == 1 for one in federation.session.pending.all_open()))
+        pending = federation.session.pending
+        wait_until(
+            lambda: [[n for n in names(10) if one.is_owed_by(NodeId(n))] for one in pending.all_open()] == [["n00009"]]
+        )
 
         assert stays(lambda: queue.stat().st_mtime_ns == before, 0.2)
 

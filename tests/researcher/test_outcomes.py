@@ -12,7 +12,6 @@ from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Dataset, ListReply, Pong
 from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import dataset_rows, pong_rows
 from fedmon.researcher.roster import Node, NodeState
 
 HERE = Circumstances(
@@ -33,7 +32,7 @@ def refused(node_id: str, reason: str) -> Outcome[Pong]:
 
 def outcomes(*made: Outcome[Pong], circumstances: Circumstances = HERE) -> Outcomes[Pong]:
     by_id = {outcome.node_id: outcome for outcome in made}
-    return Outcomes("ping", by_id, circumstances=circumstances, rows_of=pong_rows, elapsed_s=0.02)
+    return Outcomes("ping", by_id, circumstances=circumstances, elapsed_s=0.02)
 
 
 class Elements(HTMLParser):
@@ -108,7 +107,7 @@ def test_a_short_form_names_each_node_or_counts_very_many() -> None:
     assert "70 of 100 nodes are online. 7 more were heard of and are not kept track of" in many.explanation()
     assert "at least 3 more were heard of" in str(endless)
     assert repr(outcomes(pong("b"), refused("a", "no"))) == "<Outcomes of ping: a: refused, b: ok>"
-    nobody = Outcomes("ping", {}, circumstances=HERE, rows_of=pong_rows, elapsed_s=0.0, named=True)
+    nobody: Outcomes[Pong] = Outcomes("ping", {}, circumstances=HERE, elapsed_s=0.0, named=True)
     assert str(nobody) == "no node was asked to ping: `nodes` names none"
 
 
@@ -147,7 +146,7 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
     dataset = Dataset(dataset_id="1", name=hostile, data_type=hostile, tags=[hostile], description=hostile)
     reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[dataset], count=1)
     outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply, reason=hostile)
-    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, rows_of=dataset_rows, elapsed_s=0.1)
+    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, elapsed_s=0.1)
 
     elements, text = Elements(), str(found)
     elements.feed(found._repr_html_())

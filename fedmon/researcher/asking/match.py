@@ -7,19 +7,20 @@ import itertools
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import messages, runs, samples
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
+TOLD_S = 60.0
+"""How long answers are taken to a request that no caller waits for."""
 SCRIPTS_NUMBERS = 2**32
 """Numbers that scripts may draw; those of `Federation` are above them."""
 CLOSED = "the federation was closed while this call waited"
@@ -73,7 +74,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingRequest:
-    """One request to nodes, or all, and the replies it waits for. Safe from any thread; one caller waits.
+    """One request to nodes, or all, and the replies to it. Safe from any thread.
 
     ``kept`` says whether a caller wants its replies, late ones too. With ``on_answer`` they go there and are not held
     here as well.
@@ -85,7 +86,7 @@ class PendingRequest:
         nodes: Sequence[NodeId] | None,
         *,
         kept: bool,
-        on_answer: Callable[[Reply], None] | None = None,
+        on_answer: Callable[[Reply], object] | None = None,
     ) -> None:
         self.id, self.kept, self.request, self.nodes = request.id, kept, request, nodes
         self.changed = threading.Condition()
@@ -102,12 +103,14 @@ class PendingRequest:
         self._missing: set[NodeId] = set()
         self._may_end = False
         self._urged: set[NodeId] = set()
-        self._all_again = self._woken = self._aborted = False
+        self._all_again = self._woken = False
 
     def offer(self, reply: Reply) -> ReplyMatch:
         """Take a reply that carries this request's id, if it answers it; one thread does so."""
         node_id = NodeId(reply.node_id)
         asked = self.request
+        if self._asked is not None and node_id not in self._asked:
+            return ReplyMatch.STALE
         if (reply.session, reply.sequence, reply.researcher_id) != (
             asked.session,
             asked.sequence,
@@ -170,44 +173,11 @@ class PendingRequest:
             self._woken = True
             self.changed.notify_all()
 
-    def expect(self, node_ids: Iterable[NodeId], *, may_end: bool) -> set[NodeId]:
-        """Set the nodes that are to answer, and whether that ends the wait; return those that have not."""
-        with self.changed:
-            given_up = {node_id for node_id, at in self._gone_at.items() if time.monotonic() - at >= RESTART_S}
-            self._missing = set(node_ids) - self._answered - given_up
-            self._may_end = may_end
-            return set(self._missing)
-
-    def missing(self) -> set[NodeId]:
-        """Return the nodes that are still waited for."""
-        with self.changed:
-            return set(self._missing)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until all expected nodes have answered, one is to be asked or given up, or the time is over.
-
-        Raises NotConnectedError when the federation is closed.
-        """
-        with self.changed:
-            now = time.monotonic()
-            left_s = [at + RESTART_S - now for node_id, at in self._gone_at.items() if node_id in self._missing]
-            self.changed.wait_for(self._something_to_do, timeout=max(0.0, min([timeout_s, *left_s])))
-            self._woken = False
-            if self._aborted:
-                raise NotConnectedError(CLOSED)
-
-    def _something_to_do(self) -> bool:
-        return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
-
-    def wake(self, *, ask_all_again: bool = False, abort: bool = False) -> None:
-        """Wake the caller; with ``abort`` its wait ends with an error.
-
-        ``ask_all_again`` has it send the request anew: the connection came back.
-        """
+    def wake(self, *, ask_all_again: bool = False) -> None:
+        """Wake the caller; ``ask_all_again`` has it send the request anew: the connection came back."""
         with self.changed:
             self._woken = True
             self._all_again |= ask_all_again
-            self._aborted |= abort
             self.changed.notify_all()
 
     def is_owed_by(self, node_id: NodeId) -> bool:
@@ -215,23 +185,12 @@ class PendingRequest:
         with self.changed:
             return node_id not in self._answered and (self._asked is None or node_id in self._asked)
 
-    def quiet_s(self) -> float:
-        """Return the seconds since the last answer; infinite when there was none."""
-        return time.monotonic() - self._last_answer_at
-
     def end(self) -> dict[NodeId, NodeAnswer]:
         """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
             self.closed = True
             answers, self._answers = self._answers, {}
             return answers
-
-    def to_ask_at_once(self) -> tuple[set[NodeId], bool]:
-        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked again."""
-        with self.changed:
-            urged, again = self._urged - self._answered, self._all_again
-            self._urged, self._all_again = set(), False
-            return urged, again
 
 
 def echo_of(request: Request, node_id: str) -> dict[str, Any]:
@@ -254,6 +213,7 @@ class Pending:
         self._lock = threading.Lock()
         self._open: dict[str, PendingRequest] = {}
         self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
+        self._told: OrderedDict[str, PendingRequest] = OrderedDict()
         self._forgotten: deque[str] = deque(maxlen=remembered)
         self.stopped = False
         self._of_scripts = itertools.count(first_sequence)
@@ -267,14 +227,12 @@ class Pending:
         """Begin to take replies for a request; do so before it is sent."""
         with self._lock:
             self._open[waiting.id] = waiting
-        if self.stopped:
-            waiting.wake(abort=True)
 
     def stop(self) -> None:
         """End every wait with an error: the federation is closed."""
         self.stopped = True
         for waiting in self.all_open():
-            waiting.wake(abort=True)
+            waiting.wake()
 
     def close(self, waiting: PendingRequest) -> dict[NodeId, NodeAnswer]:
         """End a wait and return the answers; later ones are late."""
@@ -286,17 +244,17 @@ class Pending:
                 self._closed.popitem(last=False)
         return answers
 
-    def forget(self, waiting: PendingRequest) -> None:
-        """End a wait whose replies are no longer of interest, not even late ones."""
-        waiting.end()
+    def tell(self, told: PendingRequest) -> None:
+        """Begin to take replies for a request that no caller waits for; after a minute none are of interest."""
         with self._lock:
-            self._open.pop(waiting.id, None)
-            self._forgotten.append(waiting.id)
+            self._told[told.id] = told
+            while next(iter(self._told.values())).started < told.started - TOLD_S:
+                self._forgotten.append(self._told.popitem(last=False)[0])
 
     def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
         """Give a reply to the request it belongs to."""
         with self._lock:
-            waiting = self._open.get(reply.id) or self._closed.get(reply.id)
+            waiting = self._open.get(reply.id) or self._told.get(reply.id) or self._closed.get(reply.id)
             if waiting is None:
                 forgotten = reply.id in self._forgotten or isinstance(reply, NEVER_LATE)
                 return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN, None
@@ -305,7 +263,7 @@ class Pending:
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
         """Return the newest request, open or remembered, that is wanted."""
         with self._lock:
-            newest_first = (*reversed(self._open.values()), *reversed(self._closed.values()))
+            newest_first = [each for one in (self._open, self._told, self._closed) for each in reversed(one.values())]
         return next(filter(wanted, newest_first), None)
 
     def all_open(self) -> list[PendingRequest]:

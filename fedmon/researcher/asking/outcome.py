@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from fedmon.common.text import moment, short_ids
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import Row, frame, html_table, rich_rows, text_table
+from fedmon.researcher.asking.tables import Row, frame, html_table, reply_rows, rich_rows, text_table
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
@@ -142,13 +142,12 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         outcomes: Mapping[NodeId, Outcome[R]],
         *,
         circumstances: Circumstances,
-        rows_of: Callable[[R], list[Row]],
         elapsed_s: float,
         named: bool = False,
     ) -> None:
         super().__init__(outcomes)
         self.command, self.circumstances, self.elapsed_s = command, circumstances, elapsed_s
-        self._rows_of, self._named = rows_of, named
+        self._named = named
 
     @property
     def ok(self) -> dict[str, R]:
@@ -169,7 +168,7 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
                 "reason": outcome.reason,
                 "ms": None if outcome.elapsed_s is None else round(outcome.elapsed_s * 1000, 1),
             }
-            parts = self._rows_of(outcome.reply) if outcome.reply is not None and outcome.ok else [{}]
+            parts = reply_rows(outcome.reply) if outcome.reply is not None and outcome.ok else []
             found.extend(head | part | tail for part in parts or [{}])
         return found
 

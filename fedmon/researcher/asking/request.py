@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -14,14 +15,12 @@ from fedmon.common.ids import NodeId, checked_id, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING, DatasetsReply, Ping
 from fedmon.common.wire.runs import JobsReply
-from fedmon.researcher.asking.match import CLOSED, READS, Answers, NodeAnswer, Pending, PendingRequest
+from fedmon.researcher.asking.match import CLOSED, READS, RESTART_S, Answers, NodeAnswer, Pending, PendingRequest
 from fedmon.researcher.asking.outcome import Circumstances, Outcomes, outcomes_of
-from fedmon.researcher.asking.tables import Row
 from fedmon.researcher.roster import CAP_S, Moment, Roster
 from fedmon.researcher.session.connection import Connection, Dialect
 
 R = TypeVar("R", bound=Reply)
-D = TypeVar("D", bound=DatasetsReply | JobsReply)
 Nodelist = Collection[str] | None
 
 FIRST_RETRY_S = 0.25
@@ -33,7 +32,7 @@ STREAMING_S = 0.1
 DISCOVERY_S = 1.0
 EXPIRES_AFTER_S = 2 * 24 * 3600.0
 """A node's clock may be wrong by hours; an answer after its caller has gone does no harm."""
-MAX_PAGES = 1_000
+PAGED = DatasetsReply | JobsReply
 
 
 def node_ids(nodes: Nodelist) -> list[NodeId] | None:
@@ -80,13 +79,11 @@ class Asker:
         dialect: Dialect,
         pending: Pending,
         roster: Roster,
-        researcher_id: str,
-        instance: str,
         timeout_s: float,
         keep: Callable[[Reply], object],
     ) -> None:
         self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
-        self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
+        self.timeout_s = timeout_s
         self._sending = threading.Lock()
         self._keep = keep
 
@@ -94,8 +91,8 @@ class Asker:
         """Return the state of connection and roster, which explains an empty result."""
         return Circumstances(
             broker=self.connection.place,
-            researcher_id=self.researcher_id,
-            instance=self.instance,
+            researcher_id=self.dialect.researcher_id,
+            instance=self.dialect.instance,
             connected=self.connection.is_connected,
             settled=self.roster.settled.is_set(),
             last_error=self.connection.problem,
@@ -121,50 +118,41 @@ class Asker:
 
     def ask(
         self,
-        request: Request,
-        kind: type[R],
-        rows_of: Callable[[R], list[Row]],
-        *,
-        nodes: Sequence[NodeId] | None,
-        timeout_s: float | None,
-    ) -> Outcomes[R]:
-        """Ask these nodes, or all, and return one outcome for each; see `answers`."""
-        asked = self.answers(request, nodes, timeout_s=self._timeout(timeout_s))
-        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
-
-    def ask_pages(
-        self,
         request_kind: type[Request],
-        kind: type[D],
-        rows_of: Callable[[D], list[Row]],
+        kind: type[R],
         *,
         nodes: Sequence[NodeId] | None,
         timeout_s: float | None,
         **fields: Any,
-    ) -> Outcomes[D]:
-        """Ask as `ask` does where answers come in pages, and join the pages of each node."""
-        deadline = Deadline(self._timeout(timeout_s))
-        request = self.request(request_kind, **fields)
-        asked = self.answers(request, nodes, timeout_s=deadline.left_s())
+    ) -> Outcomes[R]:
+        """Ask these nodes, or all, and return one outcome for each, with all of its pages; see `answers`."""
+        timeout_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        deadline, request = Deadline(timeout_s), self.request(request_kind, **fields)
+        asked = self.answers(request, nodes, timeout_s=timeout_s)
         answers = dict(asked.answers)
-        for _ in range(MAX_PAGES):
-            wanted: dict[int, list[NodeId]] = {}
-            for node_id, answer in answers.items():
-                if isinstance(answer.reply, kind) and answer.reply.next_offset is not None:
-                    wanted.setdefault(answer.reply.next_offset, []).append(node_id)
-            if not wanted:
-                break
-            for offset, node_ids in wanted.items():
+        while wanted := [
+            (node_id, answer.reply.next_offset)
+            for node_id, answer in answers.items()
+            if isinstance(answer.reply, PAGED) and answer.reply.next_offset is not None
+        ]:
+            for offset in {offset for _, offset in wanted}:
                 page_request = self.request(request_kind, offset=offset, **fields)
+                node_ids = [node_id for node_id, wanted_offset in wanted if wanted_offset == offset]
                 pages = self.answers(page_request, node_ids, timeout_s=max(0.001, deadline.left_s())).answers
                 for node_id in node_ids:
                     # The first pages of a node that falls silent would be a wrong list.
                     before = answers.pop(node_id)
                     if node_id in pages:
-                        answers[node_id] = _joined(before, pages[node_id], kind)
+                        answers[node_id] = _joined(before, pages[node_id])
         silent = asked.silent | (asked.answers.keys() - answers.keys())
         asked = msgspec.structs.replace(asked, answers=answers, silent=silent, elapsed_s=deadline.elapsed_s())
-        return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
+        return Outcomes(
+            str(request.__struct_config__.tag),
+            outcomes_of(asked, kind, self.roster, to_all=nodes is None),
+            circumstances=self.circumstances(),
+            elapsed_s=asked.elapsed_s,
+            named=nodes is not None,
+        )
 
     def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Answers:
         """Ask and wait until every node expected has answered, or the time is over.
@@ -174,12 +162,11 @@ class Asker:
         """
         if nodes is not None and not nodes:
             return Answers(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
-        payloads = self.dialect.encode(request)
-        waiting = PendingRequest(request, nodes, kept=True)
+        waiting = RequestRound(self, request, nodes)
         self.pending.open(waiting)
         taken = False
         try:
-            asked = RequestRound(self, waiting, payloads).run(timeout_s)
+            asked = waiting.run(timeout_s)
             taken = True
         finally:
             answers = self.pending.close(waiting)
@@ -190,28 +177,13 @@ class Asker:
         answers |= waiting.unreadable_only()
         return msgspec.structs.replace(asked, answers=answers, silent=asked.silent - answers.keys())
 
-    def _timeout(self, timeout_s: float | None) -> float:
-        return self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
-
-    def _outcomes(
-        self, request: Request, asked: Answers, kind: type[R], rows_of: Callable[[R], list[Row]], *, to_all: bool
-    ) -> Outcomes[R]:
-        return Outcomes(
-            str(request.__struct_config__.tag),
-            outcomes_of(asked, kind, self.roster, to_all=to_all),
-            circumstances=self.circumstances(),
-            rows_of=rows_of,
-            elapsed_s=asked.elapsed_s,
-            named=not to_all,
-        )
-
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def request(self, kind: type[Request], *, sequence: int | None = None, **fields: Any) -> Request:
         """Make a request with its envelope; ``sequence`` None draws the next number."""
         return kind(
-            researcher_id=self.researcher_id,
-            instance=self.instance,
+            researcher_id=self.dialect.researcher_id,
+            instance=self.dialect.instance,
             id=new_id(),
             session=self.pending.session,
             sequence=self.pending.next_sequence() if sequence is None else sequence,
@@ -254,33 +226,36 @@ class Asker:
         request: Request,
         nodes: Sequence[NodeId] | None,
         *,
-        on_answer: Callable[[Reply], None] | None = None,
-    ) -> PendingRequest:
-        """Send a request without waiting; its replies go to ``on_answer``, on the inbox's thread, and are not kept.
-
-        The caller ends it, by `Pending.close` or `Pending.forget`, when its replies are no longer of interest.
-        """
+        on_answer: Callable[[Reply], object] = lambda _reply: None,
+    ) -> None:
+        """Send a request without waiting; its replies of a minute go to ``on_answer``, on the inbox's thread."""
         payloads = self.dialect.encode(request)
-        waiting = PendingRequest(request, nodes, kept=False, on_answer=on_answer)
-        self.pending.open(waiting)
+        self.pending.tell(PendingRequest(request, nodes, kept=False, on_answer=on_answer))
         self.send(request, payloads, nodes)
-        return waiting
 
 
-class RequestRound:
-    """One request to nodes, or all: the ones that it waits for, and when it asks them again; for one thread at a time.
+class RequestRound(PendingRequest):
+    """One request to nodes, or all, that a thread waits for: the nodes expected, and when it asks them again.
 
-    One that never ``repeats`` is sent once, whatever happens to it.
+    One that never ``repeats`` is sent once, whatever happens to it. Raises InvalidMessageError for a request that does
+    not fit into a message.
     """
 
     def __init__(
-        self, asker: Asker, waiting: PendingRequest, payloads: Sequence[bytes], *, repeats: bool = True
+        self,
+        asker: Asker,
+        request: Request,
+        nodes: Sequence[NodeId] | None,
+        *,
+        kept: bool = True,
+        on_answer: Callable[[Reply], object] | None = None,
+        repeats: bool = True,
     ) -> None:
-        self._asker, self._waiting, self._nodes, self._repeats = asker, waiting, waiting.nodes, repeats
-        self._request, self._payloads = waiting.request, payloads
-        self._one_by_one = self._nodes is None and asker.is_never_broadcast(self._request)
+        super().__init__(request, nodes, kept=kept, on_answer=on_answer)
+        self._asker, self._repeats, self._payloads = asker, repeats, asker.dialect.encode(request)
+        self._one_by_one = nodes is None and asker.is_never_broadcast(request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
-        self._searches = self._nodes is None and not asker.dialect.announced and isinstance(self._request, Ping)
+        self._searches = nodes is None and not asker.dialect.announced and isinstance(request, Ping)
         self._discovery = Deadline(DISCOVERY_S)
         self._expected: set[NodeId] = set()
         self._discovers = False
@@ -292,82 +267,100 @@ class RequestRound:
     def run(self, timeout_s: float) -> Answers:
         """Send, and wait until every node expected has answered or the time is over.
 
-        Raises NotConnectedError when nothing could be sent.
+        Raises NotConnectedError when nothing could be sent, and when the federation is closed.
         """
         deadline = Deadline(timeout_s)
         self.send()
         while (pause_s := self.step()) is not None and not deadline.passed():
-            self._waiting.wait(min(pause_s, deadline.left_s()))
+            self._asker.check_open()
+            self._wait(min(pause_s, deadline.left_s()))
         if not self._times:
             raise self._asker.connection.lost_error()
         if deadline.passed() and timeout_s >= DISCOVERY_S:
-            for node_id in self._waiting.missing() - self._waiting.unreadable_only().keys():
+            for node_id in self._missing - self.unreadable_only().keys():
                 self._asker.roster.silent(node_id)
-        silent = self._expected if self._nodes is None else set(self._nodes)
+        silent = self._expected if self.nodes is None else set(self.nodes)
         return Answers(
             answers={},
-            silent=frozenset(node for node in silent if self._waiting.is_owed_by(node)),
+            silent=frozenset(node for node in silent if self.is_owed_by(node)),
             elapsed_s=deadline.elapsed_s(),
             times=self._times,
         )
 
     def send(self) -> bool:
         """Send the request; return whether anything went out."""
-        self._times += self._asker.send(self._request, self._payloads, self._nodes)
+        self._times += self._asker.send(self.request, self._payloads, self.nodes)
         return self._times > 0
 
     def step(self) -> float | None:
         """Ask silent nodes again if that is due; return in how many seconds at the latest to do so again.
 
-        None when every node expected has answered.
+        None when every node expected has answered, or has been offline for too long.
         """
         if self._discovers or self._is_discovering():
             self._expect_more()
         self._ask_again()
         self._discovers = self._is_discovering()
-        wanted = self._expected if self._nodes is None or not self._discovers else self._expected | set(self._nodes)
-        may_end = not self._discovers or self._nodes is not None
-        missing = self._waiting.expect(wanted, may_end=may_end)
-        if not missing and not self._discovers:
-            return None
+        wanted = self._expected if self.nodes is None or not self._discovers else self._expected | set(self.nodes)
+        with self.changed:
+            now = time.monotonic()
+            given_up = {node_id for node_id, at in self._gone_at.items() if now - at >= RESTART_S}
+            self._missing = wanted - self._answered - given_up
+            self._may_end = not self._discovers or self.nodes is not None
+            if not self._missing and not self._discovers:
+                return None
         return min(self._retry.left_s(), self._discovery.left_s()) if self._discovers else self._retry.left_s()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until all expected nodes have answered, one is to be asked or given up, or the time is over."""
+        with self.changed:
+            now = time.monotonic()
+            left_s = [at + RESTART_S - now for node_id, at in self._gone_at.items() if node_id in self._missing]
+            self.changed.wait_for(
+                lambda: self._woken or self._urged or self._all_again or (self._may_end and not self._missing),
+                timeout=max(0.0, min([timeout_s, *left_s])),
+            )
+            self._woken = False
 
     def _is_discovering(self) -> bool:
         """Tell whether a node that we do not expect may still turn up."""
         if self._discovery.passed():
             return False
-        if self._nodes is not None:
-            return any(node not in self._expected and self._waiting.is_owed_by(node) for node in self._nodes)
+        if self.nodes is not None:
+            return any(node not in self._expected and self.is_owed_by(node) for node in self.nodes)
         return self._searches or not self._expected or not self._asker.roster.settled.is_set()
 
     def _expect_more(self) -> None:
         there = self._asker.roster.expected(Moment.now())
-        self._expected |= there if self._nodes is None else there & set(self._nodes)
+        self._expected |= there if self.nodes is None else there & set(self.nodes)
 
     def _ask_again(self) -> None:
-        urged, all_again = self._waiting.to_ask_at_once()
+        with self.changed:
+            urged, all_again = self._urged - self._answered, self._all_again
+            self._urged, self._all_again = set(), False
+            silent, quiet_s = self._missing & self._expected, time.monotonic() - self._last_answer_at
         if all_again or not self._times:
             if self._repeats or not self._times:
                 self.send()
-        elif self._retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
+        elif self._retry.passed() and quiet_s < STREAMING_S:
             self._retry = Deadline(STREAMING_S - quiet_s)
         elif self._retry.passed():
-            urged |= self._waiting.missing() & self._expected
+            urged |= silent
         if self._retry.passed():
             self._gap_s *= 2
             self._retry = Deadline(self._gap_s)
-        wanted = urged if self._nodes is None else urged & set(self._nodes)
+        wanted = urged if self.nodes is None else urged & set(self.nodes)
         if self._one_by_one:
             wanted &= self._asker.roster.askable()
         if wanted and self._repeats:
-            all_asked = self._nodes is None
-            self._times += self._asker.send_again(self._request, self._payloads, wanted, all_asked=all_asked)
+            all_asked = self.nodes is None
+            self._times += self._asker.send_again(self.request, self._payloads, wanted, all_asked=all_asked)
 
 
-def _joined(before: NodeAnswer, page: NodeAnswer, kind: type[D]) -> NodeAnswer:
+def _joined(before: NodeAnswer, page: NodeAnswer) -> NodeAnswer:
     """Append a page; a node whose pages do not advance is not asked for more."""
     first, next_ = before.reply, page.reply
-    if not isinstance(first, kind) or not isinstance(next_, kind):
+    if not isinstance(first, PAGED) or not isinstance(next_, PAGED):
         return page
     listed = "jobs" if isinstance(first, JobsReply) else "datasets"
     further = getattr(next_, listed)

@@ -12,8 +12,10 @@ from typing import Any
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
 from fedmon.common.text import ago, moment, plural, table
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
-from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
+from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
+from fedmon.common.wire.runs import JobReport, JobsReply, RunReply, StopReply
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
@@ -113,44 +115,55 @@ def _cell(value: Any, *, relative: bool = False) -> str:
     return escape_control(str(value))
 
 
-def pong_rows(reply: Pong) -> list[Row]:
-    """Show a sign of life."""
-    return [{"agent": reply.agent_version, "boot": reply.boot}]
+def reply_rows(reply: Reply) -> list[Row]:
+    """Return the table rows of a node's answer: one, or one for each thing that it lists."""
+    match reply:
+        case Pong():
+            return [{"agent": reply.agent_version, "boot": reply.boot}]
+        case DatasetsReply():
+            return [_dataset_row(dataset) for dataset in reply.datasets]
+        case ApprovalReply():
+            return [{"plan": reply.status.value, "note": reply.note, "sha256": reply.sha256[:SHOWN_DIGEST]}]
+        case TrainingPlanStatusReply():
+            return [
+                {
+                    "plan": "not known here" if reply.status is None else reply.status.value,
+                    "name": reply.name,
+                    "decided": reply.decided,
+                    "note": reply.note,
+                    "grants": "; ".join(map(_grant, reply.grants)),
+                    "sha256": reply.sha256[:SHOWN_DIGEST],
+                }
+            ]
+        case RunReply():
+            return [_job_row(reply.job)]
+        case StopReply():
+            return [{"job": reply.job.job_id, "state": reply.job.state.value, "why": reply.job.reason}]
+        case JobsReply():
+            return [_job_row(job) for job in reply.jobs]
+    return []
 
 
-def dataset_rows(reply: DatasetsReply) -> list[Row]:
-    """Show one row a dataset."""
-    return [
-        {
-            "name": dataset.name,
-            "type": dataset.data_type,
-            "tags": dataset.tags,
-            "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
-            "description": dataset.description,
-            "dataset_id": dataset.dataset_id,
-        }
-        for dataset in reply.datasets
-    ]
+def _dataset_row(dataset: Dataset) -> Row:
+    return {
+        "name": dataset.name,
+        "type": dataset.data_type,
+        "tags": dataset.tags,
+        "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
+        "description": dataset.description,
+        "dataset_id": dataset.dataset_id,
+    }
 
 
-def approval_rows(reply: ApprovalReply) -> list[Row]:
-    """Show where a plan stands after it was handed in."""
-    return [{"plan": reply.status.value, "note": reply.note, "sha256": reply.sha256[:SHOWN_DIGEST]}]
-
-
-def plan_status_rows(reply: TrainingPlanStatusReply) -> list[Row]:
-    """Show where a plan stands."""
-    status = "not known here" if reply.status is None else reply.status.value
-    return [
-        {
-            "plan": status,
-            "name": reply.name,
-            "decided": reply.decided,
-            "note": reply.note,
-            "grants": "; ".join(map(_grant, reply.grants)),
-            "sha256": reply.sha256[:SHOWN_DIGEST],
-        }
-    ]
+def _job_row(job: JobReport) -> Row:
+    # An id that is folded cannot be copied: no more columns than leave room for it.
+    return {
+        "job": job.job_id,
+        "state": job.state.value,
+        "name": job.name,
+        "created": job.created,
+        "why": job.reason,
+    }
 
 
 def _grant(report: GrantReport) -> str:

@@ -62,7 +62,6 @@ def forget(
     """Clear the broker's retained messages of a node that is gone for good, or hide it here where we may not."""
     del timeout  # the federation has it
     with federation:
-        federation.nodes()
         forgotten = federation.forget(node_id, timeout_s=federation.session.asker.timeout_s)
         emit({"forgotten": forgotten}, text=str(forgotten), as_json=json)
 

@@ -21,7 +21,7 @@ from fedmon.common.settings import BrokerHost
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER, checked_request
 from fedmon.common.wire.messages import Error
-from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, PendingRequest
+from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S
 from fedmon.researcher.asking.request import RequestRound
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
@@ -225,8 +225,7 @@ class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
     collects its replies, and has ``ended`` when they are not waited for again.
     """
 
-    waiting: PendingRequest
-    round: RequestRound
+    waiting: RequestRound
     command: str
     repeated: Mapping[str, Any]
     owner: threading.Thread
@@ -253,13 +252,16 @@ class OutstandingRequests:
 
         Raises InvalidMessageError for a request that does not fit into a message.
         """
-        payloads = self._asker.dialect.encode(request)
-        waiting = PendingRequest(request, nodes, kept=self._deliver is None, on_answer=self._answered)
         # A node of Fed-BioMed that is asked twice trains twice.
-        round_ = RequestRound(self._asker, waiting, payloads, repeats=not isinstance(request, Train))
-        sent = OutstandingRequest(
-            waiting=waiting, round=round_, command=command, repeated=repeated, owner=threading.current_thread()
+        waiting = RequestRound(
+            self._asker,
+            request,
+            nodes,
+            kept=self._deliver is None,
+            on_answer=self._answered,
+            repeats=not isinstance(request, Train),
         )
+        sent = OutstandingRequest(waiting=waiting, command=command, repeated=repeated, owner=threading.current_thread())
         with self._lock:
             self._sent[request.id] = sent
             forgotten = list(self._sent.values())[:-REMEMBERED_REQUESTS]
@@ -268,7 +270,7 @@ class OutstandingRequests:
         self._asker.pending.open(waiting)
         for one in forgotten:
             self._asker.pending.close(one.waiting)
-        sent.ended = not round_.send()
+        sent.ended = not waiting.send()
         return not sent.ended
 
     def _answered(self, reply: Reply) -> None:
@@ -321,7 +323,7 @@ class OutstandingRequests:
 
     def _step(self, sent: OutstandingRequest) -> float | None:
         """Ask silent nodes again if that is due; return in how many seconds to look again, None when it has ended."""
-        pause_s = None if sent.ended else sent.round.step()
+        pause_s = None if sent.ended else sent.waiting.step()
         sent.ended = pause_s is None
         return pause_s
 

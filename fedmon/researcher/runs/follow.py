@@ -18,7 +18,6 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error
 from fedmon.common.wire.runs import JobOutcome, JobReport, JobsReply, JobState, JobStatus, Parcel, RunReply, Scalar
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.match import PendingRequest
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.states import NodeRun
@@ -483,7 +482,6 @@ class RunBook:
         self._lock = threading.Lock()
         self._followed: dict[str, RunLedger] = {}
         self._held: WeakValueDictionary[str, RunLedger] = WeakValueDictionary()
-        self._asked: dict[tuple[str, NodeId], PendingRequest] = {}
 
     def open(self, job_id: str, *, sha256: str | None) -> RunLedger:
         """Return the ledger of a run, an earlier one if that is still held; it is not followed yet."""
@@ -541,7 +539,7 @@ class RunBook:
         """Ask for missing parts."""
         for ledger in self.followed:
             for node_id, question in ledger.questions(now):
-                self._ask(ledger, node_id, question)
+                self._ask(ledger.job_id, node_id, question)
             with self._lock:
                 if not ledger.unsettled and ledger.is_complete:
                     self._followed.pop(ledger.job_id, None)
@@ -558,18 +556,11 @@ class RunBook:
             ledger.close("the federation was closed")
             self.forget(ledger)
 
-    def _ask(self, ledger: RunLedger, node_id: NodeId, question: Question) -> None:
+    def _ask(self, job_id: str, node_id: NodeId, question: Question) -> None:
         def take(reply: Reply) -> None:
-            # Another node's answer to this question is none.
-            if reply.node_id == node_id:
-                asked = self._asked.pop((ledger.job_id, node_id), None)
+            ledger = self._follow(job_id)
+            if ledger is not None:
                 ledger.answered(reply, question)
-                self._follow(ledger.job_id)
-                if asked is not None:
-                    self._asker.pending.forget(asked)
 
-        before = self._asked.pop((ledger.job_id, node_id), None)
-        if before is not None:
-            self._asker.pending.forget(before)
-        request = self._asker.request(JobStatus, job_id=ledger.job_id, **question)
-        self._asked[ledger.job_id, node_id] = self._asker.tell(request, [node_id], on_answer=take)
+        request = self._asker.request(JobStatus, job_id=job_id, **question)
+        self._asker.tell(request, [node_id], on_answer=take)

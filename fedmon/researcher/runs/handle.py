@@ -31,9 +31,7 @@ from fedmon.researcher.runs.states import (
     NodeRun,
     RunStates,
     ScalarsByNode,
-    job_rows,
     shown_in_place,
-    stop_rows,
 )
 
 if TYPE_CHECKING:
@@ -246,8 +244,7 @@ class RunHandle:
         """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
         going = {node_id for node_id, view in self._ledger.views().items() if not view.is_over}
         named = sorted(going if nodes is None else {NodeId(node) for node in nodes})
-        request = self._asker.request(Stop, job_id=self.job_id)
-        outcomes = self._asker.ask(request, StopReply, stop_rows, nodes=named, timeout_s=timeout_s)
+        outcomes = self._asker.ask(Stop, StopReply, nodes=named, timeout_s=timeout_s, job_id=self.job_id)
         for node_id, reply in outcomes.ok.items():
             self._ledger.job_said(node_id, reply.job)
         self._book.follow(self.job_id)
@@ -352,9 +349,8 @@ def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, off
 
 
 def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: int) -> JobsReply:
-    fields = {f"{stream}_from": offset}
-    request = asker.request(JobStatus, job_id=job_id, **fields)
-    outcome = asker.ask(request, JobsReply, job_rows, nodes=[node_id], timeout_s=None)[node_id]
+    fields = {"job_id": job_id, f"{stream}_from": offset}
+    outcome = asker.ask(JobStatus, JobsReply, nodes=[node_id], timeout_s=None, **fields)[node_id]
     if outcome.reply is None:
         refused = (OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.BUSY)
         kind = ConflictError if outcome.status in refused else NoAnswerError

@@ -16,14 +16,13 @@ from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunLi
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
-from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
-from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
+from fedmon.researcher.runs.states import RunList, named, why_not
 
 LONGEST_NAME = 100
 _UNSAID = (*SILENT, OutcomeStatus.FAILED)
@@ -60,25 +59,25 @@ def start_run(
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("nodes is empty: name at least one node")
-    request = asker.request(
-        Run,
-        job_id=job_id,
-        sha256=sha256,
-        dataset_id=dataset_id,
-        tags=wanted_tags,
-        arguments=plain,
-        inputs=packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain))),
-        limits=bounds,
-        group=group,
-        label=name,
-    )
+    fields = {"sha256": sha256, "dataset_id": dataset_id, "tags": wanted_tags, "group": group, "label": name}
+    parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     is_new = not book.holds(job_id)
     ledger = book.open(job_id, sha256=sha256)
     ledger.take_part(asked)
     book.follow(job_id)
     try:
         # Packing and uploading take their own time; the nodes get a second at least.
-        outcomes = asker.ask(request, RunReply, run_rows, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
+        outcomes = asker.ask(
+            Run,
+            RunReply,
+            nodes=asked,
+            timeout_s=max(1.0, deadline.left_s()),
+            job_id=job_id,
+            arguments=plain,
+            inputs=parcel,
+            limits=bounds,
+            **fields,
+        )
     except BaseException as error:
         # Nodes that were asked already run it, and `job` finds it; only a handle of an earlier call waits for it.
         if is_new:
@@ -103,7 +102,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
     left_s = max(0.5, deadline.left_s())
     outcomes: Outcomes[Any] | None = None
     if dataset_id is not None:
-        outcomes = listed = asker.ask_pages(ListDatasets, ListReply, dataset_rows, nodes=None, timeout_s=left_s)
+        outcomes = listed = asker.ask(ListDatasets, ListReply, nodes=None, timeout_s=left_s)
         found = [
             NodeId(node_id)
             for node_id, reply in listed.ok.items()
@@ -111,9 +110,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
         ]
         what = f"dataset {dataset_id!r} is offered to you"
     elif tags:
-        outcomes = searched = asker.ask_pages(
-            SearchDatasets, SearchReply, dataset_rows, nodes=None, timeout_s=left_s, tags=list(tags)
-        )
+        outcomes = searched = asker.ask(SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags))
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
         what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
@@ -158,8 +155,7 @@ def find_run(
     """
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon runs` lists those that nodes know")
-    request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
-    outcomes = asker.ask(request, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s)
+    outcomes = asker.ask(JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s, job_id=job_id, scalars_from=0)
     kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
     knowing = [
         NodeId(node_id) for node_id, reply in outcomes.ok.items() if reply.jobs and reply.jobs[0].job_id == job_id
@@ -192,4 +188,4 @@ def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
 
 def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:
     """Return the jobs of this researcher that each node knows, newest first."""
-    return RunList(asker.ask_pages(JobStatus, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s))
+    return RunList(asker.ask(JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s))

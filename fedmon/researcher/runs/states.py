@@ -12,7 +12,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.text import moment, plural, short_ids
-from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, Scalar, StopReply, Usage
+from fedmon.common.wire.runs import JobReport, JobsReply, JobState, Scalar, Usage
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, frame
 
@@ -50,32 +50,6 @@ def why_not(outcomes: Mapping[Any, Outcome[Any]]) -> list[str]:
             if not one.ok
         }
     )
-
-
-def run_rows(reply: RunReply) -> list[Row]:
-    """Return the table row of a job that was accepted."""
-    return [_job_row(reply.job)]
-
-
-def stop_rows(reply: StopReply) -> list[Row]:
-    """Return the table row of a job that is asked to end."""
-    return [{"job": reply.job.job_id, "state": reply.job.state.value, "why": reply.job.reason}]
-
-
-def job_rows(reply: JobsReply) -> list[Row]:
-    """Return one table row a job."""
-    return [_job_row(job) for job in reply.jobs]
-
-
-def _job_row(job: JobReport) -> Row:
-    # An id that is folded cannot be copied: no more columns than leave room for it.
-    return {
-        "job": job.job_id,
-        "state": job.state.value,
-        "name": job.name,
-        "created": job.created,
-        "why": job.reason,
-    }
 
 
 class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +252,6 @@ class RunList(Outcomes[JobsReply]):
             outcomes.command,
             dict(outcomes.items()),
             circumstances=outcomes.circumstances,
-            rows_of=job_rows,
             elapsed_s=outcomes.elapsed_s,
         )
         self._limit, self._rounds = limit, rounds

@@ -17,7 +17,6 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
-from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.samples.resend import Resend, StreamFollower
 
@@ -102,14 +101,11 @@ class Consumers:
     ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
     """
 
-    def __init__(
-        self, asker: Asker, pending: Pending, *, subscribe: Callable[[], None], wake: Callable[[], None]
-    ) -> None:
-        self._asker, self._pending, self._subscribe, self.wake = asker, pending, subscribe, wake
+    def __init__(self, asker: Asker, *, subscribe: Callable[[], None], wake: Callable[[], None]) -> None:
+        self._asker, self._subscribe, self.wake = asker, subscribe, wake
         self._wishes: tuple[Wish, ...] = ()
-        self._told: list[PendingRequest] = []
         self._renew_at: float | None = None
-        self._resend = Resend(asker, pending)
+        self._resend = Resend(asker)
         self._lock = threading.Lock()
         self._wishes_changed = False
         self._inquiries: dict[NodeId, float] = {}
@@ -205,11 +201,7 @@ class Consumers:
             return
         if self._renew_at is not None and now < self._renew_at:
             return
-        every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
-        self._renew_at = now + every_s
-        told, self._told = self._told, []
-        for waiting in told:
-            self._pending.forget(waiting)
+        self._renew_at = now + (RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)
@@ -230,8 +222,7 @@ class Consumers:
                 "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
                 "live": any(wish.live for wish in wishes),
             }
-        request = self._asker.request(Monitor, action=action, **fields)
-        self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
+        self._asker.tell(self._asker.request(Monitor, action=action, **fields), nodes, on_answer=self._on_answer)
 
     def _are_many(self) -> bool:
         return len(self._asker.roster) > MANY_NODES

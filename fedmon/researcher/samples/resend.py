@@ -19,7 +19,6 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import Extent, MonitorReply, SamplesReply
-from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment
 
@@ -551,7 +550,7 @@ def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
 class _Asked(msgspec.Struct, kw_only=True):
     want: MissingSamples
     follower: StreamFollower
-    waiting: PendingRequest
+    request_id: str
     asked: datetime
     deadline: float
 
@@ -572,8 +571,8 @@ class Resend:
     to be called next, on the monotonic clock. Belongs to the inbox thread.
     """
 
-    def __init__(self, asker: Asker, pending: Pending, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._asker, self._pending, self._clock = asker, pending, clock
+    def __init__(self, asker: Asker, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._asker, self._clock = asker, clock
         self._open: dict[NodeId, _Asked] = {}
         self._pauses: dict[NodeId, _Pause] = {}
         self._followers: Sequence[StreamFollower] = ()
@@ -584,13 +583,12 @@ class Resend:
         """Note that the connection came up or was lost: open requests are repeated once it is up."""
         self._linked = up
         self._pauses.clear()
-        for node_id in list(self._open):
-            self._forget(node_id)
+        self._open.clear()
 
     def node_came_up(self, node_id: NodeId) -> None:
         """Note that a node came up: it does not know of an open request."""
         self._pauses.pop(node_id, None)
-        self._forget(node_id)
+        self._open.pop(node_id, None)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -598,13 +596,12 @@ class Resend:
         """Ask for missing samples, within the bounds."""
         self._followers = followers
         if not followers:
-            for node_id in list(self._open):
-                self._forget(node_id)
+            self._open.clear()
             self.due_at = None
             return
         for node_id, asked in list(self._open.items()):
             if now >= asked.deadline:
-                self._forget(node_id)
+                del self._open[node_id]
                 node = self._asker.roster.get(node_id, Moment.now())
                 was_heard = node is not None and node.last_seen is not None and node.last_seen >= asked.asked
                 self._failed(asked.want, "it did not answer", counts=was_heard)
@@ -639,9 +636,9 @@ class Resend:
             if not self._asker.dialect.encode(request):
                 self._cannot(node_id, "this wire has no word for it")
                 return
-            waiting = self._asker.tell(request, [node_id], on_answer=self._on_answer)
+            self._asker.tell(request, [node_id], on_answer=self._on_answer)
             self._open[node_id] = _Asked(
-                want=want, follower=follower, waiting=waiting, asked=utc_now(), deadline=now + REPLY_WITHIN_S
+                want=want, follower=follower, request_id=request.id, asked=utc_now(), deadline=now + REPLY_WITHIN_S
             )
             return
 
@@ -650,9 +647,9 @@ class Resend:
     def _on_answer(self, reply: Reply) -> None:
         node_id = NodeId(reply.node_id)
         asked = self._open.get(node_id)
-        if asked is None or asked.waiting.id != reply.id:
+        if asked is None or asked.request_id != reply.id:
             return
-        self._forget(node_id)
+        del self._open[node_id]
         if isinstance(reply, SamplesReply):
             self._page(asked, reply)
         elif isinstance(reply, Error) and reply.code in _TRY_AGAIN:
@@ -731,11 +728,6 @@ class Resend:
         logger.info("missed samples of node %s cannot be sent again: %s", node_id, reason)
         for follower in self._followers:
             follower.cannot(node_id, reason)
-
-    def _forget(self, node_id: NodeId) -> None:
-        asked = self._open.pop(node_id, None)
-        if asked is not None:
-            self._pending.forget(asked.waiting)
 
 
 def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:

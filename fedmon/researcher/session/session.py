@@ -112,15 +112,13 @@ class Session:
             dialect=self.dialect,
             pending=self.pending,
             roster=self.roster,
-            researcher_id=self.researcher_id,
-            instance=self.instance,
             timeout_s=timeout_s,
             keep=self.replies.keep,
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
-        self.consumers = Consumers(self.asker, self.pending, subscribe=self._subscribe, wake=self.inbox.wake)
+        self.consumers = Consumers(self.asker, subscribe=self._subscribe, wake=self.inbox.wake)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""
@@ -337,7 +335,7 @@ class Session:
             self.roster.reconnected(Moment.now())
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
-            self.pending.close(self.asker.tell(self.asker.request(Ping), None))
+            self.asker.tell(self.asker.request(Ping), None)
             self.runs.may_have_missed(None)
         else:
             self.roster.settling.interrupt()

@@ -77,14 +77,12 @@ class Bench:
         self.asker = Asker(
             cast("Connection", self.line),
             dialect=Dialect(researcher_id="r", instance="main"),
-            researcher_id="r",
-            instance="main",
             pending=self.pending,
             roster=Roster(),
             timeout_s=1.0,
             keep=lambda _reply: None,
         )
-        self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
+        self.resend = Resend(self.asker, clock=lambda: self.now)
         self.follower = StreamFollower(
             self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node, _at: None
         )
@@ -178,7 +176,6 @@ def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_ba
     bench.resend.link(up=True)
 
     assert (without, bench.look()) == (1, 2)
-    assert bench.pending.all_open() != []
 
 
 def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
@@ -256,7 +253,7 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
         consumers.tick(bench.now)
         sent.append([message["action"] for message in bench.line.sent])
 
-    consumers = Consumers(bench.asker, bench.pending, subscribe=look, wake=look)
+    consumers = Consumers(bench.asker, subscribe=look, wake=look)
     consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
     consumer.follower = bench.follower
     consumers.add(consumer)
@@ -266,7 +263,7 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
 
 def test_a_lease_is_renewed_once_after_a_standstill_however_long_it_was() -> None:
     bench = Bench()
-    consumers = Consumers(bench.asker, bench.pending, subscribe=lambda: None, wake=lambda: None)
+    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None)
     consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
     consumer.follower = bench.follower
     consumers.add(consumer)
