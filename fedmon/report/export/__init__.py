@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "VIEW", "Format", "Table", "format_of", "write", "write_counted", "write_text"]
 
+T = TypeVar("T")
 VIEW = "fedmon.view"
 """The key of a schema's metadata which says that columns are not called after series."""
 
@@ -46,6 +47,15 @@ class Table(Protocol):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, in order. Raises StorageError when a recording cannot be read."""
+        ...
+
+
+@runtime_checkable
+class MadeAsText(Protocol):
+    """A table that makes its lines of CSV itself, where several processes share the work."""
+
+    def csv(self) -> Iterator[tuple[int, memoryview]]:
+        """Return lines, and how many rows they are."""
         ...
 
 
@@ -128,25 +138,24 @@ def write_counted(
     """
     path = Path(path)
     chosen = _format(format or format_of(path))
-    from fedmon.report.export.files import PatientFile  # it needs numpy, and a help does not
-
     target_of(path)
-    writer = chosen.load()
-    counted = _Counted(table, progress)
+    writer, counted = chosen.load(), _Counted(table, progress)
+    from fedmon.report.export.files import PatientFile  # it needs pyarrow, and a help does not
+
     if chosen.is_appended:
-        writer(table, path, key=key or "all", replace=replace, on_rows=counted.add)
+        writer(counted, path, key=key or "all", replace=replace)
     else:
         with replacing(path) as new, storage_errors(path), PatientFile(new) as file:
             counted.check = file.check
-            writer(table, file, on_rows=counted.add)
+            writer(counted, file)
             file.check()
     if progress is not None:
         progress(1.0)
-    return counted.rows
+    return counted.taken
 
 
-def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: A002
-    """Write a table to a stream, in a format that is text; returns the number of rows.
+def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa: A002
+    """Write a table to a stream, in a format that is text.
 
     Raises InvalidInputError, StorageError and MissingExtraError.
     """
@@ -155,10 +164,8 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: 
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
         raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
-        counted = _Counted(table, None)
-        chosen.load()(table, stream, on_rows=counted.add)
+        chosen.load()(table, stream)
         stream.flush()
-    return counted.rows
 
 
 def _format(name: str) -> Format:
@@ -168,15 +175,24 @@ def _format(name: str) -> Format:
 
 
 class _Counted:
-    """Counts rows, tells which part of all they are, and ends the writing when ``check`` raises."""
+    """A table that counts the rows taken from it, tells which part of all they are, and ends when ``check`` raises."""
+
+    csv: Callable[[], Iterator[tuple[int, memoryview]]]
 
     def __init__(self, table: Table, progress: Callable[[float], None] | None) -> None:
-        self.rows = 0
+        self.name, self.schema, self.rows, self.taken = table.name, table.schema, table.rows, 0
         self.check: Callable[[], None] = lambda: None
-        self._most, self._progress = max(1, table.rows), progress
+        self._table, self._progress = table, progress
+        if isinstance(table, MadeAsText):
+            self.csv = lambda: self._each(table.csv())
 
-    def add(self, rows: int) -> None:
-        self.rows += rows
-        self.check()
-        if self._progress is not None:
-            self._progress(min(1.0, self.rows / self._most))
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return (batch for _, batch in self._each((batch.num_rows, batch) for batch in self._table.batches()))
+
+    def _each(self, pieces: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+        for rows, piece in pieces:
+            yield rows, piece
+            self.taken += rows
+            self.check()
+            if self._progress is not None:
+                self._progress(min(1.0, self.taken / max(1, self.rows)))

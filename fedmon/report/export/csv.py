@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from fedmon.report.export import Table
+from fedmon.report.export import MadeAsText, Table
 
 _FORMULA = "^[=+@\\t\\r\\-]"
 _SPECIAL = '[,"\\r\\n]'
@@ -103,23 +103,10 @@ def _texts(array: pa.Array) -> pa.Array:
     return numbers.cast(pa.string())
 
 
-@runtime_checkable
-class MadeAsText(Protocol):
-    """A table that makes its lines itself, where several processes share the work."""
-
-    def csv(self) -> Iterator[tuple[int, memoryview]]:
-        """Return lines, and how many rows they are."""
-        ...
-
-
-def write_csv(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+def write_csv(table: Table, file: BinaryIO) -> None:
     """Write a line of names and a line for each row; an unknown value is empty."""
     file.write(header(table.schema))
     if isinstance(table, MadeAsText):
-        for rows, lines in table.csv():
-            file.write(lines)
-            on_rows(rows)
-        return
-    for batch in table.batches():
-        file.write(text([batch]))
-        on_rows(batch.num_rows)
+        file.writelines(lines for _, lines in table.csv())
+    else:
+        file.writelines(text([batch]) for batch in table.batches())

@@ -14,11 +14,9 @@ import hashlib
 import os
 import re
 import shutil
-import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -28,20 +26,18 @@ from numpy.typing import NDArray
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import TargetExistsError, replacing, storage_errors, target_of
 from fedmon.report.export import Table
-from fedmon.report.export.files import PatientFile
+from fedmon.report.export.files import PatientFile, stored
 
 _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
 _NEW = "new table"
 _DIGEST = "digest"
-
-OnRows = Callable[[int], None]
 
 
 class _SameError(Exception):
     """The file has this table already."""
 
 
-def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False, on_rows: OnRows = lambda _: None) -> None:
+def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> None:
     """Add a table to a file as the group ``<name>_<key>``; the rest of the file stays.
 
     Who writes to the same file waits until this is done. Where the same table lies there already, nothing changes.
@@ -50,22 +46,18 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False, on_
     if not _KEY.fullmatch(key):
         raise InvalidInputError(f"key {key[:80]!r} is not usable: letters, digits and _.@+- make one")
     name = f"{table.name}_{key}"
-    while True:
-        with locked(target_of(path)) as old, contextlib.suppress(_SameError, TargetExistsError):
-            with replacing(path, only_new=old is None) as new:
-                if old is not None:
-                    with new.open("wb") as copy:
-                        shutil.copyfileobj(old, copy, 2**20)
-                with _opened(new, path, is_new=old is None) as (file, raw):
-
-                    def counted(rows: int, raw: PatientFile = raw) -> None:
-                        raw.check()
-                        on_rows(rows)
-
-                    _add(table, file, name, path=path, replace=replace, on_rows=counted)
-            return
-        if old is not None:
-            return
+    with storage_errors(path), stored(table.schema, table.batches(), target_of(path).parent) as rows:
+        while True:
+            with locked(target_of(path)) as old, contextlib.suppress(_SameError, TargetExistsError):
+                with replacing(path, only_new=old is None) as new:
+                    if old is not None:
+                        with new.open("wb") as copy:
+                            shutil.copyfileobj(old, copy, 2**20)
+                    with _opened(new, path, is_new=old is None) as (file, raw):
+                        _add(rows, file, name, path=path, replace=replace, check=raw.check)
+                return
+            if old is not None:
+                return
 
 
 @contextlib.contextmanager
@@ -82,28 +74,17 @@ def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File,
         raw.check()
 
 
-def _add(table: Table, file: h5py.File, name: str, *, path: Path, replace: bool, on_rows: OnRows) -> None:
+def _add(rows: pa.Table, file: h5py.File, name: str, *, path: Path, replace: bool, check: Callable[[], None]) -> None:
     """Raise ConflictError where another table has the name, and _SameError where this one has it."""
-    old = file.get(name)
-    if old is not None and not replace and list(old.attrs.get("columns", ())) != attribute_texts(table.schema.names):
-        raise _conflict(path, name)
     group = file.create_group(_NEW, track_order=True)
-    columns = TableGroup(group, table.schema)
-    for batch in table.batches():
-        columns.add(batch)
-        on_rows(batch.num_rows)
-    group.attrs[_DIGEST] = columns.finish()
-    if old is not None:
+    group.attrs[_DIGEST] = _filled(group, rows, check)
+    if (old := file.get(name)) is not None:
         if old.attrs.get(_DIGEST) == group.attrs[_DIGEST]:
             raise _SameError
         if not replace:
-            raise _conflict(path, name)
+            raise ConflictError(f"{path} has another table {name} already: choose another --key, or say --replace")
         del file[name]
     file.move(_NEW, name)
-
-
-def _conflict(path: Path, name: str) -> ConflictError:
-    return ConflictError(f"{path} has another table {name} already: choose another --key, or say --replace")
 
 
 @contextlib.contextmanager
@@ -130,7 +111,6 @@ def locked(path: Path) -> Iterator[BinaryIO | None]:
 
 
 _CHUNK = 16_384
-_GZIP: dict[str, Any] = {"maxshape": (None,), "chunks": (_CHUNK,), "compression": "gzip", "compression_opts": 1}
 _UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$|^[ab](?=(xis[01]|lock[0-9]+_(items|values))$)")
 _NO_TIME = np.iinfo(np.int64).min
 _NO_NAME = np.bytes_(b"N.")
@@ -142,182 +122,79 @@ _UNITS = "microseconds since 1970-01-01T00:00:00Z"
 Values = NDArray[Any]
 
 
-class TableGroup:
-    """Fills a group with a table; for one thread.
+def _filled(group: h5py.Group, rows: pa.Table, check: Callable[[], None]) -> str:
+    """Fill a group with a table, and return a digest of it; ``check`` is called as often as something is written.
 
     Beside a dataset for each column the group has the parts of a frame in the layout "fixed" of `pandas.read_hdf`: a
     block for each column, whose numbers are the column's dataset under a second name.
     Source: pandas 2.2 to 3.1, io/pytables.py, BlockManagerFixed.
     """
-
-    def __init__(self, group: h5py.Group, schema: pa.Schema) -> None:
-        self._digest = hashlib.sha256(repr((_PANDAS, schema.names)).encode())
-        group.attrs.create("columns", attribute_texts(schema.names), dtype=h5py.string_dtype())
-        self._group, self._schema = group, schema
-        self._index = _numbers(group, "axis1", "<i8")
-        self._columns = [_column(group, number, field) for number, field in enumerate(schema)]
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._written = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
-        self._waiting.append(batch)
-        self._rows += batch.num_rows
-        while self._rows >= _CHUNK:
-            whole = pa.Table.from_batches(self._waiting)
-            self._write(whole.slice(0, _CHUNK))
-            self._waiting = whole.slice(_CHUNK).to_batches()
-            self._rows -= _CHUNK
-
-    def finish(self) -> str:
-        """Write the rest, and return a digest of all written bytes."""
-        if self._rows:
-            self._write(pa.Table.from_batches(self._waiting))
-        for number, column in enumerate(self._columns):
-            self._digest.update(column.finish(f"block{number}_values"))
-        self._describe()
-        return self._digest.hexdigest()
-
-    def _write(self, rows: pa.Table) -> None:
-        _append(self._index, np.arange(self._written, self._written + len(rows)))
-        self._written += len(rows)
-        for column, values in zip(self._columns, rows.columns, strict=True):
-            self._digest.update(column.add(values).tobytes())
-
-    def _describe(self) -> None:
-        """Add the attributes that make the group a frame of pandas."""
-        names = attribute_texts(self._schema.names)
-        self._index.attrs["name"] = _NO_NAME
-        _set_texts(self._index, kind="integer")
-        _index(self._group, "axis0", names)
-        for number, name in enumerate(names):
-            _index(self._group, f"block{number}_items", [name])
-        _set_texts(self._group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
-        self._group.attrs["ndim"], self._group.attrs["nblocks"] = 2, len(names)
+    names = attribute_texts(rows.schema.names)
+    digest = hashlib.sha256(repr((_PANDAS, names)).encode())
+    group.attrs.create("columns", names, dtype=h5py.string_dtype())
+    for number, (field, column) in enumerate(zip(rows.schema, rows.columns, strict=True)):
+        is_text, is_time = pa.types.is_string(field.type), pa.types.is_timestamp(field.type)
+        write = _texts if is_text else _times if is_time else _floats
+        for part in write(group, _usable(field.name), f"block{number}_values", column):
+            digest.update(part)
+            check()
+        group[_usable(field.name)].attrs["name"] = names[number]
+        _index(group, f"block{number}_items", [names[number]])
+    _index(group, "axis0", names)
+    index = _dataset(group, "axis1", "<i8", len(rows))
+    index[:] = np.arange(len(rows))
+    index.attrs["name"] = _NO_NAME
+    _set_texts(index, kind="integer")
+    _set_texts(group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
+    group.attrs["ndim"], group.attrs["nblocks"] = 2, len(names)
+    return digest.hexdigest()
 
 
-class _Column(Protocol):
-    def add(self, values: pa.ChunkedArray) -> Values:
-        """Write values, and return them as they are written."""
-
-    def finish(self, block: str) -> bytes:
-        """Make the column a block of pandas of this name, and return the other written parts."""
+def _dataset(group: h5py.Group, name: str, dtype: Any, rows: int) -> h5py.Dataset:
+    return group.create_dataset(name, shape=(rows,), maxshape=(None,), chunks=(_CHUNK,), dtype=dtype, shuffle=True,
+                                compression="gzip", compression_opts=1)  # fmt: skip
 
 
-def _column(group: h5py.Group, number: int, field: pa.Field) -> _Column:
-    if pa.types.is_string(field.type):
-        return _Texts(group, field.name)
-    if pa.types.is_timestamp(field.type):
-        return _Times(group, field.name, f"block{number}_values")
-    return _Floats(group, field.name)
+def _floats(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+    """Write numbers, NaN if there is none."""
+    group[block] = own = _dataset(group, name, "<f8", len(column))
+    yield from _written(own, column.cast(pa.float64()))
 
 
-def _numbers(group: h5py.Group, name: str, dtype: str) -> h5py.Dataset:
-    return group.create_dataset(name, shape=(0,), dtype=dtype, shuffle=True, **_GZIP)
+def _times(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+    """Write times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
+    times = column.cast(pa.int64()).fill_null(_NO_TIME)
+    own, of_pandas = _dataset(group, name, "<i8", len(times)), _dataset(group, block, "<i8", len(times))
+    whole = times.to_numpy()
+    of_pandas[:] = np.where(abs(whole // 2) <= _LAST_US // 2, whole * 1000, _NO_TIME)
+    own.attrs["units"], of_pandas.attrs["name"] = _UNITS, _NO_NAME
+    _set_texts(of_pandas, value_type="datetime64[ns]", tz="UTC")
+    yield from _written(own, times)
 
 
-def _append(to: h5py.Dataset, values: Values) -> None:
-    at = len(to)
-    to.resize((at + len(values),))
-    to[at:] = values
+def _written(to: h5py.Dataset, column: pa.ChunkedArray) -> Iterator[bytes]:
+    """Write numbers piece by piece, and return them."""
+    for first in range(0, len(column), _CHUNK):
+        values = column.slice(first, _CHUNK).to_numpy()
+        to[first : first + _CHUNK] = values
+        yield values.tobytes()
 
 
-class _Floats:
-    """Numbers, NaN if there is none."""
-
-    def __init__(self, group: h5py.Group, name: str) -> None:
-        self._group, self._set = group, _numbers(group, _usable(name), "<f8")
-        self._set.attrs["name"] = attribute_texts([name])[0]
-
-    def add(self, values: pa.ChunkedArray) -> Values:
-        numbers: Values = values.cast(pa.float64()).to_numpy()
-        _append(self._set, numbers)
-        return numbers
-
-    def finish(self, block: str) -> bytes:
-        self._group[block] = self._set
-        return b""
-
-
-class _Times:
-    """Times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
-
-    def __init__(self, group: h5py.Group, name: str, block: str) -> None:
-        self._own, self._block = _numbers(group, _usable(name), "<i8"), _numbers(group, block, "<i8")
-        self._own.attrs["name"], self._own.attrs["units"] = attribute_texts([name])[0], _UNITS
-
-    def add(self, values: pa.ChunkedArray) -> Values:
-        times: Values = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
-        _append(self._own, times)
-        _append(self._block, np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME))
-        return times
-
-    def finish(self, _block: str) -> bytes:
-        self._block.attrs["name"] = _NO_NAME
-        _set_texts(self._block, value_type="datetime64[ns]", tz="UTC")
-        return b""
-
-
-class _Texts:
-    """Texts of a fixed length, which is that of the longest; pandas gets them as it writes texts, which is a pickle."""
-
-    def __init__(self, group: h5py.Group, name: str) -> None:
-        self._group, self._name = group, name
-        self._kinds: dict[str | None, int] = {}
-        self._places: list[bytes] = []
-
-    def add(self, values: pa.ChunkedArray) -> Values:
-        """Keep which text stands in each row; they are written at the end, when the longest is known."""
-        kinds = values.combine_chunks().dictionary_encode()
-        words = [*kinds.dictionary.to_pylist(), None]
-        places = kinds.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
-        known = np.array([self._kinds.setdefault(word, len(self._kinds)) for word in words], dtype="<i4")
-        numbers: Values = known[places]
-        self._places.append(zlib.compress(numbers.tobytes(), 1))
-        return numbers
-
-    def finish(self, block: str) -> bytes:
-        texts = [(text or "").encode() for text in self._kinds]
-        known = np.array(texts, dtype=f"S{max([1, *map(len, texts)])}")
-        rows = h5py.string_dtype("utf-8", known.dtype.itemsize)
-        made = self._group.create_dataset(_usable(self._name), shape=(0,), dtype=rows, **_GZIP)
-        made.attrs["name"] = attribute_texts([self._name])[0]
-        parts = [np.frombuffer(zlib.decompress(part), dtype="<i4") for part in self._places]
-        for part in parts:
-            _append(made, known[part].astype(made.dtype))
-        size = np.min_scalar_type(len(self._kinds))
-        small = [part.astype(size) for part in parts]
-        whole = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
-        whole[0] = np.frombuffer(_texts_of_pandas(self._kinds, small, size), dtype=np.uint8)
-        whole.attrs["name"] = _NO_NAME
-        _set_texts(whole, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
-        return b"\0".join(texts)
-
-
-def _texts_of_pandas(kinds: Iterable[str | None], parts: Sequence[Values], size: np.dtype[Any]) -> bytes:
-    """Return texts as pandas stores them, which is a pickle of an array of objects; ``parts`` number the kinds.
-
-    It says ``take(array([...kinds], "O"), frombuffer(parts, size))``, so that each text is in it once and a row takes a
-    byte or two. Source: Python, pickletools.py, on the opcodes.
-    """
-
-    def word(text: str | None) -> bytes:
-        raw = (text or "").encode()
-        return b"N" if text is None else b"X" + struct.pack("<I", len(raw)) + raw
-
-    length = sum(part.nbytes for part in parts)
-    return b"".join(
-        (
-            *(b"\x80\x04cnumpy\ntake\n(cnumpy\narray\n((", *map(word, kinds), b"l", word("O"), b"tR"),
-            *(
-                b"cnumpy\nfrombuffer\n(\x8e",
-                struct.pack("<Q", length),
-                *(part.tobytes() for part in parts),
-                word(size.str),
-                b"tRtR.",
-            ),
-        )
-    )
+def _texts(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+    """Write texts of the length of the longest; pandas gets them as it writes texts, which is a pickle."""
+    kinds = column.combine_chunks().dictionary_encode()
+    words = [*kinds.dictionary.to_pylist(), None]
+    places: Values = kinds.indices.fill_null(len(words) - 1).to_numpy().astype(np.min_scalar_type(len(words)))
+    texts = np.array([(word or "").encode() for word in words])
+    own = _dataset(group, name, h5py.string_dtype("utf-8", max(1, texts.itemsize)), len(places))
+    for first in range(0, len(places), _CHUNK):
+        own[first : first + _CHUNK] = texts[places[first : first + _CHUNK]].astype(own.dtype)
+    of_pandas = group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
+    of_pandas[0] = np.frombuffer(np.array(words, dtype=object)[places].dumps(), dtype=np.uint8)
+    of_pandas.attrs["name"] = _NO_NAME
+    _set_texts(of_pandas, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
+    yield b"\0".join(texts.tolist())
+    yield places.tobytes()
 
 
 def _index(group: h5py.Group, name: str, texts: Sequence[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet
 
@@ -20,40 +21,38 @@ _GROUP_VALUES = 4 * 2**20
 """Values of one group in a file, 32 MB before compression."""
 _LEVEL = 1
 
-OnRows = Callable[[int], None]
 
-
-def write_parquet(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+def write_parquet(table: Table, file: BinaryIO) -> None:
     """Write Parquet, compressed by zstd."""
     schema = table.schema
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     with pa.parquet.ParquetWriter(
         file, schema, compression="zstd", compression_level=_LEVEL, use_dictionary=texts or False
     ) as writer:
-        for group in _groups(table, on_rows):
+        for group in _groups(table):
             writer.write_table(group, row_group_size=max(1, len(group)))
 
 
-def write_feather(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+def write_feather(table: Table, file: BinaryIO) -> None:
     """Write Feather version 2, which is Arrow's file format, compressed by zstd."""
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL))
     with pa.ipc.new_file(file, table.schema, options=options) as writer:
-        for group in _groups(table, on_rows):
+        for group in _groups(table):
             writer.write_table(group.combine_chunks())
 
 
-def write_orc(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+def write_orc(table: Table, file: BinaryIO) -> None:
     """Write ORC, compressed by zstd; a name of a column cannot have a NUL there, and has %00 instead."""
     with pa.orc.ORCWriter(file, compression="zstd", file_version="0.12") as writer:
         written = 0
-        for group in _groups(table, on_rows):
+        for group in _groups(table):
             writer.write(group.rename_columns([name.replace("\0", "%00") for name in group.schema.names]))
             written += len(group)
         if not written:
             writer.write(table.schema.empty_table())
 
 
-def _groups(table: Table, on_rows: OnRows) -> Iterator[pa.Table]:
+def _groups(table: Table) -> Iterator[pa.Table]:
     """Return the rows in tables of a size at which columns compress well."""
     schema = table.schema
     most = max(1, _GROUP_VALUES // max(1, len(schema)))
@@ -64,18 +63,16 @@ def _groups(table: Table, on_rows: OnRows) -> Iterator[pa.Table]:
         rows += batch.num_rows
         if rows >= most:
             yield pa.Table.from_batches(waiting, schema=schema)
-            on_rows(rows)
             waiting, rows = [], 0
     if rows:
         yield pa.Table.from_batches(waiting, schema=schema)
-        on_rows(rows)
 
 
 _ROWS = 4096
 
 
-def write_json_lines(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
-    """Write a table, wide or tidy; ``on_rows`` is told how many rows were written since the last call."""
+def write_json_lines(table: Table, file: BinaryIO) -> None:
+    """Write an object for each row of a table, wide or tidy."""
     encoder = msgspec.json.Encoder()
     names = table.schema.names
     for batch in table.batches():
@@ -84,33 +81,24 @@ def write_json_lines(table: Table, file: BinaryIO, *, on_rows: Callable[[int], N
             columns = [_plain(column) for column in part.columns]
             rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
             file.write(encoder.encode_lines(rows))
-            on_rows(part.num_rows)
 
 
 def _plain(column: pa.Array) -> list[Any]:
     """Return values that JSON has; numbers that are none become null when they are encoded."""
-    import pyarrow.compute as pc
-
     if pa.types.is_timestamp(column.type):
         column = pc.strftime(column.cast(pa.timestamp("us", tz="UTC")), format="%Y-%m-%dT%H:%M:%SZ")
-    elif pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     values: list[Any] = column.to_pylist()
     return values
 
 
-def write_pickle(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+def write_pickle(table: Table, file: BinaryIO) -> None:
     """Write a data frame, which is in memory as a whole while it is written."""
-    data_frame(table, on_rows=on_rows).to_pickle(file, compression=None)
+    data_frame(table).to_pickle(file, compression=None)
 
 
-def data_frame(table: Table, *, on_rows: Callable[[int], None] = lambda _: None) -> pd.DataFrame:
+def data_frame(table: Table) -> pd.DataFrame:
     """Return all rows of a table; missing numbers are NaN. Raises StorageError."""
-    schema, batches = table.schema, []
-    for batch in table.batches():
-        batches.append(batch)
-        on_rows(batch.num_rows)
-    whole = pa.Table.from_batches(batches, schema=schema)
-    batches.clear()  # each column is given back as soon as it is converted
+    whole = pa.Table.from_batches(table.batches(), schema=table.schema)
+    # Each column is given back as soon as it is converted.
     frame: pd.DataFrame = whole.to_pandas(self_destruct=True)
     return frame

@@ -7,22 +7,20 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
 from fedmon.report.export import VIEW, Table
-from fedmon.report.export.files import ColumnSpool
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from fedmon.report.export.files import stored
 
 _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
@@ -50,8 +48,6 @@ class MeasuredColumns:
     """The roles of the columns of a schema. Raises InvalidInputError for a table without series."""
 
     def __init__(self, schema: pa.Schema, *, format: str) -> None:  # noqa: A002 - what everybody calls it
-        import pyarrow as pa
-
         if set(schema.names) >= _TIDY:
             raise InvalidInputError(f"{format} is made of the wide table, which has a column for each series")
         times = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
@@ -100,8 +96,6 @@ def _number(index: int, name: str, *, is_view: bool) -> Number:
 logger = logging.getLogger(__name__)
 
 _EXACT = 1_000_000
-_AT_ONCE = 65_536
-"""Lines that are made at once."""
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 _UNITLESS = (Unit.COUNT, Unit.NONE)
 
@@ -120,25 +114,24 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         return self.name + _SUFFIXES.get(self.type, "")
 
 
-def write_openmetrics(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
-    """Write a wide table or a view; ``on_rows`` is told how many rows were read since the last call.
+def write_openmetrics(table: Table, file: BinaryIO) -> None:
+    """Write a wide table or a view.
 
-    Numbers wait in a file of no name beside ``file``, so memory stays small. Where the clock was set back, samples that
-    would go back in time are left out, which the standard demands; how many is logged. Raises InvalidInputError.
+    The table waits in a file of no name beside ``file``, so memory stays small. Where the clock was set back, samples
+    that would go back in time are left out, which the standard demands; how many is logged. Raises InvalidInputError.
     """
     columns = MeasuredColumns(table.schema, format="OpenMetrics text")
-    families = families_of(columns.numbers)
-    with ColumnSpool[tuple[int, Words]](_folder(file)) as spool:
-        order = _fill(spool, table, columns, on_rows)
+    with stored(table.schema, table.batches(), _folder(file)) as rows:
+        parts = _by_words(rows, columns)
         left_out = 0
-        for family, members in families.items():
-            written = False
+        for family, members in families_of(columns.numbers).items():
+            head = _head(family)
             for number in members:
-                for words in order:
-                    for text, dropped in _series(spool, columns.time, family, number, words):
-                        if not written:
-                            file.write(_head(family))
-                            written = True
+                for words, batches in parts.items():
+                    for text, dropped in _series(batches, columns.time, family, number, words):
+                        if text:
+                            file.write(head)
+                            head = b""
                         file.write(text)
                         left_out += dropped
     file.write(b"# EOF\n")
@@ -177,26 +170,17 @@ def _family(number: Number) -> Family:
     return Family(name=plain, type=row.kind.value, unit=unit if plain.endswith(f"_{unit}") else "", help=row.help)
 
 
-def _fill(
-    spool: ColumnSpool[tuple[int, Words]], table: Table, columns: MeasuredColumns, on_rows: Callable[[int], None]
-) -> list[Words]:
-    """Group numbers and times by the words of their rows; return these in order."""
-    order: dict[Words, None] = {}
-    for batch in table.batches():
-        times = _microseconds(batch.column(columns.time))
-        values = {number.index: _floats(batch.column(number.index)) for number in columns.numbers}
+def _by_words(table: pa.Table, columns: MeasuredColumns) -> dict[Words, list[pa.RecordBatch]]:
+    """Group rows by their words, in order."""
+    found: dict[Words, list[pa.RecordBatch]] = {}
+    for batch in table.to_batches():
         for rows, words in columns.runs(batch):
-            order[words] = None
-            spool.add((columns.time, words), times[rows])
-            for index, column in values.items():
-                spool.add((index, words), column[rows])
-        spool.settle()
-        on_rows(batch.num_rows)
-    return list(order)
+            found.setdefault(words, []).append(batch.slice(rows.start, rows.stop - rows.start))
+    return found
 
 
 def _series(
-    spool: ColumnSpool[tuple[int, Words]], time: int, family: Family, number: Number, words: Words
+    batches: Iterable[pa.RecordBatch], time: int, family: Family, number: Number, words: Words
 ) -> Iterator[tuple[memoryview, int]]:
     """Return the lines of one series piece by piece, each with how many samples were left out of it."""
     own = {name for name, _ in number.labels}
@@ -204,8 +188,8 @@ def _series(
     labels = {(f"run_{name}" if name in own else name): word for name, word in words} | dict(number.labels)
     prefix = series(family.sample, **labels) if labels else family.sample
     latest = np.iinfo(np.int64).min
-    pieces = zip(spool.read((time, words), np.int64), spool.read((number.index, words), np.float64), strict=True)
-    for times, values in pieces:
+    for batch in batches:
+        times, values = _microseconds(batch.column(time)), _floats(batch.column(number.index))
         known = np.isfinite(values)
         moments, readings = times[known], values[known]
         if not len(moments):
@@ -213,17 +197,11 @@ def _series(
         before = np.maximum.accumulate(np.concatenate([[latest], moments[:-1]]))
         forward = moments > before
         latest = max(latest, int(moments.max()))
-        readings, moments, left_out = readings[forward], moments[forward], int((~forward).sum())
-        for first in range(0, len(moments), _AT_ONCE):
-            end = first + _AT_ONCE
-            yield _lines(prefix, readings[first:end], moments[first:end]), left_out
-            left_out = 0
+        text = _lines(prefix, readings[forward], moments[forward]) if forward.any() else memoryview(b"")
+        yield text, int((~forward).sum())
 
 
 def _lines(prefix: str, values: np.ndarray, moments: np.ndarray) -> memoryview:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     seconds = pa.array(moments // _EXACT).cast(pa.string())
     fraction = pc.utf8_lpad(pa.array(moments % _EXACT).cast(pa.string()), 6, "0")
     ends = pc.binary_join_element_wise(pc.binary_join_element_wise(seconds, fraction, "."), "\n", "")
@@ -248,16 +226,12 @@ def _head(family: Family) -> bytes:
 
 
 def _microseconds(times: pa.Array) -> np.ndarray:
-    import pyarrow as pa
-
     found: np.ndarray = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found
 
 
 def _floats(column: pa.Array) -> np.ndarray:
     """Return numbers; NaN is a value that is not known."""
-    import pyarrow as pa
-
     found: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return found
 
@@ -280,8 +254,8 @@ _NAME_SPECIAL = re.compile(r"([, ])")
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def write_influx(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
-    """Write a wide table or a view; ``on_rows`` is told how many rows were written since the last call.
+def write_influx(table: Table, file: BinaryIO) -> None:
+    """Write a wide table or a view.
 
     Control characters and backslashes in names and labels are written as in web addresses, %0A for a line feed; a
     value that is not known has no field. Raises InvalidInputError.
@@ -299,7 +273,6 @@ def write_influx(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None]
                 own = {name for name, _ in labels}
                 words = [(f"run_{name}" if name in own else name, word) for name, word in said]
                 _write(file, _prefix(measurement, [*words, *labels]), part, numbers, ends)
-        on_rows(batch.num_rows)
 
 
 def escaped(text: str, *, is_measurement: bool = False) -> str:
@@ -314,9 +287,6 @@ def _prefix(measurement: str, tags: Iterable[tuple[str, str]]) -> str:
 
 
 def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Number], ends: pa.Array) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # When nulls are skipped, pyarrow 26 loses rows that have nothing else, so a field without a value is empty text.
     fields = [_field(number, part.column(number.index)) for number in numbers]
     joined = pc.binary_join_element_wise(*fields, pa.scalar(""), pa.scalar(""))
@@ -328,9 +298,6 @@ def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Numb
 
 def _field(number: Number, column: pa.Array) -> pa.Array:
     """Return ",name=value" for each row, and an empty text where there is no value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     values = column.cast(pa.float64())
     name = escaped(number.metric if number.is_series else number.name)
     text = pc.binary_join_element_wise(pa.scalar(f",{name}"), values.cast(pa.string()), "=")
@@ -338,8 +305,5 @@ def _field(number: Number, column: pa.Array) -> pa.Array:
 
 
 def _ends(times: pa.Array) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     nanoseconds = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).cast(pa.string())
     return pc.binary_join_element_wise(nanoseconds, pa.scalar("000\n"), "")

@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import logging
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.report import TidyTable, WideTable
+from fedmon.report.export import write
 from fedmon.report.export.tables import write_json_lines
 from fedmon.report.export.text_series import write_influx, write_openmetrics
 from fedmon.report.source import Source
@@ -150,6 +152,17 @@ class Given:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._batches
+
+
+def test_openmetrics_is_sorted_beside_its_file_and_not_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    with Source(two_hosts(tmp_path)) as source:
+        written = write(WideTable(source), tmp_path / "x.om")
+
+    assert written.read_text().endswith("# EOF\n")
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_points_have_host_run_and_series_labels_as_tags_and_metrics_as_fields(tmp_path: Path) -> None:
