@@ -13,7 +13,7 @@ from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.export import write
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import Plan, plan
+from fedmon.report.selection import Plan, find_job, plan
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.training import COSTS, Training, Trainings, is_reported
@@ -63,12 +63,12 @@ class WideTable:
         """The columns, in order."""
         with report_extra("a table"):
             from fedmon.report.rows import schema
-        return schema(self.plan.layout, is_tidy=self.is_tidy)
+        return schema(self.plan, is_tidy=self.is_tidy)
 
     @property
     def rows(self) -> int:
         """The largest possible number of rows."""
-        columns = sum(not column.is_rate for column in self.plan.layout.columns)
+        columns = sum(not column.is_rate for column in self.plan.columns)
         return self.plan.rows * (columns if self.is_tidy else 1)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -85,8 +85,8 @@ class WideTable:
         with report_extra("a table"):
             from fedmon.report.rows import Task, read_pieces
         paths = [os.fsencode(path) for path in self.source.paths]
-        task = Task(paths=paths, layout=self.plan.layout, is_tidy=self.is_tidy, as_lines=as_lines)
-        return read_pieces(self.source, self.plan, task, self._processes)
+        task = Task(paths=paths, plan=self.plan, is_tidy=self.is_tidy, as_lines=as_lines)
+        return read_pieces(self.source, task, self._processes)
 
 
 def job_tables(source: Source) -> list[WideTable]:
@@ -163,8 +163,6 @@ def save(
 def key_of(source: Source, job: str | None) -> str:
     """Return the key of a source's table: that of its job, or "all" without one."""
     if job is not None:
-        from fedmon.report.selection import find_job
-
         return find_job(source, job)
     return source.job_ids[0] if len(source.job_ids) == 1 else "all"
 

@@ -25,50 +25,46 @@ from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.report.blocks import Damage, Floats
 from fedmon.report.export import csv
-from fedmon.report.selection import Column, Layout, Plan, Span, SpanReader, SpanRows
+from fedmon.report.selection import Column, Plan, Span, SpanReader, SpanRows
 from fedmon.report.source import Source
 
 TIME = pa.timestamp("us", tz="UTC")
 _TIDY_ROWS = 65_536
 
 
-def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
+def schema(plan: Plan, *, is_tidy: bool) -> pa.Schema:
     """Return the columns of a table; values are floating point numbers, for any recorded type."""
-    fields = [("host", pa.string()), ("time", TIME), *((label, pa.string()) for label in layout.labels)]
+    fields = [("host", pa.string()), ("time", TIME), *((label, pa.string()) for label in plan.labels)]
     if is_tidy:
         fields += [(name, pa.string()) for name in ("stream", "metric", "labels", "unit", "kind")]
-        fields += [("value", pa.float64()), *([("rate", pa.float64())] if layout.rates else [])]
+        fields += [("value", pa.float64()), *([("rate", pa.float64())] if plan.rates else [])]
     else:
-        fields += [(column.name, pa.float64()) for column in layout.columns]
+        fields += [(column.name, pa.float64()) for column in plan.columns]
     return pa.schema(fields)
 
 
-def batches(layout: Layout, span: Span, rows: SpanRows, *, is_tidy: bool) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a span."""
-    if is_tidy:
-        yield from _tidy(layout, span, rows)
-    elif len(rows.t):
-        arrays = _heads(layout, span, rows.t)
-        arrays += [pa.array(values, from_pandas=True) for values in rows.values]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema(layout, is_tidy=False))
+def _wide(plan: Plan, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
+    if len(rows.t):
+        arrays = [*_heads(plan, span, rows.t), *(pa.array(values, from_pandas=True) for values in rows.values)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema(plan, is_tidy=False))
 
 
-def _tidy(layout: Layout, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
-    values = [number for number, column in enumerate(layout.columns) if not column.is_rate]
+def _tidy(plan: Plan, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
+    values = [number for number, column in enumerate(plan.columns) if not column.is_rate]
     if not values:
         return
-    rates = {(column.stream, column.series): number for number, column in enumerate(layout.columns) if column.is_rate}
-    of_rate = [rates.get((layout.columns[at].stream, layout.columns[at].series), -1) for at in values]
-    texts = [_texts(layout.columns[at]) for at in values]
-    made = schema(layout, is_tidy=True)
+    rates = {(column.stream, column.series): number for number, column in enumerate(plan.columns) if column.is_rate}
+    of_rate = [rates.get((plan.columns[at].stream, plan.columns[at].series), -1) for at in values]
+    texts = [_texts(plan.columns[at]) for at in values]
+    made = schema(plan, is_tidy=True)
     step = max(1, _TIDY_ROWS // len(values))
     for first in range(0, len(rows.t), step):
         table = rows.values[values, first : first + step].T
         row, at = np.nonzero(~np.isnan(table))
-        arrays = _heads(layout, span, rows.t[first : first + step][row])
+        arrays = _heads(plan, span, rows.t[first : first + step][row])
         arrays += [_repeated([text[number] for text in texts], at) for number in range(5)]
         arrays.append(pa.array(table[row, at]))
-        if layout.rates:
+        if plan.rates:
             grown = np.full((len(values) + 1, table.shape[0]), np.nan)
             for number, place in enumerate(of_rate):
                 if place >= 0:
@@ -92,11 +88,11 @@ def _texts(column: Column) -> tuple[str, str | None, str | None, str | None, str
     )
 
 
-def _heads(layout: Layout, span: Span, t: Floats) -> list[pa.Array]:
-    owner = layout.owners[span.node_id]
+def _heads(plan: Plan, span: Span, t: Floats) -> list[pa.Array]:
+    owner = plan.owners[span.node_id]
     same = np.zeros(len(t), dtype=np.intp)
     arrays = [_repeated([owner.host], same), _times(t)]
-    for label in layout.labels:
+    for label in plan.labels:
         places = same if label != "job" else _outside(owner.job_times, t)
         arrays.append(_repeated([owner.labels.get(label), None], places))
     return arrays
@@ -122,7 +118,6 @@ LONG_VALUES = 4_000_000
 """Samples from which processes pay off: each takes a third of a second to begin."""
 MOST_READERS = 3
 """Each takes about 100 MB."""
-_LENGTH = 8
 _PIPE_BYTES = 2**20
 _PROGRAM = "fedmon.report.rows"
 _ENVIRONMENT = {
@@ -132,16 +127,22 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MIMALLOC_PURGE_DELAY": "-1",
 }
+_LINES = pa.schema([("lines", pa.large_binary())])
+_END = b"end"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a reading process; ``paths`` as the system has them, which need not be text."""
 
     paths: list[bytes]
-    layout: Layout
+    plan: Plan
     is_tidy: bool
     as_lines: bool
-    spans: list[Span] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the batches that a process sends."""
+        return _LINES if self.as_lines else schema(self.plan, is_tidy=self.is_tidy)
 
 
 class Portion(NamedTuple):
@@ -154,44 +155,36 @@ class Portion(NamedTuple):
 
 def _portion(task: Task, reader: SpanReader, span: Span) -> Portion:
     """Return the rows of a span. Raises StorageError."""
-    made = list(batches(task.layout, span, reader.read(span), is_tidy=task.is_tidy))
+    made = list((_tidy if task.is_tidy else _wide)(task.plan, span, reader.read(span)))
     rows = sum(batch.num_rows for batch in made)
     return Portion(rows, lines=csv.text(made)) if task.as_lines else Portion(rows, made)
 
 
 def reader_count(plan: Plan) -> int:
     """Return how many processes should read: none for short reads, else one per CPU, up to a limit."""
-    if plan.rows * len(plan.layout.columns) < LONG_VALUES or len(plan.spans) < 2:
+    if plan.rows * len(plan.columns) < LONG_VALUES or len(plan.spans) < 2:
         return 0
     cpus = len(os.sched_getaffinity(0))
     return min(MOST_READERS, cpus) if cpus > 1 else 0
 
 
-def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = None) -> Iterator[Portion]:
+def read_pieces(source: Source, task: Task, processes: int | None = None) -> Iterator[Portion]:
     """Return the pieces of a table, in order, read by this number of additional processes; None is as many as pay off.
 
     Raises StorageError.
     """
+    plan = task.plan
     count = reader_count(plan) if processes is None else min(processes, len(plan.spans))
-    if count and sys.executable:
-        yield from _by_processes(plan, task, count, source.damage)
+    if not count or not sys.executable:
+        reader = SpanReader(source.readers, plan.columns, source.damage)
+        yield from (_portion(task, reader, span) for span in plan.spans)
         return
-    reader = SpanReader(source.readers, task.layout, source.damage)
-    for span in plan.spans:
-        yield _portion(task, reader, span)
-
-
-def _by_processes(plan: Plan, task: Task, count: int, damage: Damage) -> Iterator[Portion]:
-    workers: list[_Worker] = []
-    try:
-        workers = [_Worker(task, damage) for _ in range(count)]
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(contextlib.closing(_Worker(task, source.damage))) for _ in range(count)]
         for first, worker in enumerate(workers):
             worker.order(plan.spans[first::count])
         for number in range(len(plan.spans)):
             yield workers[number % count].piece()
-    finally:
-        for worker in workers:
-            worker.stop()
 
 
 class _Worker:
@@ -199,101 +192,88 @@ class _Worker:
 
     def __init__(self, task: Task, damage: Damage) -> None:
         self._task, self._damage = task, damage
-        self._schema = schema(task.layout, is_tidy=task.is_tidy)
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            bufsize=0,
             env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        self._process = process
-        self._orders: IO[bytes] = process.stdin  # type: ignore[assignment]  # a pipe
-        self._pieces: IO[bytes] = process.stdout  # type: ignore[assignment]  # a pipe
+        self._pieces: IO[bytes] = self._process.stdout  # type: ignore[assignment]  # a pipe
         with contextlib.suppress(OSError):  # a small pipe is only slower
             fcntl.fcntl(self._pieces, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._orders: IO[bytes] = self._process.stdin  # type: ignore[assignment]  # a pipe
+        self._stream: pa.RecordBatchStreamReader | None = None
 
     def order(self, spans: Sequence[Span]) -> None:
         """Have it read these spans; called once."""
+        plan = msgspec.structs.replace(self._task.plan, spans=tuple(spans))
         with contextlib.suppress(BrokenPipeError), self._orders:
-            _send(self._orders, msgspec.json.encode(msgspec.structs.replace(self._task, spans=list(spans))))
+            self._orders.write(msgspec.json.encode(msgspec.structs.replace(self._task, plan=plan)))
 
     def piece(self) -> Portion:
         """Return the next piece. Raises StorageError, also if the process is gone."""
-        answer = msgspec.json.decode(memoryview(self._receive()), type=Answer)
-        if answer.error is not None:
-            raise StorageError(answer.error)
-        parts = [self._receive() for _ in range(answer.parts)]
-        for lost in answer.damaged:
+        found: list[pa.RecordBatch] = []
+        try:
+            if self._stream is None:
+                self._stream = pa.ipc.open_stream(self._pieces)
+            while True:
+                batch, told = self._stream.read_next_batch_with_custom_metadata()
+                if told is not None:
+                    break
+                found.append(batch)
+        except (StopIteration, pa.ArrowInvalid, OSError):
+            raise StorageError("a process that read the recording for this one ended early: start it again") from None
+        end = msgspec.json.decode(told[_END], type=PieceEnd)
+        if end.error is not None:
+            raise StorageError(end.error)
+        for lost in end.damaged:
             self._damage.add(*lost)
         if self._task.as_lines:
-            return Portion(answer.rows, lines=memoryview(parts[0]))
-        return Portion(answer.rows, [pa.ipc.read_record_batch(part, self._schema) for part in parts])
+            return Portion(end.rows, lines=memoryview(found[0].column(0)[0].as_buffer()))
+        return Portion(end.rows, found)
 
-    def stop(self) -> None:
-        """End the process; safe to call twice."""
-        self._process.kill()
-        self._process.wait()
-        self._orders.close()
-        self._pieces.close()
-
-    def _receive(self) -> pa.Buffer:
-        return _exactly(self._pieces, int.from_bytes(_exactly(self._pieces, _LENGTH).to_pybytes(), "big"))
+    def close(self) -> None:
+        """End the process."""
+        with self._process:
+            self._process.kill()
 
 
-def _exactly(stream: IO[bytes], length: int) -> pa.Buffer:
-    """Return this number of bytes. Raises StorageError if the stream ends before."""
-    # Memory of Arrow's is used again without being cleared, which for large pieces is half of the work.
-    content = pa.allocate_buffer(length)
-    view = memoryview(content)
-    filled = 0
-    while filled < length:
-        read = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
-        if not read:
-            raise StorageError("a process that read the recording for this one ended early: start it again")
-        filled += read
-    return content
-
-
-def _send(stream: IO[bytes], message: bytes | memoryview) -> None:
-    """Send one message, with its length before it."""
-    for part in (memoryview(message).nbytes.to_bytes(_LENGTH, "big"), message):
-        view = memoryview(part)
-        while view:
-            view = view[stream.write(view) :]
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent before a piece: its rows and parts, samples left out so far, and an error if there is one."""
+class PieceEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent with an empty batch after a piece: its rows, samples left out so far, and an error if there is one."""
 
     rows: int = 0
-    parts: int = 0
     damaged: list[tuple[Key, int, int]] = []
     error: str | None = None
 
 
-def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Read a Task, and send for each of its spans an Answer and the parts of the piece: its lines, or its batches."""
-    length = int.from_bytes(source.read(_LENGTH), "big")
-    task, damage = msgspec.json.decode(source.read(length), type=Task), Damage()
-    reader = SpanReader([RecordingRows(Path(os.fsdecode(path))) for path in task.paths], task.layout, damage)
-    for span in task.spans:
-        try:
-            piece = _portion(task, reader, span)
-        except FedmonError as found:
-            _send(target, msgspec.json.encode(Answer(error=str(found))))
-            break
-        parts = [piece.lines] if task.as_lines else [memoryview(batch.serialize()) for batch in piece.batches]
-        _send(target, msgspec.json.encode(Answer(rows=piece.rows, parts=len(parts), damaged=damage.ranges())))
-        for part in parts:
-            _send(target, part)
+def serve(orders: IO[bytes], target: IO[bytes]) -> None:
+    """Read a Task, and send the batches or the lines of each of its spans, each with a PieceEnd behind it."""
+    task, damage = msgspec.json.decode(orders.read(), type=Task), Damage()
+    reader = SpanReader([RecordingRows(Path(os.fsdecode(path))) for path in task.paths], task.plan.columns, damage)
+    with pa.ipc.new_stream(target, task.schema) as stream:
+        nothing = pa.RecordBatch.from_pylist([], schema=task.schema)
+        for span in task.plan.spans:
+            try:
+                piece = _portion(task, reader, span)
+            except FedmonError as found:
+                stream.write_batch(nothing, {_END: msgspec.json.encode(PieceEnd(error=str(found)))})
+                break
+            if task.as_lines:
+                # pyarrow 26 never gives back the memory of a memoryview in a list.
+                lines = pa.array([bytes(piece.lines)], pa.large_binary())
+                stream.write_batch(pa.record_batch([lines], schema=_LINES))
+            for batch in piece.batches:
+                stream.write_batch(batch)
+            end = PieceEnd(rows=piece.rows, damaged=damage.ranges())
+            stream.write_batch(nothing, {_END: msgspec.json.encode(end)})
+            target.flush()
 
 
 def main() -> None:
     """Serve on stdin and stdout; all other prints go to stderr."""
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    target = os.fdopen(os.dup(1), "wb", buffering=0)
+    target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     pa.set_cpu_count(1)
     # What is decoded is lists of numbers, which have no cycles, and a look for cycles goes through all of them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
-from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.common.text import sound
 from fedmon.report.blocks import Block, Damage, Floats, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
@@ -54,7 +52,7 @@ ORIGIN = tuple(Column(name=name, stream="", series=name) for name in ("boot", "s
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The text columns of the rows of one node; ``labels`` are those of the layout.
+    """The text columns of the rows of one node; ``labels`` are those of the plan.
 
     The label ``job`` stands only in rows of the times in ``job_times``, in Unix seconds, both ends included.
     """
@@ -62,15 +60,6 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     labels: dict[str, str] = {}
     job_times: list[tuple[float, float]] = []
-
-
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a table, and the facts known before a sample is read."""
-
-    columns: tuple[Column, ...]
-    labels: tuple[str, ...]
-    owners: dict[str, Owner]
-    rates: bool
 
 
 def columns(found: Iterable[tuple[str, Iterable[str]]], *, rates: bool) -> tuple[Column, ...]:
@@ -141,67 +130,58 @@ def _told_apart(made: list[Column]) -> list[Column]:
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The samples of one node from ``since_t`` up to, but without, ``until_t``; ``runs`` says which may be among them.
+    """The samples of one node from ``since_t`` to ``until_t``, both included.
 
-    ``rows`` is how many there are at most.
+    ``ranges`` has the streams with samples among them, and the first and last number that may be. ``rows`` is how many
+    there are at most.
     """
 
     node_id: str
     since_t: float
     until_t: float
-    runs: list[tuple[Key, list[tuple[int, int]]]]
+    ranges: list[tuple[Key, int, int]]
     rows: int
 
 
-class _Rows(NamedTuple):
-    """Numbers and times of rows of recordings, as columns."""
-
-    seqs: NDArray[np.int64]
-    times: NDArray[np.float64]
-
-    def within(self, since_t: float, until_t: float) -> _Rows:
-        chosen = (self.times[:, 1] >= since_t) & (self.times[:, 0] < until_t)
-        return _Rows(self.seqs[chosen], self.times[chosen])
-
-
 def spans(
-    node_id: str, reaches: Mapping[Key, Iterable[Reach]], *, since_t: float, until_t: float, rows: int
+    node_id: str, reaches: Mapping[Key, Sequence[Reach]], *, since_t: float, until_t: float, rows: int
 ) -> Iterator[Span]:
     """Cut the recordings of one node into spans of about this number of rows, by time.
 
-    ``reaches`` are the extents of the rows of its recordings. ``until_t`` is excluded.
+    ``reaches`` are the extents of the rows of its recordings. ``until_t`` is included.
     """
-    tables = {key: _table(list(found)).within(since_t, until_t) for key, found in reaches.items()}
-    for low, high in itertools.pairwise([since_t, *_cuts(list(tables.values()), since_t, rows), until_t]):
-        runs: list[tuple[Key, list[tuple[int, int]]]] = []
+    tables = {key: _within(np.array(found, dtype=np.float64).reshape(-1, 4), since_t, until_t)
+              for key, found in reaches.items()}  # fmt: skip
+    begins = [since_t, *_cuts([*tables.values()], since_t, rows)]
+    ends = [*(math.nextafter(cut, -math.inf) for cut in begins[1:]), until_t]
+    for low, high in zip(begins, ends, strict=True):
+        ranges: list[tuple[Key, int, int]] = []
         most = 0
         for key, table in tables.items():
-            ranges = SeqRanges(map(tuple, table.within(low, high).seqs.tolist()))
-            if ranges:
-                runs.append((key, list(ranges)))
-                most += ranges.total
-        if runs:
-            yield Span(node_id=node_id, since_t=low, until_t=high, runs=runs, rows=most)
+            found = _within(table, low, high)
+            if len(found):
+                first_seq, last_seq = int(found[:, 0].min()), int(found[:, 1].max())
+                ranges.append((key, first_seq, last_seq))
+                most += last_seq - first_seq + 1
+        if ranges:
+            yield Span(node_id=node_id, since_t=low, until_t=high, ranges=ranges, rows=most)
 
 
-def _table(reaches: Sequence[Reach]) -> _Rows:
-    seqs = np.array([(one.first_seq, one.last_seq) for one in reaches], dtype=np.int64).reshape(-1, 2)
-    times = np.array([(one.low_t, one.high_t) for one in reaches], dtype=np.float64).reshape(-1, 2)
-    return _Rows(seqs, times)
+def _within(reaches: Floats, since_t: float, until_t: float) -> Floats:
+    """Return the extents of rows, which are those of `Reach`, that lie between two times in part."""
+    is_whole = reaches[:, 1] >= reaches[:, 0]  # damage may leave anything
+    return reaches[is_whole & (reaches[:, 3] >= since_t) & (reaches[:, 2] <= until_t)]
 
 
-def _cuts(tables: Sequence[_Rows], since_t: float, rows: int) -> list[float]:
+def _cuts(tables: Sequence[Floats], since_t: float, rows: int) -> list[float]:
     """Return times at which a row begins, with about this number of samples between them."""
-    if not tables:
-        return []
-    lows = np.concatenate([table.times[:, 0] for table in tables])
-    lengths = np.concatenate([table.seqs[:, 1] - table.seqs[:, 0] + 1 for table in tables])
-    order = np.argsort(lows, kind="stable")
-    before = np.cumsum(lengths[order]) - lengths[order]
+    first_seq, last_seq, low_t, _ = np.concatenate([np.empty((0, 4)), *tables]).T
+    order = np.argsort(low_t, kind="stable")
+    lengths = (last_seq - first_seq + 1)[order]
     found: list[float] = []
     taken, last = 0.0, since_t
-    for at, low in zip(before.tolist(), lows[order].tolist(), strict=True):
-        if at - taken >= rows and low > last and math.isfinite(low):
+    for at, low in zip((np.cumsum(lengths) - lengths).tolist(), low_t[order].tolist(), strict=True):
+        if at - taken >= rows and low > last:
             found.append(low)
             taken, last = at, low
     return found
@@ -214,9 +194,12 @@ _LATEST = 2.0**1023
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a selection is read: the columns, and stretches of time in the order of their rows."""
+    """How a table is read: its columns, the facts known before a sample is read, and spans in the order of its rows."""
 
-    layout: Layout
+    columns: tuple[Column, ...]
+    labels: tuple[str, ...]
+    owners: dict[str, Owner]
+    rates: bool
     spans: tuple[Span, ...]
 
     @property
@@ -258,26 +241,22 @@ def plan(
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
     hosts = sorted(source.hosts, key=lambda host: (natural(host.name), host.node_id))
-    owners = {host.node_id: _owner(source, host, jobs, keys) for host in hosts}
+    owners = {host.node_id: _owner(source, host, jobs) for host in hosts}
     used = {label for owner in owners.values() for label in owner.labels}
     cut: list[Span] = []
     for host in hosts:
-        reaches = {key: _reaches(source, key) for key, _ in found if key[0] == host.node_id}
-        of_job = [
-            reach
-            for key in keys
-            if job is not None and key[:2] == (host.node_id, JOB + job)
-            for reach in _reaches(source, key)
-        ]
-        low, high = _times(since_t, until_t, of_job)
+        reaches = {
+            key: [reach for one in source.readers_of(key) for reach in one.reaches(key)]
+            for key, _ in found
+            if key[0] == host.node_id
+        }
+        low, high = -_LATEST if since_t is None else since_t, _LATEST if until_t is None else until_t
+        times = owners[host.node_id].job_times
+        if job is not None and times:
+            low, high = max(low, min(begin for begin, _ in times)), min(high, max(end for _, end in times))
         cut += spans(host.node_id, reaches, since_t=low, until_t=high, rows=rows)
-    layout = Layout(
-        columns=made,
-        labels=tuple(label for label in LABELS if label in used),
-        owners=owners,
-        rates=rates,
-    )
-    return Plan(layout=layout, spans=tuple(cut))
+    labels = tuple(label for label in LABELS if label in used)
+    return Plan(columns=made, labels=labels, owners=owners, rates=rates, spans=tuple(cut))
 
 
 def known_jobs(source: Source) -> list[str]:
@@ -306,31 +285,16 @@ def _filled(source: Source) -> set[str]:
     return {name for block in source.blocks() for name, values in block.columns.items() if not np.isnan(values).all()}
 
 
-def _times(since_t: float | None, until_t: float | None, of_job: Sequence[Reach]) -> tuple[float, float]:
-    """Return from when, and up to when without that moment itself; of a job, from its first to its last sample."""
-    low = -_LATEST if since_t is None else since_t
-    high = _LATEST if until_t is None else until_t
-    if of_job:
-        low = max(low, min(reach.low_t for reach in of_job))
-        high = min(high, max(reach.high_t for reach in of_job))
-    return low, math.nextafter(high, math.inf)
-
-
-def _owner(source: Source, host: Host, jobs: set[str], keys: Sequence[Key]) -> Owner:
+def _owner(source: Source, host: Host, jobs: set[str]) -> Owner:
     """Return the labels of a host's rows; if there is one job alone, also its id, while it ran there."""
     labels = {name: sound(text) for name, text in host.labels.items() if name in LABELS and text}
-    job_times: list[tuple[float, float]] = []
-    if len(jobs) == 1:
-        stream = next(iter(jobs))
-        reaches = [_reaches(source, key) for key in keys if key[:2] == (host.node_id, stream)]
-        job_times = [(min(one.low_t for one in each), max(one.high_t for one in each)) for each in reaches if each]
-        if job_times:
-            labels["job"] = sound(stream.removeprefix(JOB))
-    return Owner(host=sound(host.name), labels=labels, job_times=job_times)
-
-
-def _reaches(source: Source, key: Key) -> list[Reach]:
-    return [reach for one in source.readers_of(key) for reach in one.reaches(key)]
+    times: dict[int, tuple[float, float]] = {}
+    for one in source.streams:
+        if one.node_id == host.node_id and jobs == {one.stream}:
+            low, high = times.get(one.boot, (one.oldest_t, one.last_t))
+            times[one.boot] = min(low, one.oldest_t), max(high, one.last_t)
+            labels["job"] = sound(one.stream.removeprefix(JOB))
+    return Owner(host=sound(host.name), labels=labels, job_times=list(times.values()))
 
 
 class SpanRows(NamedTuple):
@@ -341,94 +305,79 @@ class SpanRows(NamedTuple):
 
 
 class SpanReader:
-    """Reads spans of recordings into the columns of a layout; for one thread.
+    """Reads spans of recordings into columns; for one thread.
 
     It keeps nothing from span to span: a rate at the begin of one is found by reading back to the value before.
     Samples that are left out are added to ``damage``. Raises StorageError.
     """
 
-    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout, damage: Damage) -> None:
+    def __init__(self, recordings: Sequence[RecordingRows], columns: Sequence[Column], damage: Damage) -> None:
         self._recordings, self._damage = recordings, damage
-        self._width = len(layout.columns)
+        self._width = len(columns)
         self._values: dict[str, dict[str, int]] = {}
         self._rates: dict[str, dict[str, int]] = {}
-        for number, column in enumerate(layout.columns):
-            self._place(column, number)
+        for number, column in enumerate(columns):
+            places = self._rates if column.is_rate else self._values
+            places.setdefault(column.stream, {})[column.series] = number
         self._origin = self._values.pop("", {})
         self._numbered = next((stream for stream in self._values if stream.startswith(JOB)), "host")
 
     def read(self, span: Span) -> SpanRows:
         """Return the rows of a span."""
-        parts: list[tuple[Block, NDArray[np.bool_], dict[int, Floats]]] = []
-        for key, runs in span.runs:
-            recordings = [recording for recording in self._recordings if recording.holds(key)]
-            for block, columns in self._columns(recordings, key, runs):
-                inside = (block.t >= span.since_t) & (block.t < span.until_t)
-                if inside.any():
-                    parts.append((block, inside, columns))
-        return self._merged(parts)
-
-    def _place(self, column: Column, number: int) -> None:
-        places = self._rates if column.is_rate else self._values
-        places.setdefault(column.stream, {})[column.series] = number
+        parts = [part for key, first, last in span.ranges for part in self._columns(span, key, first, last)]
+        if not parts:
+            return SpanRows(np.empty(0), np.empty((self._width, 0)))
+        places, t, repeats = _rows([block for block, _ in parts])
+        values = np.full((self._width, len(t)), np.nan)
+        begin = 0
+        for block, columns in parts:
+            rows = places[begin : begin + len(block.t)]
+            begin += len(rows)
+            # Writing to a slice is a copy of memory; writing to places one by one takes ten times as long.
+            is_slice = bool((np.diff(rows) == 1).all())
+            target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
+            for place, column in columns.items():
+                values[place, target] = column
+        return _joined(t, values, repeats)
 
     def _columns(
-        self, recordings: Sequence[RecordingRows], key: Key, runs: Sequence[tuple[int, int]]
+        self, span: Span, key: Key, first_seq: int, last_seq: int
     ) -> Iterator[tuple[Block, dict[int, Floats]]]:
-        """Return the blocks of runs, and by place the columns that they fill."""
+        """Return the blocks of a stream in a span, and by place the columns that they fill."""
         stream = key[1]
         values, rates = self._values.get(stream, {}), self._rates.get(stream, {})
         wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
-        growth = Rates()
-        end = -1
-        for first, last in runs:
-            selection = RowSelection(first_seq=first, last_seq=last, series=wanted.__contains__)
-            for block in read_blocks(recordings, key, selection, self._damage):
-                if rates and block.seq != end + 1:
-                    _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
-                end = block.last_seq
-                columns = {values[name]: column for name, column in block.columns.items() if name in values}
-                columns |= {place: growth.of(block, name) for name, place in rates.items() if name in block.columns}
-                if self._origin:
-                    told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
-                    if stream == self._numbered:
-                        told["seq"] = np.arange(block.seq, block.last_seq + 1, dtype=np.float64)
-                    columns |= {self._origin[name]: values for name, values in told.items()}
-                yield block, columns
-
-    def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:
-        if not parts:
-            return SpanRows(np.empty(0), np.empty((self._width, 0)))
-        places, t, repeats = _rows(parts)
-        values = np.full((self._width, len(t)), np.nan)
-        begin = 0
-        for _, inside, columns in parts:
-            length = int(np.count_nonzero(inside))
-            rows = places[begin : begin + length]
-            begin += length
-            # Writing to a slice is a copy of memory; writing to places one by one takes ten times as long.
-            is_slice = rows[-1] - rows[0] + 1 == length and bool((np.diff(rows) == 1).all())
-            target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
-            for place, column in columns.items():
-                values[place, target] = column if length == len(column) else column[inside]
-        return _joined(t, values, repeats)
+        recordings = [recording for recording in self._recordings if recording.holds(key)]
+        selection = RowSelection(first_seq=first_seq, last_seq=last_seq, since_t=span.since_t, until_t=span.until_t,
+                                 series=wanted.__contains__)  # fmt: skip
+        growth, end = Rates(), -1
+        for block in read_blocks(recordings, key, selection, self._damage):
+            if rates and block.seq != end + 1:
+                _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
+            end = block.last_seq
+            columns = {values[name]: column for name, column in block.columns.items() if name in values}
+            columns |= {place: growth.of(block, name) for name, place in rates.items() if name in block.columns}
+            if self._origin:
+                told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
+                if stream == self._numbered:
+                    told["seq"] = np.arange(block.seq, block.last_seq + 1, dtype=np.float64)
+                columns |= {self._origin[name]: each for name, each in told.items()}
+            yield block, columns
 
 
-def _rows(
-    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
-) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
+def _rows(blocks: Sequence[Block]) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
     """Return the row of each sample, the time of each row, and the rows of the same instant as the one before.
 
     Samples of one boot share a row when they have both clocks in common, unless they are of one stream.
     """
-    t = np.concatenate([block.t[inside] for block, inside, _ in parts])
-    if len(parts) == 1 and bool((np.diff(t) > 0).all()):
+    t = np.concatenate([block.t for block in blocks])
+    if len(blocks) == 1 and bool((np.diff(t) > 0).all()):
         return np.arange(len(t)), t, np.zeros(0, dtype=np.intp)
-    lengths = [int(np.count_nonzero(inside)) for _, inside, _ in parts]
-    streams = {block.stream: number for number, (block, _, _) in enumerate(parts)}
-    mono = np.concatenate([block.mono[inside] for block, inside, _ in parts])
-    boot, stream = (np.repeat(each, lengths) for each in (
-        [block.boot for block, _, _ in parts], [streams[block.stream] for block, _, _ in parts]))  # fmt: skip
+    lengths = [len(block.t) for block in blocks]
+    streams = {block.stream: number for number, block in enumerate(blocks)}
+    mono = np.concatenate([block.mono for block in blocks])
+    boot = np.repeat([block.boot for block in blocks], lengths)
+    stream = np.repeat([streams[block.stream] for block in blocks], lengths)
     order = np.lexsort((stream, mono, boot, t))
     again = np.zeros(len(t), dtype=np.intp)
     again[order[1:]] = ~_changes(order, t, boot, mono, stream)

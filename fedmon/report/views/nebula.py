@@ -97,7 +97,7 @@ class UserTable:
         self.rows = self._wide.rows
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}
-        for column in self._wide.plan.layout.columns:
+        for column in self._wide.plan.columns:
             self._columns.setdefault(split_series(column.series)[1].get("name", ""), []).append(column.name)
 
     @property

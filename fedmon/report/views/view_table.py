@@ -12,7 +12,7 @@ import numpy as np
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.blocks import Floats
 from fedmon.report.export import VIEW
-from fedmon.report.selection import ORIGIN, Layout, Span, SpanReader, find_job, known_jobs, natural, plan
+from fedmon.report.selection import ORIGIN, Plan, SpanReader, find_job, known_jobs, natural, plan
 from fedmon.report.source import HOST, JOB, Host, Source
 
 if TYPE_CHECKING:
@@ -40,17 +40,16 @@ class Instants(NamedTuple):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One job on one machine, or a machine on which there is no job; the columns and times to read of it."""
+    """One job on one machine, or a machine on which there is no job; ``plan`` is how it is read."""
 
     host: Host
     job: str | None
-    layout: Layout
-    spans: tuple[Span, ...]
+    plan: Plan
 
     def instants(self, source: Source) -> Instants:
         """Read it all. Raises StorageError."""
-        reader = SpanReader(source.readers, self.layout, source.damage)
-        parts = [reader.read(span) for span in self.spans]
+        reader = SpanReader(source.readers, self.plan.columns, source.damage)
+        parts = [reader.read(span) for span in self.plan.spans]
         t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
 
         def read(number: int) -> Floats:
@@ -59,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         boot, mono = read(0), read(2)
         order = np.lexsort((mono, boot))
         found: dict[str, dict[str, Floats]] = {}
-        for number, column in enumerate(self.layout.columns):
+        for number, column in enumerate(self.plan.columns):
             row = read(number)  # one by one: all of them at once are twice in memory
             if not np.isnan(row).all():
                 found.setdefault(column.stream, {})[column.series] = row[order]
@@ -92,12 +91,12 @@ def _places(
     if not nodes:
         return
     made = plan(source, metrics=metrics, job=job, rates=False)
-    own = (column for column in made.layout.columns if column.stream in (HOST, f"{JOB}{job}"))
-    layout = msgspec.structs.replace(made.layout, columns=(*ORIGIN, *own))
+    own = (column for column in made.columns if column.stream in (HOST, f"{JOB}{job}"))
+    columns = (*ORIGIN, *own)
     for host in source.hosts:
         if host.node_id in nodes:
             spans = tuple(span for span in made.spans if span.node_id == host.node_id)
-            yield Place(host=host, job=job or called, layout=layout, spans=spans)
+            yield Place(host=host, job=job or called, plan=msgspec.structs.replace(made, columns=columns, spans=spans))
 
 
 class ViewQuantity(Protocol):
@@ -275,10 +274,9 @@ class ViewTable:
         self.name = name
         self.sections = tuple(sections)
         self._names, self._source = names, source
-        headers = (column.header for section in self.sections for column in section.columns)
-        self.headers = list(dict.fromkeys(headers))
-        self._labels = [label for label in LABELS if any(section.place.host.labels.get(label) for section in sections)]
-        self._has_job = any(section.place.job is not None for section in sections)
+        self.headers = list(dict.fromkeys(column.header for section in self.sections for column in section.columns))
+        said = {name for section in self.sections for name, text in self._said(section).items() if text}
+        self._texts = [name for name in (names.job, *LABELS.values()) if name in said]
 
     @property
     def rows(self) -> int:
@@ -290,13 +288,10 @@ class ViewTable:
         """The columns: where and when, the owner's labels, then all metrics that any host measured."""
         import pyarrow as pa
 
-        fields = [pa.field(self._names.host, pa.string())]
-        if self._names.seconds:
-            fields.append(pa.field(self._names.seconds, pa.int64()))
-        fields.append(pa.field(self._names.time, pa.timestamp("us", tz="UTC")))
-        words = [*([self._names.job] if self._has_job else []), *(LABELS[label] for label in self._labels)]
-        fields += [pa.field(word, pa.string()) for word in words]
-        fields += [pa.field(header, pa.float64()) for header in self.headers]
+        seconds = [(self._names.seconds, pa.int64())] if self._names.seconds else []
+        fields = [(self._names.host, pa.string()), *seconds, (self._names.time, pa.timestamp("us", tz="UTC"))]
+        fields += [(name, pa.string()) for name in self._texts]
+        fields += [(name, pa.float64()) for name in self.headers]
         return pa.schema(fields, metadata={VIEW: self.name})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -305,21 +300,23 @@ class ViewTable:
 
         schema = self.schema
         for section, at in by_place(self._source, self.sections):
-            labels = section.place.host.labels
-            words = [
-                *([section.place.job] if self._has_job else []),
-                *(labels.get(one) or None for one in self._labels),
-            ]
             count = len(at.t)
-            arrays = [pa.repeat(pa.scalar(section.name, pa.string()), count)]
-            if self._names.seconds:
-                arrays.append(pa.array(np.floor(at.t).astype(np.int64)))
-            arrays.append(pa.array(np.round(at.t * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC")))
-            arrays += [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]
-            shown = {
-                column.header: values * column.table_times
+            found: dict[str, pa.Array] = {
+                column.header: pa.array(values * column.table_times, from_pandas=True)
                 for column, values in zip(section.columns, section.read(at), strict=True)
             }
-            missing = np.full(count, np.nan)
-            arrays += [pa.array(shown.get(one, missing), pa.float64(), from_pandas=True) for one in self.headers]
-            yield pa.record_batch(arrays, schema=schema)
+            found |= {
+                name: pa.repeat(pa.scalar(text, pa.string()), count) for name, text in self._said(section).items()
+            }
+            found[self._names.seconds] = pa.array(np.floor(at.t).astype(np.int64))
+            found[self._names.time] = pa.array(
+                np.round(at.t * 1e6).astype(np.int64), schema.field(self._names.time).type
+            )
+            missing = pa.nulls(count, pa.float64())
+            yield pa.record_batch([found.get(name, missing) for name in schema.names], schema=schema)
+
+    def _said(self, section: ViewSection) -> dict[str, str | None]:
+        """Return the text columns of a section's rows."""
+        labels = section.place.host.labels
+        said = {word: labels.get(label) or None for label, word in LABELS.items()}
+        return {self._names.host: section.name, self._names.job: section.place.job} | said
