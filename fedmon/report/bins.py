@@ -61,30 +61,33 @@ class Binned(NamedTuple):
         return np.asarray(apart > _GAP * usual_distance(apart))
 
 
+_CELL = np.dtype([("count", np.uint32), *((name, np.float64) for name in ("offset", "total", "low", "high"))])
+_EMPTY = np.array((0, 0.0, 0.0, np.inf, -np.inf), dtype=_CELL)
+
+
 class _Stream:
     """The sums of all series of one stream; a row a series, a column a step."""
 
     def __init__(self, count: int) -> None:
         self.rows: dict[str, int] = {}
         self.usual_s = 0.0
-        self.total = np.zeros((0, count))
-        self.offset = np.zeros((0, count))
-        self.low = np.zeros((0, count))
-        self.high = np.zeros((0, count))
-        self.count = np.zeros((0, count), dtype=np.uint32)
+        self.cells = np.full((0, count), _EMPTY)
 
-    def rows_of(self, names: list[str]) -> NDArray[np.int64]:
-        """Return the row of each series; makes room for new ones."""
-        found = [self.rows.setdefault(name, len(self.rows)) for name in names]
-        more = len(self.rows) - len(self.total)
-        if more > 0:
-            count = self.total.shape[1]
-            self.total = np.concatenate([self.total, np.zeros((more, count))])
-            self.offset = np.concatenate([self.offset, np.zeros((more, count))])
-            self.low = np.concatenate([self.low, np.full((more, count), np.inf)])
-            self.high = np.concatenate([self.high, np.full((more, count), -np.inf)])
-            self.count = np.concatenate([self.count, np.zeros((more, count), dtype=np.uint32)])
-        return np.array(found, dtype=np.int64)
+    def add(self, names: list[str], steps: NDArray[np.int64], offset: Floats, values: Floats) -> None:
+        """Add values, a row a series, in steps that ascend."""
+        rows = np.array([self.rows.setdefault(name, len(self.rows)) for name in names])
+        new = np.full((len(self.rows) - len(self.cells), self.cells.shape[1]), _EMPTY)
+        self.cells = cells = np.concatenate([self.cells, new]) if len(new) else self.cells
+        begins = np.flatnonzero(np.diff(steps, prepend=-1))
+        at, known = (rows[:, None], steps[begins][None, :]), np.isfinite(values)
+        with np.errstate(over="ignore"):
+            cells["count"][at] += np.add.reduceat(known, begins, axis=1, dtype=np.uint32)
+            cells["offset"][at] += np.add.reduceat(np.where(known, offset, 0.0), begins, axis=1)
+            cells["total"][at] += np.add.reduceat(np.where(known, values, 0.0), begins, axis=1)
+        low = np.minimum.reduceat(np.where(known, values, np.inf), begins, axis=1)
+        high = np.maximum.reduceat(np.where(known, values, -np.inf), begins, axis=1)
+        cells["low"][at] = np.minimum(cells["low"][at], low)
+        cells["high"][at] = np.maximum(cells["high"][at], high)
 
 
 class Bins:
@@ -130,15 +133,10 @@ class Bins:
         offset = block.t - self.start
         steps = np.floor(offset / self.width_s).astype(np.int64)
         steps[block.t == self.end] = self.count - 1
-        if not (is_sorted := bool(np.all(steps[1:] >= steps[:-1]))) or steps[0] < 0 or steps[-1] >= self.count:
-            chosen = np.flatnonzero((steps >= 0) & (steps < self.count))
-            if not is_sorted:
-                chosen = chosen[np.argsort(steps[chosen], kind="stable")]
-            if not len(chosen):
-                return
-            steps, offset, values = steps[chosen], offset[chosen], values[:, chosen]
-        begins = np.flatnonzero(np.diff(steps, prepend=-1))
-        _add(stream, stream.rows_of(names)[:, None], steps[begins][None, :], begins, offset, values)
+        order = np.argsort(steps, kind="stable")
+        order = order[(steps[order] >= 0) & (steps[order] < self.count)]
+        if len(order):
+            stream.add(names, steps[order], offset[order], values[:, order])
 
     def keys(self) -> list[SeriesKey]:
         """Name every series that has a value, by node and stream, in the order in which they came."""
@@ -146,48 +144,16 @@ class Bins:
             SeriesKey(node_id, name, series)
             for (node_id, name), stream in sorted(self._streams.items(), key=lambda item: item[0])
             for series, row in stream.rows.items()
-            if stream.count[row].any()
+            if stream.cells["count"][row].any()
         ]
 
     def of(self, key: SeriesKey) -> Binned:
         """Return one series over time, one of `keys`."""
         stream = self._streams[key.node_id, key.stream]
-        row = stream.rows[key.series]
-        index = np.flatnonzero(stream.count[row])
-        count = stream.count[row, index].astype(np.int64)
+        cells = stream.cells[stream.rows[key.series]]
+        index = np.flatnonzero(cells["count"])
+        cells = cells[index]
+        count = cells["count"].astype(np.int64)
         with np.errstate(over="ignore"):
-            return Binned(
-                index,
-                self.start + stream.offset[row, index] / count,
-                stream.total[row, index] / count,
-                stream.low[row, index],
-                stream.high[row, index],
-                count,
-            )
-
-
-def _add(
-    stream: _Stream,
-    rows: NDArray[np.int64],
-    steps: NDArray[np.int64],
-    begins: NDArray[np.int64],
-    offset: Floats,
-    values: Floats,
-) -> None:
-    """Add values, a row a series, in steps that begin at ``begins``, to a stream."""
-    lengths = np.diff(begins, append=len(offset))
-    is_known = np.isfinite(values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if is_known.all():
-            stream.count[rows, steps] += lengths.astype(np.uint32)
-            stream.offset[rows, steps] += np.add.reduceat(offset, begins)
-            stream.total[rows, steps] += np.add.reduceat(values, begins, axis=1)
-            low, high = (part.reduceat(values, begins, axis=1) for part in (np.minimum, np.maximum))
-        else:
-            stream.count[rows, steps] += np.add.reduceat(is_known, begins, axis=1, dtype=np.uint32)
-            stream.offset[rows, steps] += np.add.reduceat(np.where(is_known, offset, 0.0), begins, axis=1)
-            stream.total[rows, steps] += np.add.reduceat(np.where(is_known, values, 0.0), begins, axis=1)
-            low = np.minimum.reduceat(np.where(is_known, values, np.inf), begins, axis=1)
-            high = np.maximum.reduceat(np.where(is_known, values, -np.inf), begins, axis=1)
-    stream.low[rows, steps] = np.minimum(stream.low[rows, steps], low)
-    stream.high[rows, steps] = np.maximum(stream.high[rows, steps], high)
+            t, mean = self.start + cells["offset"] / count, cells["total"] / count
+        return Binned(index, t, mean, cells["low"], cells["high"], count)

@@ -78,9 +78,9 @@ class _Shape:
         self.rows = 0
         self._numbers = bytearray()
         self._packed = struct.Struct(f"{length}q").pack  # twice as fast as array and numpy are with a list
-        self._at: list[tuple[int, int, int, int]] = []
-        self._single: list[tuple[int, int, Any]] = []
+        self._packed_at: list[tuple[int, int, int, int]] = []
         self._written: list[Any] = []
+        self._single: list[tuple[int, int, Any]] = []
 
     def goes_on(self, first_seq: int, length: int, names: tuple[str, ...]) -> bool:
         """Tell whether a row follows the last one and has the same shape."""
@@ -89,42 +89,41 @@ class _Shape:
 
     def add(self, body: bytes, entries: Sequence[Any], start: int, places: Sequence[int]) -> None:
         """Take the columns of a row. Raises errors of damage, and then has taken nothing."""
-        before = len(self._numbers), len(self._at), len(self._single)
-        try:
-            for place, entry in zip(places, entries, strict=True):
-                if type(entry) is int:
-                    if place >= 0:
-                        self._add(place, msgspec.json.decode(inflated(body[start : start + entry])))
-                    start += entry
-                elif place >= 0:
-                    self._add(place, entry)
-        except BaseException:
-            del self._numbers[before[0] :], self._at[before[1] :], self._single[before[2] :]
-            del self._written[before[1] :]
-            raise
+        columns = []
+        for place, entry in zip(places, entries, strict=True):
+            if type(entry) is not int:
+                columns.append((place, entry))
+                continue
+            if place >= 0:
+                columns.append((place, msgspec.json.decode(inflated(body[start : start + entry]))))
+            start += entry
+        taken = [(place, column, self._numbers_of(column)) for place, column in columns if place >= 0]
+        for place, column, numbers in taken:
+            if isinstance(numbers, bytes):
+                self._numbers += numbers
+                self._packed_at.append((place, self.rows, column[0], column[2]))
+                self._written.append(column)
+            elif numbers is not None:
+                self._single.append((place, self.rows, numbers))
         self.rows += 1
 
-    def _add(self, place: int, column: Any) -> None:
+    def _numbers_of(self, column: Any) -> bytes | float | Floats | None:
+        """Return the numbers of a column as packed, unless some are missing or too large, or all are equal."""
         decimals, numbers, unit = checked(column, self.length)
         if numbers is None:
-            return
+            return None
         if type(numbers) is list and decimals != VERBATIM and type(unit) is int and 0 < unit < _EXACT:
             with contextlib.suppress(struct.error):  # there are nulls in it, or numbers beyond 64 bits
-                self._numbers += self._packed(*numbers)
-                self._at.append((place, self.rows, decimals, unit))
-                self._written.append(column)
-                return
+                return self._packed(*numbers)
         if type(numbers) is int and type(unit) is int:
-            whole = numbers * unit
-            self._single.append((place, self.rows, whole / 10**decimals if decimals > 0 else float(whole)))
-            return
-        self._single.append((place, self.rows, _floats(restored(column, self.length))))
+            return numbers * unit / 10**decimals if decimals > 0 else float(numbers * unit)
+        return _floats(restored(column, self.length))
 
     def decoded(self) -> Decoded:
         """Return the columns taken."""
         values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
-        if self._at:
-            place, row, decimals, unit = np.array(self._at, dtype=np.int64).T
+        if self._packed_at:
+            place, row, decimals, unit = np.array(self._packed_at, dtype=np.int64).T
             values[place, row] = self._scaled(decimals, unit)
         for at, number, single in self._single:
             values[at, number] = single

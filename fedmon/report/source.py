@@ -32,7 +32,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: str
     name: str
-    boots: tuple[int, ...]
     machine: str = ""
     hardware: dict[str, Any] = {}
     capabilities: dict[str, str | None] = {}
@@ -89,10 +88,6 @@ class Source(Closing):
             return None
         return min(one.oldest_t for one in self.streams), max(one.last_t for one in self.streams)
 
-    def host(self, node_id: str) -> Host:
-        """Return one host by its node's id."""
-        return next(host for host in self.hosts if host.node_id == node_id)
-
     def blocks(
         self,
         *,
@@ -142,34 +137,25 @@ class Source(Closing):
         )
 
     def _hosts(self) -> list[Host]:
-        boots: dict[str, set[int]] = {}
-        known: dict[str, dict[str, Any]] = {}
-        for one in self.streams:
-            boots.setdefault(one.node_id, set()).add(one.boot)
-        said = [told for recording in self._recordings for told in recording.descriptions()]
-        for told in sorted(said, key=lambda told: told.boot):
-            document = known.setdefault(told.node_id, {})
-            boots.setdefault(told.node_id, set()).add(told.boot)
-            for name, value in told.document.items():
+        known: dict[str, dict[str, Any]] = {stream.node_id: {} for stream in self.streams}
+        said = [one for recording in self._recordings for one in recording.descriptions()]
+        for one in sorted(said, key=lambda one: one.boot):
+            document = known.setdefault(one.node_id, {})
+            for name, value in one.document.items():
                 if isinstance(value, dict) and isinstance(document.get(name), dict):
                     document[name] = document[name] | value
                 elif value not in (None, "", [], {}):
                     document[name] = value
-        names = Counter(
-            hostname for document in known.values() if isinstance(hostname := document.get("hostname"), str)
-        )
+        names = Counter(told for document in known.values() if isinstance(told := document.get("hostname"), str))
         hosts: list[Host] = []
-        for node_id in sorted(boots):
-            document = known.get(node_id, {})
-            hostname = document.get("hostname")
-            is_unique = isinstance(hostname, str) and names[hostname] == 1
-            hardware = document.get("hardware")
+        for node_id in sorted(known):
+            document = known[node_id]
+            hostname, hardware = document.get("hostname"), document.get("hardware")
             boot_id = hardware.get("boot_id") if isinstance(hardware, dict) else None
             hosts.append(
                 Host(
                     node_id=node_id,
-                    name=str(hostname) if is_unique else node_id,
-                    boots=tuple(sorted(boots[node_id])),
+                    name=hostname if isinstance(hostname, str) and names[hostname] == 1 else node_id,
                     machine=f"{boot_id} {hostname or ''}" if boot_id else "",
                     **{key: document[key] for key in _KNOWN if isinstance(document.get(key), dict)},
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -38,37 +39,25 @@ class Subject:
     ) -> None:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
         self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
-        self._same: dict[str, list[Host]] = {}
-        """By the id of the node whose samples of a machine count: the nodes that share it at the same time."""
-        reach = self._reach()
-        sharing = [host for host in self.hosts if host.machine and host.node_id in reach]
-        left = sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id]))
-        while left:
-            first = left[0]
-            same = [host for host in left if host.machine == first.machine
-                    and (host is first or _overlap(reach[first.node_id], reach[host.node_id]))]  # fmt: skip
-            self._same[first.node_id] = [host for host in sharing if host in same]
-            left = [host for host in left if host not in same]
+        self._counted_by = self._shared()
+        self._streams = self._chosen()
 
     @property
     def machines(self) -> dict[str, str]:
         """Name machines that several nodes share, by the id of the node whose samples count."""
-        names = {host.node_id: host.name for host in self.hosts}
+        amounts = Counter(first.node_id for first in self._counted_by.values())
         return {
-            node_id: f"{names[node_id]} (machine shared with {plural(len(same) - 1, 'more node')})"
-            for node_id, same in self._same.items()
-            if same[1:]
+            host.node_id: f"{host.name} (machine shared with {plural(amount, 'more node')})"
+            for host in self.hosts
+            if (amount := amounts[host.node_id])
         }
 
     @property
     def span(self) -> tuple[float, float] | None:
         """Times of the first and the last of its samples; None without any."""
-        streams = self._streams()
-        if not streams:
+        if not self._streams:
             return None
-        first, last = min(one.oldest_t for one in streams), max(one.last_t for one in streams)
-        since_t, until_t = (self.since_t, self.until_t)
-        return first if since_t is None else max(first, since_t), last if until_t is None else min(last, until_t)
+        return self._inside(min(one.oldest_t for one in self._streams), max(one.last_t for one in self._streams))
 
     def read(self, consumers: Sequence[Consumer] = (), progress: Callable[[float], object] | None = None) -> Case:
         """Hand every sample to the consumers, and return the totals; ``progress`` is told the share that is done.
@@ -85,9 +74,8 @@ class Subject:
         self, progress: Callable[[float], object] | None = None, *, series: Callable[[str], bool] | None = None
     ) -> Iterator[Block]:
         """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
-        streams = self._streams()
-        whole, done = sum(one.samples for one in streams) or 1, 0
-        for node_id, stream in sorted({(one.node_id, one.stream) for one in streams}):
+        whole, done = sum(one.samples for one in self._streams) or 1, 0
+        for node_id, stream in sorted({(one.node_id, one.stream) for one in self._streams}):
             for block in self.source.blocks(
                 node_id=node_id, stream=stream, series=series, since_t=self.since_t, until_t=self.until_t
             ):
@@ -97,36 +85,13 @@ class Subject:
                     progress(min(1.0, done / whole))
 
     def _case(self, totals: Totals) -> Case:
-        found: dict[str, dict[str, StreamTotal]] = {}
+        found: dict[str, dict[str, StreamTotal]] = defaultdict(dict)
         for total in totals.streams():
-            found.setdefault(total.node_id, {})[total.stream] = total
-        recorded: dict[str, list[RecordedStream]] = {}
-        for one in self._streams():
+            found[total.node_id][total.stream] = total
+        recorded: dict[str, list[RecordedStream]] = defaultdict(list)
+        for one in self._streams:
             if not is_user_stream(one.stream):
-                recorded.setdefault(one.node_id, []).append(one)
-        counted = {host.node_id: first for first, same in self._same.items() for host in same}
-        nodes: list[Node] = []
-        for host in self.hosts:
-            streams, own = found.get(host.node_id, {}), recorded.get(host.node_id, [])
-            job = streams.get(f"{JOB}{self.job}") if self.job is not None else None
-            document = host.jobs.get(self.job, {}) if self.job is not None else {}
-            has_begin = job is None or all(job.first_t <= one.oldest_t for one in own if one.stream == job.stream)
-            started_t = unix(document.get("started"))
-            if job is not None and has_begin and started_t is not None and document.get("method") == COMMAND:
-                job = from_begin(job, started_t)
-            nodes.append(
-                Node(
-                    host=host,
-                    streams=streams,
-                    job=job,
-                    document=document,
-                    lost={(one.stream, one.boot): self.source.lost(one) for one in own},
-                    has_begin=has_begin,
-                    counted_by=self.source.host(first).name
-                    if (first := counted.get(host.node_id, host.node_id)) != host.node_id
-                    else "",
-                )
-            )
+                recorded[one.node_id].append(one)
         names, span = {host.node_id for host in self.hosts}, self.span
         marks = tuple(
             mark
@@ -134,36 +99,65 @@ class Subject:
             if mark.node_id in names
             and (span is None or span[0] - _MARKS_AROUND_S <= mark.t <= span[1] + _MARKS_AROUND_S)
         )
-        jobs = tuple(known_jobs(self.source))
         return Case(
             job=self.job,
-            nodes=tuple(nodes),
+            nodes=tuple(self._node(host, found[host.node_id], recorded[host.node_id]) for host in self.hosts),
             marks=marks,
-            jobs=jobs,
+            jobs=tuple(known_jobs(self.source)),
             is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in names),
-            since_t=self.since_t,
-            until_t=self.until_t,
         )
 
-    def _reach(self) -> dict[str, list[tuple[float, float]]]:
-        """Return the times at which each node measured its machine, boot by boot."""
-        found: dict[str, list[tuple[float, float]]] = {}
+    def _node(self, host: Host, streams: dict[str, StreamTotal], recorded: Sequence[RecordedStream]) -> Node:
+        job, document = (None, {}) if self.job is None else (streams.get(JOB + self.job), host.jobs.get(self.job, {}))
+        has_begin = job is None or all(job.first_t <= one.oldest_t for one in recorded if one.stream == job.stream)
+        started_t = unix(document.get("started"))
+        if job is not None and has_begin and started_t is not None and document.get("method") == COMMAND:
+            job = from_begin(job, started_t)
+        first = self._counted_by.get(host.node_id)
+        return Node(
+            host=host,
+            streams=streams,
+            job=job,
+            document=document,
+            lost={(one.stream, one.boot): self.source.lost(one) for one in recorded},
+            has_begin=has_begin,
+            counted_by="" if first is None else first.name,
+        )
+
+    def _shared(self) -> dict[str, Host]:
+        """Return by node id the host whose samples of a machine count, for the others that share it at the time."""
+        reach: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for one in self.source.streams:
-            low = one.oldest_t if self.since_t is None else max(one.oldest_t, self.since_t)
-            high = one.last_t if self.until_t is None else min(one.last_t, self.until_t)
+            low, high = self._inside(one.oldest_t, one.last_t)
             if one.stream == HOST and low <= high:
-                found.setdefault(one.node_id, []).append((low, high))
+                reach[one.node_id].append((low, high))
+        found: dict[str, Host] = {}
+        firsts: list[Host] = []
+        sharing = [host for host in self.hosts if host.machine and host.node_id in reach]
+        for host in sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id])):
+            same = (first for first in firsts if first.machine == host.machine)
+            first = next((one for one in same if _overlap(reach[one.node_id], reach[host.node_id])), None)
+            if first is None:
+                firsts.append(host)
+            else:
+                found[host.node_id] = first
         return found
 
-    def _streams(self) -> list[RecordedStream]:
+    def _inside(self, low: float, high: float) -> tuple[float, float]:
+        """Return the part of a time that is chosen."""
+        return (
+            low if self.since_t is None else max(low, self.since_t),
+            high if self.until_t is None else min(high, self.until_t),
+        )
+
+    def _chosen(self) -> list[RecordedStream]:
         names = {host.node_id for host in self.hosts}
-        twins = {host.node_id for first, same in self._same.items() for host in same if host.node_id != first}
         wanted = (HOST, f"{JOB}{self.job}")
         return [
             one
             for one in self.source.streams
             if one.node_id in names
-            and not (one.stream == HOST and one.node_id in twins)
+            and not (one.stream == HOST and one.node_id in self._counted_by)
             and (self.job is None or one.stream in wanted or is_user_stream(one.stream))
             and (self.since_t is None or one.last_t >= self.since_t)
             and (self.until_t is None or one.oldest_t <= self.until_t)

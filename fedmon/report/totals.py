@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,8 +16,8 @@ from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
-IDLE_BELOW: Mapping[str, float] = MappingProxyType(
-    {"gpu_utilization_ratio": 0.05, "job_gpu_sm_ratio": 0.05, "host_cpu_core_busy_ratio": 0.05}
+IDLE_BELOW: Mapping[str, float] = dict.fromkeys(
+    ("gpu_utilization_ratio", "job_gpu_sm_ratio", "host_cpu_core_busy_ratio"), 0.05
 )
 """Below so much a device counts as idle: a driver's and a monitor's own activity stay under 5 %."""
 
@@ -28,11 +27,12 @@ _MOST_LEVELS = 128
 
 _AT_ONCE = 500_000
 """Values that are processed together: 4 MB, which fits a cache and bounds the memory."""
-_FIELDS = (
-    "count", "weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
-    "grown_s", "idle_s",
-)  # fmt: skip
-_START = {"low": np.inf, "high": -np.inf, "covered": np.nan}
+_NUMBERS = ("weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
+            "grown_s", "idle_below", "idle_s")  # fmt: skip
+_RUNNING = np.dtype(
+    [("count", np.int64), ("is_counter", bool), ("is_by_perf", bool), *((one, float) for one in _NUMBERS)]
+)
+"""The totals of one series so far."""
 
 HOLE_FACTOR = 2.5
 """Ratio to the usual distance from which two samples have a hole between them; a late tick is none."""
@@ -154,7 +154,7 @@ class Totals:
             hole_count=time.hole_count,
             hole_seconds=time.hole_seconds,
             clock_steps=tuple(time.clock_steps),
-            series={name: SeriesTotal(series=name, **found) for name, found in running.results()},
+            series={total.series: total for total in running.results()},
         )
 
 
@@ -280,16 +280,14 @@ class RunningTotals:
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        self._is_counter = self._is_by_perf = np.zeros(0, dtype=bool)
-        self._idle_below = np.zeros(0)
-        self._of: dict[str, Floats] = {name: np.zeros(0) for name in _FIELDS}
+        self._of = np.zeros(0, dtype=_RUNNING)
         self._levels: dict[int, _Levels] = {}
         self._last_names: tuple[str, ...] = ()
         self._last_places: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def begin_boot(self) -> None:
         """Restart counters: their growth since the last reading is unknown."""
-        self._of["covered"].fill(np.nan)
+        self._of["covered"] = np.nan
 
     def add(self, block: Block, covered: Floats, *, first_weight_s: float) -> None:
         """Add a block, with the covered time up to each sample; a first value stands for ``first_weight_s``."""
@@ -298,34 +296,27 @@ class RunningTotals:
         step = max(1, _AT_ONCE // len(block.t))
         for first in range(0, len(names), step):
             values = np.stack([block.columns[name] for name in names[first : first + step]])
+            moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
             for rows, columns in _patterns(values):
-                chosen = values if rows is None else values[rows]
-                at = places[first : first + step] if rows is None else places[first : first + step][rows]
-                moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
-                if columns is not None:
-                    chosen, moments = chosen[:, columns], Moments(*(each[columns] for each in moments))
-                self._add(at, chosen, moments, first_weight_s)
+                known = Moments(*(each[columns] for each in moments))
+                self._add(places[first : first + step][rows], values[rows][:, columns], known, first_weight_s)
 
-    def results(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def results(self) -> Iterator[SeriesTotal]:
         """Return the total of each series with a value, in the order of appearance."""
         for name, at in self._places.items():
-            one = {field: float(array[at]) for field, array in self._of.items()}
+            one = dict(zip(_RUNNING.names or (), self._of[at].item(), strict=True))
             if not one["count"]:
                 continue
-            kept = ("first", "first_t", "last", "last_t", "low", "high")
-            yield (
-                name,
-                {
-                    "values": int(one["count"]),
-                    **{field: one[field] for field in kept},
-                    # Rounding in a sum of thousands must not put the mean outside of the values.
-                    "mean": min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
-                    "seconds": one["weight"],
-                    "increase": one["increase"] if self._is_counter[at] and one["grown_s"] > 0 else None,
-                    "grown_s": one["grown_s"],
-                    "levels": self._levels[at].result() if at in self._levels else (),
-                    "low_share": one["idle_s"] / one["weight"] if self._idle_below[at] > 0 else None,
-                },
+            yield SeriesTotal(
+                series=name,
+                values=one["count"],
+                **{field: one[field] for field in ("first", "first_t", "last", "last_t", "low", "high", "grown_s")},
+                # Rounding in a sum of thousands must not put the mean outside of the values.
+                mean=min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
+                seconds=one["weight"],
+                increase=one["increase"] if one["is_counter"] and one["grown_s"] > 0 else None,
+                levels=self._levels[at].result() if at in self._levels else (),
+                low_share=one["idle_s"] / one["weight"] if one["idle_below"] > 0 else None,
             )
 
     def _places_of(self, names: tuple[str, ...]) -> NDArray[np.intp]:
@@ -337,14 +328,12 @@ class RunningTotals:
                 self._levels[len(self._places)] = _Levels()
             self._places[name] = len(self._places)
         if new:
-            for field, array in self._of.items():
-                self._of[field] = np.concatenate([array, np.full(len(new), _START.get(field, 0.0))])
-            counters = np.array([is_counter(name) for name in new], dtype=bool)
-            self._is_counter = np.concatenate([self._is_counter, counters])
-            by_perf = np.array([is_by_perf_clock(name) for name in new], dtype=bool)
-            self._is_by_perf = np.concatenate([self._is_by_perf, by_perf])
-            limits = np.array([IDLE_BELOW.get(metric_name(name), 0.0) for name in new])
-            self._idle_below = np.concatenate([self._idle_below, limits])
+            made = np.zeros(len(new), dtype=_RUNNING)
+            made["low"], made["high"], made["covered"] = np.inf, -np.inf, np.nan
+            made["is_counter"] = [is_counter(name) for name in new]
+            made["is_by_perf"] = [is_by_perf_clock(name) for name in new]
+            made["idle_below"] = [IDLE_BELOW.get(metric_name(name), 0.0) for name in new]
+            self._of = np.concatenate([self._of, made])
         self._last_names = names
         self._last_places = np.array([self._places[name] for name in names], dtype=np.intp)
         return self._last_places
@@ -360,7 +349,7 @@ class RunningTotals:
         of["low"][at] = np.minimum(of["low"][at], values.min(axis=1))
         of["high"][at] = np.maximum(of["high"][at], values.max(axis=1))
         self._grow(at, values, moments, was_read)
-        idle = self._idle_below[at]
+        idle = of["idle_below"][at]
         if idle.any():
             rows = np.flatnonzero(idle)
             below = values[rows] < idle[rows, None]
@@ -374,7 +363,7 @@ class RunningTotals:
         of["last"][at], of["last_t"][at], of["covered"][at] = values[:, -1], t[-1], covered[-1]
 
     def _grow(self, at: NDArray[np.intp], values: Floats, moments: Moments, was_read: NDArray[np.bool_]) -> None:
-        rows = np.flatnonzero(self._is_counter[at])
+        rows = np.flatnonzero(self._of["is_counter"][at])
         if not len(rows):
             return
         of, counters, places = self._of, values[rows], at[rows]
@@ -387,7 +376,7 @@ class RunningTotals:
         else:  # exact where sums of small differences would not be
             of["increase"][places] += counters[:, -1] - before
         # A counter also grows while nobody looks, so holes count here.
-        by_perf, (mono, perf) = self._is_by_perf[places], (moments.mono, moments.perf)
+        by_perf, (mono, perf) = of["is_by_perf"][places], (moments.mono, moments.perf)
         since = np.where(was_read[rows], of["moment"][places], np.where(by_perf, perf[0], mono[0]))
         of["moment"][places] = np.where(by_perf, perf[-1], mono[-1])
         of["grown_s"][places] += of["moment"][places] - since
@@ -424,14 +413,14 @@ class _Levels:
         self._values, self._weights = values, weights
 
 
-def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]]:
-    """Return the rows that have values in the same columns, with these columns; None stands for all of them.
+def _patterns(values: Floats) -> Iterator[tuple[Any, Any]]:
+    """Return the rows that have values in the same columns, with these columns, as indices.
 
     Series that are read equally often share a pattern, so there are few.
     """
     known = ~np.isnan(values)
     if known.all():
-        yield None, None
+        yield slice(None), slice(None)
         return
     patterns: dict[bytes, list[int]] = {}
     for row, packed in enumerate(np.packbits(known, axis=1)):
@@ -439,4 +428,4 @@ def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray
     for rows in patterns.values():
         columns = np.flatnonzero(known[rows[0]])
         if len(columns):
-            yield np.array(rows, dtype=np.intp), columns
+            yield rows, columns

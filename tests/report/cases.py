@@ -52,7 +52,7 @@ def node(name: str = "n1", *, job: Values | None = None, host: Values | None = N
     streams = {key: stream(key, values, node_id=name, **of_streams)
                for key, values in named.items() if values is not None}  # fmt: skip
     return Node(
-        host=Host(node_id=name, name=name, boots=(1,), hardware=dict(hardware or {}),
+        host=Host(node_id=name, name=name, hardware=dict(hardware or {}),
                   capabilities=dict(capabilities or {}), tool=dict(tool or {})),
         streams=streams,
         job=streams.get("job-1"),

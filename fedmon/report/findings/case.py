@@ -145,7 +145,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """The subject of a report; ``job`` is None for nodes. ``since_t`` to ``until_t`` is the chosen time.
+    """The subject of a report; ``job`` is None for nodes.
 
     ``jobs`` are the ids of all jobs of which there are samples. ``is_part`` tells whether the reader left out nodes of
     the job.
@@ -156,8 +156,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
     jobs: tuple[str, ...] = ()
     is_part: bool = False
-    since_t: float | None = None
-    until_t: float | None = None
 
     @property
     def document(self) -> dict[str, Any]:
