@@ -10,7 +10,7 @@ import pytest
 
 from fedmon.report.findings import Case
 from fedmon.report.findings.cpu import cpu_use
-from fedmon.report.findings.traffic import storage_bytes
+from fedmon.report.findings.traffic import STORAGE_OF_JOB, moved
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.charts.recordings import T0, recording, samples
@@ -43,7 +43,7 @@ def test_a_command_used_all_that_its_counters_show_since_it_was_started(tmp_path
     use = cpu_use(node)
     assert use is not None
     assert (use.used_s, use.elapsed_s) == pytest.approx((11.0, 5.0))
-    assert storage_bytes(node, of_job=True) == (0.0, 9.0)
+    assert (moved(node, STORAGE_OF_JOB) or ())[:2] == (0.0, 9.0)
     assert node.one("job_cpu_user_seconds_total").per_second == pytest.approx(9 / 5)  # type: ignore[union-attr]
     assert node.one(JOULES).increase == 2.0  # type: ignore[union-attr]
 

@@ -19,7 +19,7 @@ from fedmon.report.document.summary import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding, summed
-from fedmon.report.findings.completeness import main_stream
+from fedmon.report.findings.completeness import main_streams
 from fedmon.report.findings.run import cost_text
 from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source
@@ -123,10 +123,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
 def missing(case: Case) -> list[tuple[float, float, str]]:
     """Return when samples of each node are missing, in Unix time, with the reason if known."""
     found = []
-    for node in case.nodes:
-        stream = main_stream(case, node)
-        if stream is None:
-            continue
+    for node, stream in main_streams(case):
         for hole in stream.holes:
             reasons = {lost.reason for lost in node.lost.get((stream.stream, hole.boot), ())
                        if lost.first_seq < hole.until_seq
@@ -202,7 +199,7 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
 
 
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:
-    streams = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
+    streams = [stream for _, stream in main_streams(case)]
     intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
     asked = {significant(float(value)) for node in case.nodes
              if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip

@@ -18,7 +18,7 @@ from fedmon.report.findings.gpu import gpu_uses
 from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
-from fedmon.report.findings.traffic import network_bytes, storage_bytes
+from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, Moved, moved
 from fedmon.report.source import JOB
 
 _MOST_ROWS = 200
@@ -72,8 +72,8 @@ def _wait(_case: Case, node: Node) -> str:
     return percent(share) if share is not None else MISSING
 
 
-def _pair(pair: tuple[float, float] | None) -> str:
-    return f"{size(pair[0])} / {size(pair[1])}" if pair is not None else MISSING
+def _pair(both: Moved | None) -> str:
+    return f"{size(both.into)} / {size(both.out)}" if both is not None else MISSING
 
 
 def _energy(case: Case, node: Node) -> str:
@@ -99,7 +99,7 @@ Ask = Callable[[Case, Node], str]
 _COMMON: Mapping[str, Ask] = {
     "GPUs busy": _gpus,
     "I/O wait": _wait,
-    "Network in / out": lambda _case, node: _pair(network_bytes(node)),
+    "Network in / out": lambda _case, node: _pair(moved(node, NETWORK)),
 }
 _ENDING: Mapping[str, Ask] = {"Energy": _energy, "Samples": _samples, "Gaps": _gaps}
 _COLUMNS_OF_A_JOB: Mapping[str, Ask] = {
@@ -107,14 +107,14 @@ _COLUMNS_OF_A_JOB: Mapping[str, Ask] = {
     "CPU efficiency": _efficiency,
     "Peak memory": _peak,
     **_COMMON,
-    "Storage read / written": lambda _case, node: _pair(storage_bytes(node, of_job=True)),
+    "Storage read / written": lambda _case, node: _pair(moved(node, STORAGE_OF_JOB)),
     **_ENDING,
 }
 _COLUMNS: Mapping[str, Ask] = {
     "CPUs busy": _machine_busy,
     "Peak memory": _machine_memory,
     **_COMMON,
-    "Disks read / written": lambda _case, node: _pair(storage_bytes(node, of_job=False)),
+    "Disks read / written": lambda _case, node: _pair(moved(node, STORAGE_OF_HOST)),
     **_ENDING,
 }
 

@@ -61,8 +61,7 @@ def find(case: Case) -> list[Finding]:
 
 
 def _few(case: Case) -> bool:
-    streams = [stream for node in case.nodes if (stream := completeness.main_stream(case, node)) is not None]
-    return bool(streams) and max(one.samples for one in streams) < FEW_SAMPLES
+    return 0 < max((stream.samples for _, stream in completeness.main_streams(case)), default=0) < FEW_SAMPLES
 
 
 def _softened(one: Finding) -> Finding:

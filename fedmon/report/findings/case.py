@@ -235,6 +235,11 @@ def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
     return sum(found) if found else None
 
 
+def past(shares: Mapping[str, float], limit: float) -> dict[str, float]:
+    """Return the shares from a limit on, the largest first."""
+    return dict(sorted(((name, share) for name, share in shares.items() if share >= limit), key=lambda one: -one[1]))
+
+
 def unequal(values: Mapping[str, float], negligible: float) -> float | None:
     """Return how far the mean is below the largest, 0 to 1; None if that is meaningless."""
     if len(values) < 2 or max(values.values()) <= negligible:

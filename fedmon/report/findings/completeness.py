@@ -23,9 +23,14 @@ def main_stream(case: Case, node: Node) -> StreamTotal | None:
     return node.machine or next(iter(node.streams.values()), None)
 
 
+def main_streams(case: Case) -> list[tuple[Node, StreamTotal]]:
+    """Return the nodes that have such a stream, with it."""
+    return [(node, stream) for node in case.nodes if (stream := main_stream(case, node)) is not None]
+
+
 def samples(case: Case) -> Finding | None:
     """Report too few samples."""
-    totals = {node.name: stream.samples for node in case.nodes if (stream := main_stream(case, node)) is not None}
+    totals = {node.name: stream.samples for node, stream in main_streams(case)}
     nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 else ""
     amount = sum(totals.values())
     what = f"job {case.job}" if case.job is not None else "these nodes"
@@ -63,12 +68,9 @@ def gaps(case: Case) -> Finding | None:
     missing = 0
     reasons: Counter[str] = Counter()
     longest = None
-    for node in case.nodes:
-        stream = main_stream(case, node)
-        for lost in itertools.chain.from_iterable(node.lost.values()):
-            reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
-        if stream is None:
-            continue
+    for lost in itertools.chain.from_iterable(lost for node in case.nodes for lost in node.lost.values()):
+        reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
+    for node, stream in main_streams(case):
         share = gap_share(stream)
         missing += stream.missing
         if share >= limits.GAP or stream.missing:
@@ -79,7 +81,7 @@ def gaps(case: Case) -> Finding | None:
                 longest = (node.name, hole)
     because = joined([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
-        return _whole(case) if any(main_stream(case, node) for node in case.nodes) else None
+        return _whole(case) if main_streams(case) else None
     if not told:
         text = f"Older samples are gone for good: {because}."
         severity = Severity.NOTE
@@ -111,10 +113,10 @@ def gap_share(stream: StreamTotal) -> float:
 
 
 def _whole(case: Case) -> Finding:
-    totals = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
-    missed = {name: amount for node in case.nodes for name, amount in _missed(case, node).items()}
-    samples = plural(sum(one.samples for one in totals), "sample")
-    text = f"No sample is missing: {samples} of {plural(len(totals), 'node')}."
+    streams = [stream for _, stream in main_streams(case)]
+    missed = {name: amount for stream in streams for name, amount in _missed(stream).items()}
+    samples = plural(sum(one.samples for one in streams), "sample")
+    text = f"No sample is missing: {samples} of {plural(len(streams), 'node')}."
     if missed:
         text = f"No sample is missing, but readings in them: {joined([f'{n} of {m}' for m, n in missed.items()])}."
     return Finding(
@@ -128,16 +130,14 @@ def _whole(case: Case) -> Finding:
     )  # fmt: skip
 
 
-def _missed(case: Case, node: Node) -> dict[str, int]:
+def _missed(stream: StreamTotal) -> dict[str, int]:
     """Return the number of missing readings of metrics that are read with each sample."""
-    stream = main_stream(case, node)
-    found = {}
-    for name in _EACH_SAMPLE:
-        total = stream.series.get(name) if stream is not None else None
-        # The first sample of a boot has no share of the time before it, and the last may come when the job is gone.
-        if stream is not None and total is not None and stream.samples - stream.boots - 1 > total.values:
-            found[name] = stream.samples - total.values
-    return found
+    # The first sample of a boot has no share of the time before it, and the last may come when the job is gone.
+    return {
+        name: stream.samples - stream.series[name].values
+        for name in _EACH_SAMPLE
+        if name in stream.series and stream.samples - stream.boots - 1 > stream.series[name].values
+    }
 
 
 def absent_nodes(case: Case) -> Finding | None:

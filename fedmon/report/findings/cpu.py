@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fedmon.common.text import duration, joined, percent, plural
 from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unequal, unix, unknown
-from fedmon.report.findings.stalls import pressure_shares
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, past, unequal, unix, unknown
+from fedmon.report.findings.stalls import pressure_share
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
 BUSY = "host_cpu_busy_ratio"
@@ -141,8 +141,7 @@ def _levels(node: Node) -> str:
 
 def _starved(node: Node, ratio: float) -> float | None:
     """Return the share of the time in which the job's threads waited for a CPU; None if they never did."""
-    shares = pressure_shares(node, of_job=True)
-    full, some = shares.get(("cpu", "full"), 0.0), shares.get(("cpu", "some"), 0.0)
+    full, some = (pressure_share(node, "cpu", kind, of_job=True) or 0.0 for kind in ("full", "some"))
     if full >= limits.PRESSURE_HIGH:
         return max(full, some)
     # Threads of a program that is parallel in phases also wait for each other: CPUs must have been left over.
@@ -217,7 +216,7 @@ def _machines(case: Case) -> Finding | None:
     if not busy:
         return unknown(case.nodes, "cpu-use", "CPU use", BUSY)
     mean = sum(busy.values()) / len(busy)
-    full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH), key=lambda name: -busy[name])
+    full = past(busy, limits.CPU_HIGH)
     if len(busy) == 1:
         text = f"The CPUs of {next(iter(busy))} were busy for {percent(mean)} of the time."
     else:
@@ -227,7 +226,7 @@ def _machines(case: Case) -> Finding | None:
             f" ({percent(busy[most])}), least on {least} ({percent(busy[least])})."
         )
     if full:
-        text += f" Full all the time: {joined(full)}."
+        text += f" Full all the time: {joined([*full])}."
     return Finding(
         name="cpu-use",
         severity=Severity.WARNING if full else Severity.NOTE,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, unequal, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, past, unequal, unknown
 
 USE = "gpu_utilization_ratio"
 _OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")
@@ -59,20 +59,11 @@ def gpus_given(node: Node) -> list[str] | None:
 
 def gpus(case: Case) -> Finding | None:
     """Say which GPUs stood idle, and how busy the others were."""
-    uses: list[tuple[GpuUse, bool]] = []
-    for node in case.nodes:
-        given = gpus_given(node) if case.job is not None else None
-        uses += [
-            (use, given is not None or use.is_used_by_job or case.job is None)
-            for use in gpu_uses(node)
-            if given is None or use.gpu in given or use.is_used_by_job
-        ]
-    if not uses:
-        return _none(case)
-    certain = [use for use, is_certain in uses if is_certain]
-    if not certain:
-        return _untouched([use for use, _ in uses])
-    return _judged(case, certain)
+    uses = [use for node in case.nodes for use in (gpu_uses(node) if case.job is None else _of_job(node))]
+    if uses:
+        return _judged(case, uses)
+    others = [use for node in case.nodes if gpus_given(node) is None for use in gpu_uses(node)]
+    return _untouched(others) if others else _none(case)
 
 
 def gpu_errors(case: Case) -> Finding | None:
@@ -171,19 +162,20 @@ def gpu_clock(case: Case) -> Finding | None:
             if labels.get("reason") in _HEAT:
                 name = f"GPU {labels.get('gpu', '?')} of {node.name}"
                 shares[name] = max(shares.get(name, 0.0), total.mean)
-    past = sorted((one for one in shares if shares[one] >= limits.THROTTLED), key=lambda one: -shares[one])
-    if not past:
+    held = past(shares, limits.THROTTLED)
+    if not held:
         return None
-    share = shares[past[0]]
+    most = max(held.values())
     return Finding(
         name="gpu-thermal",
-        severity=Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING,
+        severity=Severity.PROBLEM if most >= limits.THROTTLED_MUCH else Severity.WARNING,
         title="GPU slowed by heat",
-        text=f"Heat held clocks down: {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
+        text="Heat held clocks down:"
+        f" {joined([f'{name} for {percent(share)} of the time' for name, share in held.items()])}.",
         how="share of the samples in which the driver named this reason, weighted by time",
         advice="Tell the operator: cooling does not keep up.",
-        figures={"ratio": share},
-        nodes=tuple(past),
+        figures={"ratio": most},
+        nodes=tuple(held),
     )
 
 

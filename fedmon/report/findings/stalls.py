@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedmon.common.text import joined, percent
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, past, unknown
 
 _SECONDS = "host_cpu_seconds_total"
 WAITS = {
@@ -49,58 +51,59 @@ def io_wait(case: Case) -> Finding | None:
     )
 
 
-def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]:
-    """Return the share of the time in which some or all work waited, by resource."""
-    metric, kind = ("job_pressure_seconds_total", "kind") if of_job else ("host_pressure_seconds_total", "stalled")
-    return {
-        (labels.get("resource", ""), labels.get(kind, "")): total.per_second
-        for labels, total in node.all(metric)
-        if total.per_second is not None
-    }
+def pressure_share(node: Node, resource: str, kind: str, *, of_job: bool) -> float | None:
+    """Return the share of the time in which some or all work waited for a resource; None if unknown."""
+    total = (
+        node.one("job_pressure_seconds_total", resource=resource, kind=kind)
+        if of_job
+        else node.one("host_pressure_seconds_total", resource=resource, stalled=kind)
+    )
+    return None if total is None else total.per_second
 
 
 def pressure(case: Case, resource: str) -> Finding | None:
     """Report work that waited for a resource, one of `WAITS`."""
     kind, limit, words, advice = WAITS[resource]
-    shares: dict[str, tuple[float, bool]] = {}
-    for node in case.nodes:
-        of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
-        share = of_job.get((resource, kind), pressure_shares(node, of_job=False).get((resource, kind)))
-        if share is not None and share >= limit:
-            shares[node.name] = share, (resource, kind) in of_job
+    of_job, of_machine = (
+        {node.name: share for node in case.nodes
+         if (share := pressure_share(node, resource, kind, of_job=of_job)) is not None}
+        for of_job in (True, False)
+    )  # fmt: skip
+    shares = past(of_machine | of_job, limit)
     if not shares:
         return None
-    names = sorted(shares, key=lambda name: -shares[name][0])
-    is_jobs = all(of_job for _, of_job in shares.values())
+    is_jobs = of_job.keys() >= shares.keys()
     who = ("some thread" if kind == "some" else "all work") + (" of the job" if is_jobs else "")
     return Finding(
         name=f"pressure-{resource}",
         severity=Severity.WARNING,
         title=f"Waiting for {words}",
-        text=f"{who.capitalize()} waited for {words}:"
-        f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
+        text=f"{who.capitalize()} waited for {words}: {_times(shares)}.",
         how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
         + (" the job's cgroup" if is_jobs else " the whole machine"),
         advice=advice,
-        figures={"ratio": shares[names[0]][0]},
-        nodes=tuple(names),
+        figures={"ratio": max(shares.values())},
+        nodes=tuple(shares),
     )
 
 
 def steal(case: Case) -> Finding | None:
     """Report CPU time that the host of a virtual machine gave to others."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "steal")) is not None}
-    stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN), key=lambda name: -shares[name])
+    stolen = past(shares, limits.STOLEN)
     if not stolen:
         return None
     return Finding(
         name="steal",
         severity=Severity.WARNING,
         title="CPU time given to others",
-        text="The host of virtual machines gave their CPU time to others:"
-        f" {joined([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
+        text=f"The host of virtual machines gave their CPU time to others: {_times(stolen)}.",
         how="time in the mode steal by the time in all modes",
         advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
-        figures={"ratio": shares[stolen[0]]},
+        figures={"ratio": max(stolen.values())},
         nodes=tuple(stolen),
     )
+
+
+def _times(shares: Mapping[str, float]) -> str:
+    return joined([f"{name} {percent(share)} of the time" for name, share in shares.items()])

@@ -2,84 +2,60 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fedmon.common.text import joined, percent, size
 from fedmon.report.amounts import size_rate
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, past, summed, unknown
 
-NETWORK = _RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
+NETWORK = ("host_network_receive_bytes_total", "host_network_transmit_bytes_total")
 FABRIC = ("infiniband_receive_bytes_total", "infiniband_transmit_bytes_total")
 STORAGE_OF_JOB = ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
 STORAGE_OF_HOST = ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
 _LOOPBACK = "lo"
 
 
-def network_bytes(node: Node) -> tuple[float, float] | None:
-    """Return the bytes that a machine received and sent, without those to itself; None if unknown."""
-    received, sent = (
-        summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
-        for metric in NETWORK
-    )
-    return None if received is None or sent is None else (received, sent)
+class Moved(NamedTuple):
+    """Bytes in and out, and both together a second, each over the time of its readings."""
+
+    into: float
+    out: float
+    per_second: float
 
 
-def fabric_bytes(node: Node) -> tuple[float, float] | None:
-    """Return the bytes that the InfiniBand ports of a machine received and sent; None if it has none."""
-    received, sent = (summed(total for _, total in node.all(metric)) for metric in FABRIC)
-    return None if received is None or sent is None else (received, sent)
-
-
-def storage_bytes(node: Node, *, of_job: bool) -> tuple[float, float] | None:
-    """Return the bytes read from and written to storage, by the job or by the machine; None if unknown."""
-    read, written = STORAGE_OF_JOB if of_job else STORAGE_OF_HOST
-    amounts = summed(total for _, total in node.all(read)), summed(total for _, total in node.all(written))
-    return None if amounts[0] is None or amounts[1] is None else (amounts[0], amounts[1])
-
-
-def _rate(case: Case, name: str, *, of_job: bool) -> float | None:
-    """Return the bytes a second of all nodes, each over the time of its readings; None without any."""
-    metrics = {
-        "storage": STORAGE_OF_JOB if of_job else STORAGE_OF_HOST,
-        "network": NETWORK,
-        "infiniband": FABRIC,
-    }[name]
-    found = [
-        total.per_second
-        for node in case.nodes
-        for metric in metrics
-        for labels, total in node.all(metric)
-        if total.per_second is not None and (name != "network" or labels.get("interface") != _LOOPBACK)
-    ]
-    return sum(found) if found else None
+def moved(node: Node, metrics: tuple[str, str]) -> Moved | None:
+    """Return the growth of two counters of bytes, without those of a machine to itself; None if unknown."""
+    found = [[total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK]
+             for metric in metrics]  # fmt: skip
+    into, out = map(summed, found)
+    if into is None or out is None:
+        return None
+    return Moved(into, out, sum(total.per_second or 0.0 for totals in found for total in totals))
 
 
 def volumes(case: Case) -> Finding | None:
     """Report the data read, written, received and sent."""
-    of_job = case.job is not None
-    storage = [both for node in case.nodes if (both := storage_bytes(node, of_job=of_job)) is not None]
-    network = [both for node in case.nodes if (both := network_bytes(node)) is not None]
-    fabric = [both for node in case.nodes if (both := fabric_bytes(node)) is not None]
-    who = "The job" if of_job else "The machines" if len(case.nodes) > 1 else "The machine"
+    of_job, machine = case.job is not None, "machines" if len(case.nodes) > 1 else "machine"
+    storage = STORAGE_OF_JOB if of_job else STORAGE_OF_HOST
     parts: list[str] = []
     figures: dict[str, float | None] = {}
-    for name, pairs, words in (
-        ("storage", storage, f"{who} read {{}} from storage and wrote {{}}"),
-        ("network", network, ("Its" if of_job and len(network) < 2 else "The") + " nodes received {} by network and"
-         " sent {}" if len(network) > 1 else "The node received {} by network and sent {}"),
-        ("infiniband", fabric, "InfiniBand ports received {} and sent {}"),
-    ):  # fmt: skip
+    for name, metrics, words in (
+        ("storage", storage, f"{'The job' if of_job else f'The {machine}'} read {{}} from storage and wrote {{}}"),
+        ("network", NETWORK, "The {nodes} received {} by network and sent {}"),
+        ("infiniband", FABRIC, "InfiniBand ports received {} and sent {}"),
+    ):
         figures[f"{name}_in_bytes"] = figures[f"{name}_out_bytes"] = None
-        if not pairs:
+        found = [one for node in case.nodes if (one := moved(node, metrics)) is not None]
+        if not found:
             continue
-        into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
+        into, out, per_second = map(sum, zip(*found, strict=True))
         figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
-        if name != "storage" and not into and not out:
-            continue  # such as a machine that spoke to itself alone
-        together = _rate(case, name, of_job=of_job)
-        rate = f" ({size_rate(together)} together)" if together is not None else ""
-        parts.append(words.format(size(into), size(out)) + rate)
+        if name == "storage" or into or out:  # a machine that spoke to itself alone is not worth a sentence
+            told = words.format(size(into), size(out), nodes="nodes" if len(found) > 1 else "node")
+            parts.append(f"{told} ({size_rate(per_second)} together)")
     if not parts:
-        return unknown(case.nodes, "volumes", "Storage and network", STORAGE_OF_JOB[0] if of_job else _RECEIVED)
+        return unknown(case.nodes, "volumes", "Storage and network", (STORAGE_OF_JOB if of_job else NETWORK)[0])
     return Finding(
         name="volumes",
         severity=Severity.NOTE,
@@ -94,12 +70,14 @@ def volumes(case: Case) -> Finding | None:
 
 def full_file_systems(case: Case) -> Finding | None:
     """Report file systems that nearly ran full."""
-    full: dict[str, float] = {}
+    used: dict[str, float] = {}
     for node in case.nodes:
         for labels, total in node.all("host_filesystem_size_bytes"):
-            left = node.one("host_filesystem_available_bytes", mountpoint=labels.get("mountpoint", ""))
-            if left is not None and total.last > 0 and 1 - left.low / total.last >= limits.FILESYSTEM_FULL:
-                full[f"{labels.get('mountpoint', '?')} of {node.name}"] = 1 - left.low / total.last
+            place = labels.get("mountpoint", "")
+            left = node.one("host_filesystem_available_bytes", mountpoint=place)
+            if left is not None and total.last > 0:
+                used[f"{place or '?'} of {node.name}"] = 1 - left.low / total.last
+    full = past(used, limits.FILESYSTEM_FULL)
     if not full:
         return None
     return Finding(
