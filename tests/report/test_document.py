@@ -23,8 +23,8 @@ from fedmon.report.document import write
 from fedmon.report.document.model import Document
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, missing
-from fedmon.report.document.summary import job_table, node_table
+from fedmon.report.document.report import build, job_table, missing
+from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -13,15 +12,13 @@ from fedmon.report.findings.case import Finding, Severity
 if TYPE_CHECKING:
     from fedmon.report.charts.chart import Chart, Charts
 
-WORDS: Mapping[Severity, str] = MappingProxyType(
-    {
-        Severity.PROBLEM: "Problem",
-        Severity.WARNING: "Look at",
-        Severity.NOTE: "Note",
-        Severity.GOOD: "Good",
-        Severity.UNKNOWN: "Unknown",
-    }
-)
+WORDS: Mapping[Severity, str] = {
+    Severity.PROBLEM: "Problem",
+    Severity.WARNING: "Look at",
+    Severity.NOTE: "Note",
+    Severity.GOOD: "Good",
+    Severity.UNKNOWN: "Unknown",
+}
 
 LONGEST = 400
 """Most letters shown of one name or reason: one of megabytes must not fill the report."""

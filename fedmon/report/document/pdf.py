@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from fpdf import FPDF, Align, FontFace, XPos, YPos
+from fpdf.table import Table
 
-from fedmon.report.charts.draw import drawable, drawn
+from fedmon.report.charts.draw import drawn, literal
 from fedmon.report.document.model import (
+    LONGEST,
     LONGEST_TEXT,
     WORDS,
     Bars,
@@ -23,7 +28,7 @@ from fedmon.report.document.model import (
     TextTable,
     shown,
 )
-from fedmon.report.findings.case import Finding, Severity
+from fedmon.report.findings.case import Severity
 
 _LOOKED_AT = 60
 """Rows that decide how wide columns are: measuring thousands takes longer than drawing them."""
@@ -34,17 +39,19 @@ _COLOURS = {
     Severity.GOOD: "#2e6b3a",
     Severity.UNKNOWN: "#5f6368",
 }
-"""Dark enough for white text on them (contrast 4.5 and more), and told apart by the word, not by the colour alone."""
-STYLES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf", "I": "DejaVuSans-Oblique.ttf"}
+"""Dark enough on white (contrast 4.5 and more), and told apart by the word, not by the colour alone."""
+STYLES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}
 
 FONT = "report"
 _MARGIN_MM = 15.0
-_HEADER_MM = 12.0
+_HEADER_MM, _HEADER_LETTERS = 12.0, 120
 _LINE = 1.4
 """The distance of lines, by the size of the letters."""
 _MM = 25.4 / 72
 _INK, _SOFT, _RULE = 29, 95, 205
-_MARK_MM = 18.0
+_MARK_MM, _NAME_MM = 18.0, 26.0
+_FINDING_LETTERS = 1500
+"""A text of this length fits on any page."""
 _PAGES = "\u200b\u200b"
 """Stands for the number of pages; `shown` removes such letters, so no text is taken for it."""
 _CHART_IN, _CHART_DPI = (3.5, 1.75), 200
@@ -61,7 +68,7 @@ class Page(FPDF):
         for style, file in STYLES.items():
             self.add_font(FONT, style, Path(mpl.get_data_path()) / "fonts" / "ttf" / file)
         self.alias_nb_pages(_PAGES)
-        self._header = self.safe(header)
+        self._header = self.safe(header, _HEADER_LETTERS)
         self.set_font(FONT, size=9)
 
     def header(self) -> None:
@@ -69,7 +76,7 @@ class Page(FPDF):
         self.set_y(_HEADER_MM - 4)
         self.set_text_color(_SOFT)
         self.set_font(FONT, size=7)
-        self.cell(self.epw, 4, self._fitting(self._header), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        self.cell(self.epw, 4, self._header, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.set_draw_color(_RULE)
         self.line(self.l_margin, _HEADER_MM + 1, self.w - self.r_margin, _HEADER_MM + 1)
         self.set_text_color(_INK)
@@ -84,41 +91,33 @@ class Page(FPDF):
         self.set_text_color(_INK)
 
     @staticmethod
-    def safe(text: str) -> str:
-        """Return a text as one line that can be drawn."""
-        return drawable(shown(text, LONGEST_TEXT))
-
-    @property
-    def left_mm(self) -> float:
-        """How much room is left on the page."""
-        return float(self.h - self.b_margin - self.get_y())
+    def safe(text: str, most: int = LONGEST_TEXT) -> str:
+        """Return a text as one line that can be drawn, of at most ``most`` letters."""
+        return literal(shown(text, most), most)
 
     def need(self, height_mm: float) -> None:
         """Begin a new page unless there is so much room on this one, or it is still empty."""
-        if self.left_mm < height_mm and self.get_y() > self.t_margin + 1:
+        if self.will_page_break(height_mm) and self.get_y() > self.t_margin + 1:
             self.add_page()
 
-    def write_text(self, text: str, *, size: float = 9, style: str = "", grey: int = _INK, width: float = 0) -> None:
+    def write_text(self, text: str, *, size: float = 9, style: str = "", grey: int = _INK) -> None:
         """Write a paragraph and go below it."""
         self.set_font(FONT, style=style, size=size)
         self.set_text_color(grey)
-        self.multi_cell(
-            width or self.epw - (self.get_x() - self.l_margin), size * _MM * _LINE, self.safe(text), align=Align.L,
-            new_x=XPos.LEFT, new_y=YPos.NEXT,
-        )  # fmt: skip
+        self.multi_cell(0, size * _MM * _LINE, self.safe(text), align=Align.L,
+                        new_x=XPos.LMARGIN, new_y=YPos.NEXT)  # fmt: skip
         self.set_text_color(_INK)
 
-    def height_of(self, text: str, width: float, *, size: float = 9, style: str = "") -> float:
-        """Return how high a paragraph would be."""
-        self.set_font(FONT, style=style, size=size)
-        height = self.multi_cell(width, size * _MM * _LINE, self.safe(text), align=Align.L, dry_run=True,
-                                 output="HEIGHT")  # fmt: skip
-        return float(height)  # type: ignore[arg-type] # one number is asked for
-
-    def _fitting(self, text: str) -> str:
-        while len(text) > 4 and self.get_string_width(text) > self.epw:
-            text = f"{text[:-5]}…"
-        return text
+    def grid(self, widths: Sequence[float], *, size: float, borders: str, **more: Any) -> AbstractContextManager[Table]:
+        """Return a table over the whole width, whose rows are not broken."""
+        self.set_font(FONT, size=size)
+        self.set_draw_color(_RULE)
+        self.set_fill_color(255)
+        look: dict[str, Any] = {"text_align": "LEFT", "first_row_as_headings": False} | more
+        return self.table(
+            col_widths=widths, width=self.epw, borders_layout=borders, line_height=size * _MM * _LINE, align="LEFT",
+            v_align="TOP", padding=(0.5, 1.2), **look,
+        )  # fmt: skip
 
 
 def write_pdf(document: Document, path: Path) -> None:
@@ -152,17 +151,14 @@ def _section(page: Page, section: Section) -> None:
 def _part(page: Page, part: Part) -> None:
     match part:
         case Paragraph():
-            size = 8 if part.quiet else 9
-            page.need(min(60.0, page.height_of(part.text, page.epw, size=size)))
-            page.write_text(part.text, size=size, grey=_SOFT if part.quiet else _INK)
+            page.write_text(part.text, size=8 if part.quiet else 9, grey=_SOFT if part.quiet else _INK)
             page.ln(1.5)
         case Facts():
             _facts(page, part)
         case Bars():
             _bars(page, part)
         case Findings():
-            for finding in part.findings:
-                _finding(page, finding)
+            _findings(page, part)
         case TextTable():
             _table(page, part)
         case Drawn() if not part.title:
@@ -171,19 +167,13 @@ def _part(page: Page, part: Part) -> None:
 
 def _facts(page: Page, facts: Facts) -> None:
     """Draw names and values in two columns."""
-    width = page.epw / 2
-    name_width = 26.0
-    for at in range(0, len(facts.rows), 2):
-        pair = facts.rows[at : at + 2]
-        height = max(page.height_of(value, width - name_width - 3, size=8.5) for _, value in pair)
-        page.need(height)
-        top = page.get_y()
-        for column, (name, value) in enumerate(pair):
-            page.set_xy(page.l_margin + column * width, top)
-            page.write_text(name, size=8.5, grey=_SOFT, width=name_width)
-            page.set_xy(page.l_margin + column * width + name_width, top)
-            page.write_text(value, size=8.5, width=width - name_width - 3)
-        page.set_xy(page.l_margin, top + height + 0.6)
+    values = page.epw / 2 - _NAME_MM
+    with page.grid((_NAME_MM, values) * 2, size=8.5, borders="NONE") as table:
+        for at in range(0, len(facts.rows), 2):
+            row = table.row()
+            for name, value in facts.rows[at : at + 2]:
+                row.cell(page.safe(name, LONGEST), style=FontFace(color=_SOFT))
+                row.cell(page.safe(value, LONGEST))
     page.ln(1)
 
 
@@ -191,8 +181,8 @@ def _bars(page: Page, bars: Bars) -> None:
     """Draw a bar for each share, with its name before and its words behind it."""
     for name, ratio, words in bars.rows:
         page.need(6)
-        top, left, width = page.get_y(), page.l_margin + 26.0, 70.0
-        page.write_text(name, size=8.5, grey=_SOFT, width=26.0)
+        top, left, width = page.get_y(), page.l_margin + _NAME_MM, 70.0
+        page.write_text(name, size=8.5, grey=_SOFT)
         page.set_fill_color(225)
         page.rect(left, top + 0.5, width, 3, style="F")
         page.set_fill_color("#2f5d8a")
@@ -203,27 +193,14 @@ def _bars(page: Page, bars: Bars) -> None:
     page.ln(1)
 
 
-def _finding(page: Page, finding: Finding) -> None:
-    left, width = page.l_margin + _MARK_MM + 3, page.epw - _MARK_MM - 3
-    text = f"{finding.title}. {finding.text}"
-    height = page.height_of(text, width)
-    height += page.height_of(finding.advice, width, size=8.5, style="I") if finding.advice else 0
-    page.need(height + 2)
-    top = page.get_y()
-    page.set_fill_color(_COLOURS[finding.severity])
-    page.rect(page.l_margin, top, _MARK_MM, 4.6, style="F", round_corners=True, corner_radius=1)
-    page.set_xy(page.l_margin, top + 0.1)
-    page.set_text_color(255)
-    page.set_font(FONT, style="B", size=7.5)
-    page.cell(_MARK_MM, 4.6, WORDS[finding.severity], align=Align.C)
-    page.set_xy(left, top)
-    page.write_text(text, width=width)
-    if finding.advice:
-        page.write_text(finding.advice, size=8.5, style="I", width=width)
-    page.set_xy(page.l_margin, max(page.get_y(), top + 5) + 1)
-    page.set_draw_color(_RULE)
-    page.line(page.l_margin, page.get_y() - 0.5, page.w - page.r_margin, page.get_y() - 0.5)
-    page.ln(0.7)
+def _findings(page: Page, part: Findings) -> None:
+    with page.grid((_MARK_MM, page.epw - _MARK_MM), size=9, borders="HORIZONTAL_LINES") as table:
+        for one in part.findings:
+            mark = FontFace(emphasis="BOLD", color=_COLOURS[one.severity])
+            text = page.safe(f"{one.title}. {one.text}", _FINDING_LETTERS)
+            row = table.row()
+            row.cell(WORDS[one.severity], style=mark)
+            row.cell(f"{text}\n→ {page.safe(one.advice)}" if one.advice else text)
 
 
 def _chart_mm(page: Page) -> float:
@@ -249,35 +226,24 @@ def _table(page: Page, table: TextTable) -> None:
         page.need(30)
         page.ln(1)
         page.write_text(table.title, size=9, style="B")
-    page.need(22)
+    align = tuple("RIGHT" if at in table.numeric else "LEFT" for at in range(len(table.headers)))
+    head = FontFace(emphasis="BOLD", fill_color=(240, 243, 246))
+    rows = [[page.safe(cell, LONGEST) for cell in row] for row in (table.headers, *table.rows)]
     page.set_font(FONT, size=7.5)
-    page.set_draw_color(_RULE)
-    page.set_fill_color(255)
-    align = tuple(Align.R if at in table.numeric else Align.L for at in range(len(table.headers)))
-    style = FontFace(emphasis="BOLD", fill_color=(240, 243, 246))
-    with page.table(
-        [[page.safe(cell) for cell in row] for row in (table.headers, *table.rows)],
-        borders_layout="HORIZONTAL_LINES", col_widths=_widths(page, table), headings_style=style, line_height=3.6,
-        padding=(0.7, 1.2), text_align=align, align="LEFT", width=page.epw,
-    ):  # fmt: skip
-        pass
+    with page.grid(_widths(page, rows), size=7.5, borders="HORIZONTAL_LINES", text_align=align, headings_style=head,
+                   first_row_as_headings=True) as grid:  # fmt: skip
+        for cells in rows:
+            grid.row(cells)
     page.ln(2)
 
 
-def _widths(page: Page, table: TextTable) -> list[float]:
-    """Give each column the width it needs, and at most a fair share to the widest ones."""
+def _widths(page: Page, rows: Sequence[Sequence[str]]) -> list[float]:
+    """Return the width that each column needs; the widest ones share the rest."""
     wanted: list[float] = []
-    for at, header in enumerate(table.headers):
-        words = max((page.get_string_width(page.safe(word)) for word in header.split()), default=0.0) * 1.1
-        cells = [page.get_string_width(page.safe(row[at])) for row in table.rows[:_LOOKED_AT]]
-        wanted.append(max([words, *cells]) + 3.0)
-    spare = page.epw - sum(wanted)
-    if spare >= 0:
-        return [width + spare / len(wanted) for width in wanted]
-    limit = page.epw
-    for taken, width in enumerate(sorted(wanted)):
-        fair = (page.epw - sum(sorted(wanted)[:taken])) / (len(wanted) - taken)
-        if width > fair:
-            limit = fair
-            break
+    for head, *cells in zip(*rows[: _LOOKED_AT + 1], strict=True):
+        words = max((page.get_string_width(word) for word in head.split()), default=0.0) * 1.1
+        wanted.append(max([words, *map(page.get_string_width, cells)]) + 3.0)
+    limit = max(wanted)
+    while sum(min(width, limit) for width in wanted) > page.epw:
+        limit -= 0.5
     return [min(width, limit) for width in wanted]

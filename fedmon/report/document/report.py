@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, is_counter, metric_of
-from fedmon.common.text import duration, joined, moment, plural
+from fedmon.common.text import duration, joined, moment, plural, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, TextTable, shown
-from fedmon.report.document.summary import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding, summed
@@ -36,7 +35,7 @@ _READING = 0.8
 _ON_PAGE_1 = 2
 MOST_SERIES = 400
 _OTHER_TABLE = ("user_value", "user_step", "user_run_")
-_MOST_ROWS = 60
+_MOST_ROWS, _MOST_JOBS = 60, 200
 
 
 def write(
@@ -104,7 +103,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
     sections = [
         Section(title="Findings", parts=tuple(_first_page(case, findings, charts))),
         Section(title="Over time", parts=tuple(_drawn(charts, first[_ON_PAGE_1:])) if charts is not None else ()),
-        Section(title="Nodes", parts=(node_table(case),) if case.nodes else ()),
+        Section(title="Nodes", parts=(summary.node_table(case),) if case.nodes else ()),
         Section(title="Jobs", parts=_filled(job_table(case)) if case.job is None and case.jobs else ()),
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
@@ -341,3 +340,93 @@ def user_table(case: Case) -> TextTable:
         )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
     return TextTable(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
+
+
+def job_table(case: Case) -> TextTable:
+    """Return one row for each job of each node of a recording that is about nodes."""
+    rows: list[tuple[str, ...]] = []
+    for node in case.nodes:
+        keys = dict.fromkeys([*node.host.jobs, *(name.removeprefix(JOB) for name in node.streams if JOB in name[:4])])
+        for key in keys:
+            total, told = node.streams.get(f"{JOB}{key}"), node.host.jobs.get(key, {})
+            peak = total.series.get("job_memory_peak_bytes") if total is not None else None
+            seconds = [total.series[name].increase for name in ("job_cpu_user_seconds_total",
+                       "job_cpu_system_seconds_total") if total is not None and name in total.series]  # fmt: skip
+            rows.append(
+                (
+                    shown(key, 60),
+                    shown(node.name, 60),
+                    shown(told.get("name"), 40),
+                    shown(told.get("user"), 30),
+                    moment(total.first_t) if total is not None else MISSING,
+                    duration(total.elapsed_s) if total is not None else MISSING,
+                    duration(sum(one or 0.0 for one in seconds)) if seconds else MISSING,
+                    size(peak.high) if peak is not None else MISSING,
+                )
+            )
+    headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
+    return TextTable(headers=headers, rows=tuple(rows[:_MOST_JOBS]), numeric=frozenset({5, 6, 7}))
+
+
+def hardware_table(case: Case) -> TextTable:
+    """Return the hardware of the nodes, one row for equal ones."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node in case.nodes:
+        alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
+    rows = tuple((joined(names, most=8, last=", "), *parts) for parts, names in alike.items())
+    headers = ("Nodes", "Processors", "Memory", "GPUs", "Network", "Disks", "System")
+    return TextTable(headers=headers, rows=rows)
+
+
+def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
+    if not told:
+        return ("not recorded", *[MISSING] * 5)
+    counts = [f"{told[name]} {word if told[name] != 1 else word[:-1]}" for name, word in
+              (("sockets", "sockets"), ("cores", "cores"), ("threads", "threads")) if told.get(name)]  # fmt: skip
+    processor = ", ".join([str(told.get("model") or told.get("architecture") or "unknown"), *counts])
+    if told.get("microarchitecture"):
+        processor += f" ({told['microarchitecture']})"
+    numa = told.get("numa")
+    memory = _size(told.get("memory_bytes")) + (
+        f" in {len(numa)} NUMA nodes" if isinstance(numa, list) and len(numa) > 1 else ""
+    )
+    swap = told.get("swap_bytes")
+    memory += f", swap {_size(swap)}" if swap else ", no swap" if swap == 0 else ""
+    system = [told.get("os"), told.get("kernel"), told.get("virtualisation")]
+    ports = [f"{one.get('device')} {', '.join(one.get('rates') or [])}".strip() for one in _list(told, "infiniband")]
+    links = [f"{one.get('interface')} {_speed(one.get('speed_bytes_per_second'))}".strip()
+             for one in _list(told, "network")]  # fmt: skip
+    return tuple(
+        shown(text, 240)
+        for text in (
+            processor,
+            memory,
+            _gpu_models(told),
+            ", ".join([*links, *ports]),
+            ", ".join(f"{one.get('device')} {_size(one.get('size_bytes'))}" for one in _list(told, "disks")),
+            ", ".join(str(one) for one in system if one) + (", simulated" if told.get("simulated") else ""),
+        )
+    )
+
+
+def _gpu_models(told: Mapping[str, Any]) -> str:
+    if told.get("gpus") is None:
+        return "unknown"
+    models: dict[str, int] = {}
+    for gpu in _list(told, "gpus"):
+        text = f"{gpu.get('model') or 'GPU'} {_size(gpu.get('memory_bytes'))}".removesuffix(f" {MISSING}")
+        models[text] = models.get(text, 0) + 1
+    return ", ".join(f"{amount} x {model}" for model, amount in models.items()) or "none"
+
+
+def _list(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = told.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _size(value: object) -> str:
+    return size(float(value)) if isinstance(value, int | float) else MISSING
+
+
+def _speed(value: object) -> str:
+    return f"{significant(float(value) * 8 / 1e9)} Gbit/s" if isinstance(value, int | float) and value else ""

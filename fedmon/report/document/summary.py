@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.text import duration, joined, moment, percent, plural, size
+from fedmon.common.text import duration, joined, moment, percent, plural, size, table
 from fedmon.report.amounts import significant
 from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
 from fedmon.report.findings.case import Case, Finding, Node, Severity
@@ -19,7 +18,6 @@ from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
 from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, Moved, moved
-from fedmon.report.source import JOB
 
 _MOST_ROWS = 200
 
@@ -117,96 +115,6 @@ _COLUMNS: Mapping[str, Ask] = {
     "Disks read / written": lambda _case, node: _pair(moved(node, STORAGE_OF_HOST)),
     **_ENDING,
 }
-
-
-def job_table(case: Case) -> TextTable:
-    """Return one row for each job of each node of a recording that is about nodes."""
-    rows: list[tuple[str, ...]] = []
-    for node in case.nodes:
-        keys = dict.fromkeys([*node.host.jobs, *(name.removeprefix(JOB) for name in node.streams if JOB in name[:4])])
-        for key in keys:
-            total, told = node.streams.get(f"{JOB}{key}"), node.host.jobs.get(key, {})
-            peak = total.series.get("job_memory_peak_bytes") if total is not None else None
-            seconds = [total.series[name].increase for name in ("job_cpu_user_seconds_total",
-                       "job_cpu_system_seconds_total") if total is not None and name in total.series]  # fmt: skip
-            rows.append(
-                (
-                    shown(key, 60),
-                    shown(node.name, 60),
-                    shown(told.get("name"), 40),
-                    shown(told.get("user"), 30),
-                    moment(total.first_t) if total is not None else MISSING,
-                    duration(total.elapsed_s) if total is not None else MISSING,
-                    duration(sum(one or 0.0 for one in seconds)) if seconds else MISSING,
-                    size(peak.high) if peak is not None else MISSING,
-                )
-            )
-    headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
-    return TextTable(headers=headers, rows=tuple(rows[:_MOST_ROWS]), numeric=frozenset({5, 6, 7}))
-
-
-def hardware_table(case: Case) -> TextTable:
-    """Return the hardware of the nodes, one row for equal ones."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for node in case.nodes:
-        alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
-    rows = tuple((joined(names, most=8, last=", "), *parts) for parts, names in alike.items())
-    headers = ("Nodes", "Processors", "Memory", "GPUs", "Network", "Disks", "System")
-    return TextTable(headers=headers, rows=rows)
-
-
-def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
-    if not told:
-        return ("not recorded", *[MISSING] * 5)
-    counts = [f"{told[name]} {word if told[name] != 1 else word[:-1]}" for name, word in
-              (("sockets", "sockets"), ("cores", "cores"), ("threads", "threads")) if told.get(name)]  # fmt: skip
-    processor = ", ".join([str(told.get("model") or told.get("architecture") or "unknown"), *counts])
-    if told.get("microarchitecture"):
-        processor += f" ({told['microarchitecture']})"
-    numa = told.get("numa")
-    memory = _size(told.get("memory_bytes")) + (
-        f" in {len(numa)} NUMA nodes" if isinstance(numa, list) and len(numa) > 1 else ""
-    )
-    swap = told.get("swap_bytes")
-    memory += f", swap {_size(swap)}" if swap else ", no swap" if swap == 0 else ""
-    system = [told.get("os"), told.get("kernel"), told.get("virtualisation")]
-    ports = [f"{one.get('device')} {', '.join(one.get('rates') or [])}".strip() for one in _list(told, "infiniband")]
-    links = [f"{one.get('interface')} {_speed(one.get('speed_bytes_per_second'))}".strip()
-             for one in _list(told, "network")]  # fmt: skip
-    return tuple(
-        shown(text, 240)
-        for text in (
-            processor,
-            memory,
-            _gpu_models(told),
-            ", ".join([*links, *ports]),
-            ", ".join(f"{one.get('device')} {_size(one.get('size_bytes'))}" for one in _list(told, "disks")),
-            ", ".join(str(one) for one in system if one) + (", simulated" if told.get("simulated") else ""),
-        )
-    )
-
-
-def _gpu_models(told: Mapping[str, Any]) -> str:
-    if told.get("gpus") is None:
-        return "unknown"
-    models: dict[str, int] = {}
-    for gpu in _list(told, "gpus"):
-        text = f"{gpu.get('model') or 'GPU'} {_size(gpu.get('memory_bytes'))}".removesuffix(f" {MISSING}")
-        models[text] = models.get(text, 0) + 1
-    return ", ".join(f"{amount} x {model}" for model, amount in models.items()) or "none"
-
-
-def _list(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = told.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _size(value: object) -> str:
-    return size(float(value)) if isinstance(value, int | float) else MISSING
-
-
-def _speed(value: object) -> str:
-    return f"{significant(float(value) * 8 / 1e9)} Gbit/s" if isinstance(value, int | float) and value else ""
 
 
 _BAR = 24
@@ -343,20 +251,10 @@ def _bars(findings: Sequence[Finding], width: int) -> list[str]:
 
 def _table(case: Case, width: int) -> list[str]:
     """Return the nodes, with as many columns as fit."""
-    table = node_table(case)
-    columns = [[header, *(row[at] for row in table.rows)] for at, header in enumerate(table.headers)]
-    widths = [max(map(len, column)) for column in columns]
-    kept = 1
-    while kept < len(columns) and sum(widths[: kept + 1]) + 2 * kept <= width:
-        kept += 1
-    widths[0] = min(widths[0], width - sum(widths[1:kept]) - 2 * (kept - 1)) if kept > 1 else min(widths[0], width)
-    lines = []
-    for at in range(len(table.rows) + 1):
-        cells = [column[at] for column in columns[:kept]]
-        texts = [cells[0][: widths[0]].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells[1:], widths[1:kept],
-                                                                                          strict=True))]  # fmt: skip
-        lines.append("  ".join(texts).rstrip())
-    return lines
+    nodes = node_table(case)
+    widths = [max(map(len, column)) + 2 for column in zip(nodes.headers, *nodes.rows, strict=True)]
+    kept = max([1, *(at for at in range(len(widths) + 1) if sum(widths[:at]) - 2 <= width)])
+    return table(nodes.headers[:kept], [row[:kept] for row in nodes.rows], width=width).splitlines()
 
 
 def _hanging(text: str, width: int, *, first: str) -> list[str]:
