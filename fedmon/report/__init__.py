@@ -27,14 +27,8 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "LearningCurves": ("fedmon.report.frames", "LearningCurves"),
-    "learning_curves": ("fedmon.report.frames", "learning_curves"),
+    **{name: ("fedmon.report.frames", name) for name in __all__},
     "Source": ("fedmon.report.source", "Source"),
-    "TidyTable": ("fedmon.report.frames", "TidyTable"),
-    "WideTable": ("fedmon.report.frames", "WideTable"),
-    "frame": ("fedmon.report.frames", "frame"),
-    "plot": ("fedmon.report.frames", "plot"),
-    "save": ("fedmon.report.frames", "save"),
     "write_report": ("fedmon.report.document", "write"),
 }
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import msgspec
 
@@ -15,7 +13,6 @@ from fedmon.common.metrics.table import METRICS, Kind, Metric, Scope, Unit, is_c
 from fedmon.report.training import COSTS, ROWS, STEP
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_LARGEST = 1e30
 
 
 class Quantity(enum.Enum):
@@ -55,23 +52,27 @@ _COUNTERS = {
     Unit.JOULES: Quantity.WATTS,
     Unit.GRAMS: Quantity.GRAM_RATE,
 }
-# Units, what is between them, and how many of the first one a value of 1 is.
-_STEPS = {
-    Quantity.BYTES: (_BINARY, 1024.0, 1.0),
-    Quantity.BYTE_RATE: (tuple(f"{unit}/s" for unit in _BINARY), 1024.0, 1.0),
-    Quantity.WATTS: (("mW", "W", "kW", "MW"), 1000.0, 1000.0),
-    Quantity.JOULES: (("J", "kJ", "MJ", "GJ"), 1000.0, 1.0),
-    Quantity.HERTZ: (("Hz", "kHz", "MHz", "GHz"), 1000.0, 1.0),
-    Quantity.GRAM_RATE: (("mg/h", "g/h", "kg/h"), 1000.0, 3.6e6),
-}
-_FIXED = {
-    Quantity.SHARE: ("%", 100.0),
-    Quantity.CELSIUS: ("°C", 1.0),
-    Quantity.CPUS: ("CPUs", 1.0),
-    Quantity.RATE: ("per second", 1.0),
-}
-_TIMES = (("d", 172_800.0, 86_400.0), ("h", 7200.0, 3600.0), ("min", 120.0, 60.0), ("s", 1.0, 1.0))
-"""Units of time, with the smallest seconds for their use, and their size."""
+
+
+def _ladder(units: Iterable[str], base: float, first: float = 1.0) -> tuple[tuple[str, float, float], ...]:
+    return tuple((unit, first * base**at, first * base**at) for at, unit in enumerate(units))
+
+
+_UNITS = {
+    Quantity.BYTES: _ladder(_BINARY, 1024.0),
+    Quantity.BYTE_RATE: _ladder([f"{unit}/s" for unit in _BINARY], 1024.0),
+    Quantity.WATTS: _ladder(("mW", "W", "kW", "MW"), 1000.0, 1e-3),
+    Quantity.JOULES: _ladder(("J", "kJ", "MJ", "GJ"), 1000.0),
+    Quantity.HERTZ: _ladder(("Hz", "kHz", "MHz", "GHz"), 1000.0),
+    Quantity.GRAM_RATE: _ladder(("mg/h", "g/h", "kg/h"), 1000.0, 1 / 3.6e6),
+    Quantity.SECONDS: (("µs", 0.0, 1e-6), ("ms", 1e-3, 1e-3), ("s", 1.0, 1.0), ("min", 120.0, 60.0),
+                       ("h", 7200.0, 3600.0), ("d", 172_800.0, 86_400.0)),
+    Quantity.SHARE: (("%", 0.0, 0.01),),
+    Quantity.CELSIUS: (("°C", 0.0, 1.0),),
+    Quantity.CPUS: (("CPUs", 0.0, 1.0),),
+    Quantity.RATE: (("per second", 0.0, 1.0),),
+}  # fmt: skip
+"""Units from the smallest on, the smallest value for their use, and their size."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,20 +92,9 @@ def quantity_of(metric: Metric | None) -> Quantity:
 
 def scale_of(quantity: Quantity, largest: float) -> Scale:
     """Return the unit in which values up to ``largest`` are short numbers."""
-    largest = min(abs(largest), _LARGEST) if math.isfinite(largest) else 0.0
-    if quantity in _STEPS:
-        units, base, first = _STEPS[quantity]
-        step, left = 0, largest * first
-        while left >= base and step < len(units) - 1:
-            left, step = left / base, step + 1
-        return Scale(unit=units[step], factor=first / base**step)
-    if quantity is Quantity.SECONDS:
-        for unit, from_s, size in _TIMES:
-            if largest >= from_s:
-                return Scale(unit=unit, factor=1.0 / size)
-        return Scale(unit="ms", factor=1e3) if largest >= 1e-3 else Scale(unit="µs", factor=1e6)
-    unit, factor = _FIXED.get(quantity, ("", 1.0))
-    return Scale(unit=unit, factor=factor)
+    units = _UNITS.get(quantity, (("", 0.0, 1.0),))
+    unit, _, size = next((one for one in reversed(units) if abs(largest) >= one[1]), units[0])
+    return Scale(unit=unit, factor=1 / size)
 
 
 class Group(enum.Enum):
@@ -164,25 +154,23 @@ DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", 
 """Labels that tell devices apart; the values of all others, such as a CPU mode, are separate lines."""
 SCENARIO_FINISHED = "user_scenario_finished"
 
-NOT_SHOWN: Mapping[str, str] = MappingProxyType(
-    {
-        **{name: "a description, not a quantity" for name, metric in METRICS.items() if metric.kind is Kind.INFO},
-        "host_cpu_core_seconds_total": "eight lines a core; the busy share of each core is shown",
-        "host_uptime_seconds": "grows by a second a second",
-        "host_pressure_ratio": "the pressure of the last 10 s; that of each interval is shown",
-        "host_threads_runnable": "the kernel's other count of threads that run or wait is shown",
-        "node_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
-        "job_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
-        "job_cpus_busy": "the CPU time of the job is shown, by mode",
-        "job_cpu_busy_ratio": "the CPU time of the job is shown, by mode",
-        "job_memory_peak_bytes": "the highest point of the job's memory",
-        "perf_counted_seconds_total": "grows by a second a second: the clock of perf's counts",
-        SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
-        STEP: "the axis of values that programs report",
-        ROWS: "the weight of a node in the mean of a training",
-        **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
-    }
-)
+NOT_SHOWN: Mapping[str, str] = {
+    **{name: "a description, not a quantity" for name, metric in METRICS.items() if metric.kind is Kind.INFO},
+    "host_cpu_core_seconds_total": "eight lines a core; the busy share of each core is shown",
+    "host_uptime_seconds": "grows by a second a second",
+    "host_pressure_ratio": "the pressure of the last 10 s; that of each interval is shown",
+    "host_threads_runnable": "the kernel's other count of threads that run or wait is shown",
+    "node_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
+    "job_energy_kilowatt_hours_total": "the energy in joules is shown, as power",
+    "job_cpus_busy": "the CPU time of the job is shown, by mode",
+    "job_cpu_busy_ratio": "the CPU time of the job is shown, by mode",
+    "job_memory_peak_bytes": "the highest point of the job's memory",
+    "perf_counted_seconds_total": "grows by a second a second: the clock of perf's counts",
+    SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
+    STEP: "the axis of values that programs report",
+    ROWS: "the weight of a node in the mean of a training",
+    **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
+}
 """Metrics of the table without a chart, and why."""
 
 TROUBLE = frozenset({"errors", "dropped", "discards", "overruns", "recoveries", "downed", "waits", "misses", "foreign",

@@ -6,6 +6,7 @@ headers its manual shows some; the others follow their pattern.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.report.blocks import Floats
 from fedmon.report.export import Table
 from fedmon.report.source import Source
 from fedmon.report.views.view_table import (
@@ -139,32 +141,29 @@ def _column(key: str, header: str, quantity: ViewQuantity, *, is_whole: bool = T
     return ViewColumn(path=tuple(key.split(".")), header=header, quantity=quantity, is_whole=is_whole)
 
 
+_fraction = functools.partial(_column, is_whole=False)
+
+
+def _percent(whole: Floats, part: Floats) -> Floats:
+    return 100 * part / whole
+
+
 CPU: tuple[ViewColumn, ...] = (
-    _column("cpu_time", "CPU time [s]", _job(*_CPU), is_whole=False),
-    _column("cpu_times.user", "CPU time (user) [s]", _job(_CPU[0]), is_whole=False),
-    _column("cpu_times.system", "CPU time (system) [s]", _job(_CPU[1]), is_whole=False),
-    _column("cpu_percent", "CPU usage [%]", _job("job_cpus_busy", times=100), is_whole=False),
-    _column(
-        "cpu_percent_sys",
-        "CPU usage of the host [%]",
-        Sum(series=("host_cpu_busy_ratio",), times=100),
-        is_whole=False,
-    ),
+    _fraction("cpu_time", "CPU time [s]", _job(*_CPU)),
+    _fraction("cpu_times.user", "CPU time (user) [s]", _job(_CPU[0])),
+    _fraction("cpu_times.system", "CPU time (system) [s]", _job(_CPU[1])),
+    _fraction("cpu_percent", "CPU usage [%]", _job("job_cpus_busy", times=100)),
+    _fraction("cpu_percent_sys", "CPU usage of the host [%]", Sum(series=("host_cpu_busy_ratio",), times=100)),
     _column("memory_info.rss", "Memory (rss) [bytes]", _job("job_memory_rss_bytes")),
     _column("memory_info.vms", "Memory (vms) [bytes]", _job("job_memory_vms_bytes")),
     _column("memory_info.shared", "Memory (shared) [bytes]", _job("job_memory_shared_bytes")),
     _column("memory_full_info.uss", "Memory (uss) [bytes]", _job("job_memory_uss_bytes")),
     _column("memory_full_info.pss", "Memory (pss) [bytes]", _job("job_memory_pss_bytes")),
     _column("memory_full_info.swap", "Memory (swap) [bytes]", _job("job_memory_swap_bytes")),
-    _column(
+    _fraction(
         "memory_percent",
         "Memory usage [%]",
-        Computed(
-            host=("host_memory_total_bytes",),
-            job=("job_memory_rss_bytes",),
-            compute=lambda whole, rss: 100 * rss / whole,
-        ),
-        is_whole=False,
+        Computed(host=("host_memory_total_bytes",), job=("job_memory_rss_bytes",), compute=_percent),
     ),
     *(
         ViewColumn(
@@ -237,6 +236,8 @@ def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:
     def of(metric: str, *, times: float = 1.0, job: bool = False, **labels: str) -> Sum:
         return Sum(series=(series(metric, gpu=gpu, **labels),), times=times, is_of_job=job)
 
+    share = functools.partial(of, times=100)
+
     def violation(policy: str) -> str:
         return series("gpu_violation_seconds_total", gpu=gpu, policy=policy)
 
@@ -252,38 +253,24 @@ def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:
         _column("ecc_errors.dp", "ECC errors (uncorrected, lifetime)", ecc("uncorrected")),
         _column("memory_used.gpu_memory", "GPU memory used [bytes]", of("gpu_memory_used_bytes")),
         _column("memory_used.bar1_memory", "BAR1 memory used [bytes]", of("gpu_bar1_used_bytes")),
-        _column(
-            "utilization_rates.gpu", "GPU utilization [%]", of("gpu_utilization_ratio", times=100), is_whole=False
-        ),
-        _column(
-            "utilization_rates.memory",
-            "GPU memory utilization [%]",
-            of("gpu_memory_utilization_ratio", times=100),
-            is_whole=False,
-        ),
-        _column(
-            "encoder_util", "Encoder utilization [%]", of("gpu_encoder_utilization_ratio", times=100), is_whole=False
-        ),
-        _column(
-            "decoder_util", "Decoder utilization [%]", of("gpu_decoder_utilization_ratio", times=100), is_whole=False
-        ),
+        _fraction("utilization_rates.gpu", "GPU utilization [%]", share("gpu_utilization_ratio")),
+        _fraction("utilization_rates.memory", "GPU memory utilization [%]", share("gpu_memory_utilization_ratio")),
+        _fraction("encoder_util", "Encoder utilization [%]", share("gpu_encoder_utilization_ratio")),
+        _fraction("decoder_util", "Decoder utilization [%]", share("gpu_decoder_utilization_ratio")),
         _column("power_usage", "Power usage [mW]", of("gpu_power_watts", times=1000)),
         _column(
             "violation",
             "Clock violation, power and thermal [ns]",
             Sum(series=(violation("power"), violation("thermal")), times=1e9),
         ),
-        _column("temperature", "GPU temperature [C]", of("gpu_temperature_celsius"), is_whole=False),
-        _column("fan_speed", "Fan speed [%]", of("gpu_fan_speed_ratio", times=100), is_whole=False),
+        _fraction("temperature", "GPU temperature [C]", of("gpu_temperature_celsius")),
+        _fraction("fan_speed", "Fan speed [%]", share("gpu_fan_speed_ratio")),
         _column("num_procs", "Number of compute processes", of("gpu_processes", type="compute")),
         _column("pci_thgpt.send", "PCIe sent [KB/s]", of("gpu_pcie_transmit_bytes_per_second", times=1e-3)),
         _column("pci_thgpt.recv", "PCIe recv [KB/s]", of("gpu_pcie_receive_bytes_per_second", times=1e-3)),
         _column("job_num_procs", "Number of processes of the job", of("job_gpu_processes", job=True)),
         _column("job_memory_used", "GPU memory used by the job [bytes]", of("job_gpu_memory_bytes", job=True)),
-        _column(
-            "job_utilization", "GPU utilization by the job [%]", of("job_gpu_sm_ratio", times=100, job=True),
-            is_whole=False,
-        ),
+        _fraction("job_utilization", "GPU utilization by the job [%]", share("job_gpu_sm_ratio", job=True)),
     )  # fmt: skip
 
 
@@ -438,11 +425,10 @@ def _host(section: ViewSection, at: Instants) -> dict[str, Any]:
     return tree
 
 
-def _listed(values: NDArray[Any], *, is_whole: bool) -> list[float | int | None]:
-    shown = np.round(values) if is_whole else np.round(values, 6)
-    listed: list[float | int | None] = [None if value != value else value for value in shown.tolist()]  # noqa: PLR0124
+def _listed(values: NDArray[Any], *, is_whole: bool) -> list[Any]:
     if is_whole:
-        listed = [None if value is None else int(value) for value in listed]
+        return [None if value != value else int(value) for value in np.round(values).tolist()]  # noqa: PLR0124
+    listed: list[Any] = np.round(values, 6).tolist()  # JSON has null for NaN
     return listed
 
 
