@@ -18,8 +18,8 @@ from fedmon.report.training import Trainings, is_kept_exactly
 COUNT = 480
 """Steps in time: about as many as a chart has pixels where two stand side by side."""
 _TOO_SOON = 0.25
-"""Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
-another, and in so short a time the coarse steps of a counter look like a peak."""
+"""Readings closer than this part of the usual distance have no rate: in so short a time the coarse steps of a counter
+look like a peak."""
 _GAP = 1.75
 
 
@@ -70,7 +70,6 @@ class _Stream:
 
     def __init__(self, count: int) -> None:
         self.rows: dict[str, int] = {}
-        self.usual_s = 0.0
         self.cells = np.full((0, count), _EMPTY)
 
     def add(self, names: list[str], steps: NDArray[np.int64], offset: Floats, values: Floats) -> None:
@@ -84,10 +83,9 @@ class _Stream:
             cells["count"][at] += np.add.reduceat(known, begins, axis=1, dtype=np.uint32)
             cells["offset"][at] += np.add.reduceat(np.where(known, offset, 0.0), begins, axis=1)
             cells["total"][at] += np.add.reduceat(np.where(known, values, 0.0), begins, axis=1)
-        low = np.minimum.reduceat(np.where(known, values, np.inf), begins, axis=1)
-        high = np.maximum.reduceat(np.where(known, values, -np.inf), begins, axis=1)
-        cells["low"][at] = np.minimum(cells["low"][at], low)
-        cells["high"][at] = np.maximum(cells["high"][at], high)
+        values[~known] = np.nan
+        cells["low"][at] = np.fmin(cells["low"][at], np.fmin.reduceat(values, begins, axis=1))
+        cells["high"][at] = np.fmax(cells["high"][at], np.fmax.reduceat(values, begins, axis=1))
 
 
 class Bins:
@@ -121,22 +119,17 @@ class Bins:
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
         if not names or not len(block.t):
             return
-        values = np.empty((len(names), len(block.t)))
-        if len(block.t) > 2 or not stream.usual_s:
-            stream.usual_s = float(np.median(np.diff(block.mono))) if len(block.t) > 1 else 0.0
-        for row, name in enumerate(names):
-            values[row] = (
-                self._rates.of(block, name, shortest_s=_TOO_SOON * stream.usual_s)
-                if is_counter(name)
-                else block.columns[name]
-            )
+        soon = _too_soon(block.mono)
+        values = np.stack([
+            self._rates.of(block, name, passed_over=soon) if is_counter(name) else block.columns[name] for name in names
+        ])  # fmt: skip
         offset = block.t - self.start
         steps = np.floor(offset / self.width_s).astype(np.int64)
         steps[block.t == self.end] = self.count - 1
         order = np.argsort(steps, kind="stable")
         order = order[(steps[order] >= 0) & (steps[order] < self.count)]
         if len(order):
-            stream.add(names, steps[order], offset[order], values[:, order])
+            stream.add(names, steps[order], offset[order], np.take(values, order, axis=1))
 
     def keys(self) -> list[SeriesKey]:
         """Name every series that has a value, by node and stream, in the order in which they came."""
@@ -157,3 +150,11 @@ class Bins:
         with np.errstate(over="ignore"):
             t, mean = self.start + cells["offset"] / count, cells["total"] / count
         return Binned(index, t, mean, cells["low"], cells["high"], count)
+
+
+def _too_soon(mono: Floats) -> NDArray[np.bool_]:
+    """Tell which samples come right after another, as the last one of a job does."""
+    apart, soon = np.diff(mono), np.zeros(len(mono), dtype=np.bool_)
+    if len(apart) and np.min(apart) < _TOO_SOON * np.max(apart):
+        soon[1:] = apart < _TOO_SOON * usual_distance(apart)
+    return soon

@@ -39,20 +39,21 @@ class Rates:
         """Set the previous reading of a series of the block's stream, and its time by its clock."""
         self._last[block.node_id, block.boot, block.stream, name] = (moment, value)
 
-    def of(self, block: Block, name: str, *, shortest_s: float = 0.0) -> Floats:
+    def of(self, block: Block, name: str, *, passed_over: NDArray[np.bool_] | None = None) -> Floats:
         """Return the growth a second of one series of a block up to each of its samples; ask once for each.
 
         NaN at the first reading, where the series has no value, and where the counter went back: it was restarted then,
-        and its count in between is unknown. A reading that comes sooner than ``shortest_s`` after the one that the last
-        rate was of has none; the next is over both times.
+        and its count in between is unknown. A sample that is ``passed_over`` has none unless the counter went back; the
+        next is over both times.
         """
         values, times = block.columns[name], clock_of(name, block.columns, block.mono)
         key = (block.node_id, block.boot, block.stream, name)
-        known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
+        is_known = ~(np.isnan(values) | np.isnan(times))
+        if passed_over is not None:
+            is_known &= ~passed_over | (np.diff(values, prepend=np.inf) < 0)
+        known = np.flatnonzero(is_known)
         per_second = np.full(len(values), np.nan)
         before = self._last.get(key)
-        if shortest_s > 0:
-            known = _spaced(known, values, times, before, shortest_s)
         if not len(known):
             return per_second
         readings, moments = values[known], times[known]
@@ -64,18 +65,3 @@ class Rates:
         with np.errstate(invalid="ignore", divide="ignore"):
             per_second[known] = np.where((grown >= 0) & (elapsed > 0), grown / elapsed, np.nan)
         return per_second
-
-
-def _spaced(
-    known: NDArray[np.intp], values: Floats, times: Floats, before: tuple[float, float] | None, shortest_s: float
-) -> NDArray[np.intp]:
-    """Return those of some readings that are at least so far apart, and those at which the counter went back."""
-    last, value = before if before is not None else (-np.inf, -np.inf)
-    if (np.diff(times[known], prepend=last) >= shortest_s).all():
-        return known
-    kept = []
-    for at in known.tolist():
-        if times[at] - last >= shortest_s or values[at] < value:
-            kept.append(at)
-            last, value = times[at], values[at]
-    return np.array(kept, dtype=np.intp)
