@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 import textwrap
@@ -318,18 +317,15 @@ def unit_of(length_s: float) -> tuple[str, float]:
     return ("min", 60.0) if length_s < 7200 else ("h", 3600.0)
 
 
-def _written(draw: Callable[[Any], None], kind: str = "png", **size: Any) -> bytes:
-    into = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+def _written(draw: Callable[[Any], None], kind: str = "png", dpi: float = _DPI, **size: Any) -> bytes:
     with report_extra("a drawing"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from fedmon.report.charts.library import plain_settings
+        from fedmon.report.charts.library import saved
 
-        with plain_settings(svg__fonttype="none", svg__hashsalt="diagram"):
-            figure = Figure(**{"dpi": _DPI, **size})
-            FigureCanvasAgg(figure)
-            draw(figure)
-            figure.savefig(into, format=kind, metadata=metadata)
-    return into.getvalue()
+    def made() -> Figure:
+        figure = Figure(**size)
+        draw(figure)
+        return figure
+
+    return saved(made, kind, name="diagram", dpi=dpi)

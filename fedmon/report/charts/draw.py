@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 import functools
-import io
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.report.amounts import significant
 from fedmon.report.charts.catalogue import Quantity
 from fedmon.report.charts.chart import Chart, Charts, Line
-from fedmon.report.charts.library import plain_settings
+from fedmon.report.charts.library import saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,17 +38,8 @@ def drawn(chart: Chart, charts: Charts, kind: str, *, size_in: tuple[float, floa
     """Return a chart as one of KINDS, the same each time. Raises InvalidInputError for another kind."""
     if kind not in KINDS:
         raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
-    into = io.BytesIO()
-    # How text is written, and ids that do not change, are global settings of matplotlib.
-    settings = {"svg__fonttype": "none", "svg__hashsalt": chart.name} if kind == "svg" else {}
-    metadata: Mapping[str, Mapping[str, Any]] = {
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None},
-        "pdf": {"CreationDate": None, "Title": literal(chart.title, 200)},
-    }
-    with plain_settings(**settings):
-        figure(chart, charts, size_in=size_in).savefig(into, format=kind, dpi=dpi, metadata=metadata[kind])
-    return into.getvalue()
+    return saved(lambda: figure(chart, charts, size_in=size_in), kind, name=chart.name, title=literal(chart.title, 200),
+                 dpi=dpi)  # fmt: skip
 
 
 def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_IN) -> Figure:

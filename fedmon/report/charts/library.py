@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import StorageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FOLDER = "MPLCONFIGDIR"
 _SETTINGS = threading.RLock()
@@ -42,6 +46,20 @@ def plain_settings(**more: Any) -> Iterator[None]:
         return
     with _SETTINGS, mpl.rc_context(changed):
         yield
+
+
+def saved(made: Callable[[], Figure], kind: str, *, name: str, title: str = "", dpi: float) -> bytes:
+    """Return the figure that ``made`` returns as png, svg or pdf, the same each time."""
+    into = io.BytesIO()
+    metadata: Mapping[str, Mapping[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Title": title},
+    }
+    # How text is written, and ids that do not change, are global settings of matplotlib.
+    with plain_settings(svg__fonttype="none", svg__hashsalt=name):
+        made().savefig(into, format=kind, dpi=dpi, metadata=metadata[kind])
+    return into.getvalue()
 
 
 @contextlib.contextmanager
