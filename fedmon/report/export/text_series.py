@@ -96,6 +96,8 @@ def _number(index: int, name: str, *, is_view: bool) -> Number:
 logger = logging.getLogger(__name__)
 
 _EXACT = 1_000_000
+_AT_ONCE = 65_536
+"""Lines that are made at once."""
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 _UNITLESS = (Unit.COUNT, Unit.NONE)
 
@@ -127,8 +129,8 @@ def write_openmetrics(table: Table, file: BinaryIO) -> None:
         for family, members in families_of(columns.numbers).items():
             head = _head(family)
             for number in members:
-                for words, batches in parts.items():
-                    for text, dropped in _series(batches, columns.time, family, number, words):
+                for words, part in parts.items():
+                    for text, dropped in _series(part, columns.time, family, number, words):
                         if text:
                             file.write(head)
                             head = b""
@@ -170,17 +172,17 @@ def _family(number: Number) -> Family:
     return Family(name=plain, type=row.kind.value, unit=unit if plain.endswith(f"_{unit}") else "", help=row.help)
 
 
-def _by_words(table: pa.Table, columns: MeasuredColumns) -> dict[Words, list[pa.RecordBatch]]:
+def _by_words(table: pa.Table, columns: MeasuredColumns) -> dict[Words, pa.Table]:
     """Group rows by their words, in order."""
     found: dict[Words, list[pa.RecordBatch]] = {}
     for batch in table.to_batches():
         for rows, words in columns.runs(batch):
             found.setdefault(words, []).append(batch.slice(rows.start, rows.stop - rows.start))
-    return found
+    return {words: pa.Table.from_batches(batches) for words, batches in found.items()}
 
 
 def _series(
-    batches: Iterable[pa.RecordBatch], time: int, family: Family, number: Number, words: Words
+    rows: pa.Table, time: int, family: Family, number: Number, words: Words
 ) -> Iterator[tuple[memoryview, int]]:
     """Return the lines of one series piece by piece, each with how many samples were left out of it."""
     own = {name for name, _ in number.labels}
@@ -188,8 +190,9 @@ def _series(
     labels = {(f"run_{name}" if name in own else name): word for name, word in words} | dict(number.labels)
     prefix = series(family.sample, **labels) if labels else family.sample
     latest = np.iinfo(np.int64).min
-    for batch in batches:
-        times, values = _microseconds(batch.column(time)), _floats(batch.column(number.index))
+    for first in range(0, len(rows), _AT_ONCE):
+        part = rows.slice(first, _AT_ONCE)
+        times, values = _microseconds(part.column(time)), _floats(part.column(number.index))
         known = np.isfinite(values)
         moments, readings = times[known], values[known]
         if not len(moments):
