@@ -128,10 +128,9 @@ class Totals:
             # A program reports its values when it likes, so nothing is missing between two of them.
             self._streams[key] = CoveredTime(has_pace=not is_user_stream(block.stream)), RunningTotals()
         time, running = self._streams[key]
-        is_new_boot = time.begins_boot(block)
-        covered = time.advance(block)
-        if is_new_boot:
+        if block.boot != time.boot:
             running.begin_boot()
+        covered = time.advance(block)
         running.add(block, covered, first_weight_s=time.typical_s or 1.0)
 
     def streams(self) -> list[StreamTotal]:
@@ -189,7 +188,7 @@ class CoveredTime:
         self.first_t = self.last_t = self.seconds = self.hole_seconds = 0.0
         self.clock_steps: list[ClockStep] = []
         self._holes: list[Hole] = []
-        self._boot: int | None = None
+        self.boot: int | None = None
         self._last = (0.0, 0.0, 0)
         self._tail = np.empty(0)
         self._skipped = np.nan
@@ -199,22 +198,16 @@ class CoveredTime:
         """The largest holes, the largest first."""
         return sorted(self._holes, reverse=True)
 
-    def begins_boot(self, block: Block) -> bool:
-        """Tell whether a block is the first of its boot."""
-        return block.boot != self._boot
-
     def advance(self, block: Block) -> Floats:
         """Return the covered time up to each sample of the next block, in seconds since the first of the stream."""
-        if self.begins_boot(block):
+        is_first = block.boot != self.boot
+        if is_first:
             away_s = float(block.t[0]) - self.last_t
             if self.samples and 0 < HOLE_FACTOR * self.typical_s < away_s:
                 self._note(Hole(away_s, self.last_t, float(block.t[0]), 0, block.seq, block.boot), away_s)
-            self._boot, self.boots = block.boot, self.boots + 1
+            self.boot, self.boots = block.boot, self.boots + 1
             self._last = (float(block.t[0]), float(block.mono[0]), block.seq - 1)
             self.first_t = min(self.first_t, float(block.t[0])) if self.samples else float(block.t[0])
-            is_first = True
-        else:
-            is_first = False
         t, mono, seq = self._last
         elapsed = np.maximum(np.diff(block.mono, prepend=mono), 0.0)
         passed = np.diff(block.t, prepend=t)

@@ -18,6 +18,7 @@ from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
 from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, Moved, moved
+from fedmon.report.selection import LABELS
 
 _MOST_ROWS = 200
 
@@ -121,8 +122,6 @@ _BAR = 24
 _BARS = {"cpu-efficiency": "CPU", "cpu-use": "CPU", "memory-peak": "Memory", "memory-use": "Memory", "gpu-use": "GPU",
          "time-limit": "Time limit"}  # fmt: skip
 
-_LABELS = ("system", "partition", "env", "name")
-
 
 def title(case: Case) -> str:
     """Return the title of the report."""
@@ -183,7 +182,7 @@ def about(case: Case) -> Facts:
     names = [node.name for node in case.nodes]
     rows.append(("Nodes", f"{len(names)}: {joined(names, most=8)}" if len(names) > 1 else joined(names)))
     labels = case.labels
-    rows += [(f"Label {name}", labels[name]) for name in (*_LABELS, *labels) if labels.get(name)]
+    rows += [(f"Label {name}", labels[name]) for name in (*LABELS, *labels) if labels.get(name)]
     return Facts(rows=tuple((name, shown(value)) for name, value in dict(rows).items() if value not in (None, "")))
 
 
