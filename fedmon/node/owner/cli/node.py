@@ -208,12 +208,7 @@ def stop(
     """Stop the node, and wait until it is gone."""
     folder = shell.folder
     pid = _daemon_pid(folder)
-    is_gone = pid is None
-    for _ in range(2 if force else 1):
-        if pid is not None and not is_gone:
-            _signal(pid, folder)
-            is_gone = folder.wait_free(timeout)
-    if not is_gone:
+    if pid is not None and not any(_is_ended(pid, folder, timeout) for _ in range(2 if force else 1)):
         way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
@@ -236,15 +231,16 @@ def _daemon_pid(folder: NodeFolder) -> int | None:
     return holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
 
 
-def _signal(pid: int, folder: NodeFolder) -> None:
+def _is_ended(pid: int, folder: NodeFolder, timeout_s: float) -> bool:
+    """Ask the daemon to end, at a second time at once; return whether it is gone in time."""
     try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     except PermissionError:
         raise ConflictError(
             f"the node of {folder.path} (pid {pid}) belongs to another user: stop it as that user"
         ) from None
+    return folder.wait_free(timeout_s)
 
 
 def _needs(document: Mapping[str, Any]) -> Iterator[str]:
