@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _JOB_ENERGY = "job_energy_joules_total"
 _ENERGIES_KEPT = 256
+_LAST_READING_S = 0.5
+"""How long a node waits for the energy of a job that has ended."""
 _UNREAD_SHARE = 0.1
 """The largest share of a job's duration that may lie before its first energy reading and after its last one."""
 
@@ -74,8 +76,9 @@ class Pipeline:
         )
         self.jobs = JobWatches(
             roots_of(settings), self._add_job_stream, self._remove_job_stream,
-            on_end=on_job_end, sample_last=self.sampler.sample_last,
-        )  # fmt: skip
+            on_end=on_job_end,
+            sample_last=lambda stream: self.sampler.sample_stream(stream, is_last=True),
+        )
         self._instruments = Instruments(
             settings,
             counts=self._counts,
@@ -127,9 +130,17 @@ class Pipeline:
             "ticks_overrun": self.sampler.overruns,
         }
 
-    def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
-        """Return the joules of a job that took ``wall_s``; None if unknown, or read for too small a part of that."""
-        joules, first, last = self._job_energy.pop(f"{JOB_STREAM}{job_id}", (None, 0.0, 0.0))
+    def job_energy(self, job_id: str, wall_s: float | None, cpu_s: float | None = None) -> float | None:
+        """Return the joules of a job that took ``wall_s``; None if unknown, or read for too small a part of that.
+
+        They are read once more, with the job's whole ``cpu_s`` if known: its processes may have ended. What these had
+        of a GPU is not known afterwards, so on a machine with GPUs the last reading is that of the last tick.
+        """
+        stream = f"{JOB_STREAM}{job_id}"
+        if cpu_s is not None and stream in self._job_energy and not self._instruments.has_gpus:
+            self.jobs.note_cpu(job_id, cpu_s)
+            self.sampler.sample_stream(stream, timeout_s=_LAST_READING_S)
+        joules, first, last = self._job_energy.pop(stream, (None, 0.0, 0.0))
         return joules if wall_s is not None and last - first >= (1 - _UNREAD_SHARE) * wall_s else None
 
     def start(self) -> None:

@@ -126,11 +126,11 @@ class Sampler:
             self._readers = {name: reader for name, reader in self._readers.items() if name != stream}
         self._close(removed)
 
-    def sample_last(self, stream: str, timeout_s: float = 2.0) -> None:
-        """Take the last sample of a stream that is going to be removed, off the grid; wait for it at most so long."""
+    def sample_stream(self, stream: str, timeout_s: float = 2.0, *, is_last: bool = False) -> None:
+        """Take a sample of a stream off the grid, the last one if it is going to be removed; wait at most so long."""
         if self._is_started:
             with contextlib.suppress(BusyError):
-                self._actor.call(lambda: self._take(stream, is_last=True), timeout_s=timeout_s)
+                self._actor.call(lambda: self._take(stream, is_last=is_last), timeout_s=timeout_s)
 
     @property
     def streams(self) -> list[str]:

@@ -68,6 +68,11 @@ class Instruments:
     def _roots(self) -> Roots:
         return roots_of(self._settings)
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the energy of jobs may have a part of GPUs."""
+        return self._nvml is not None and self._nvml.absent is None
+
     def follow(self, settings: NodeSettings) -> bool:
         """Take other settings; return whether collectors made before are out of date."""
         before, self._settings = self._settings, settings

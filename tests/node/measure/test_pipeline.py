@@ -106,3 +106,23 @@ def test_the_energy_of_a_job_is_told_only_if_it_was_read_from_its_begin_to_its_e
     assert (part, since_reload) == (None, None)
     assert whole is not None
     assert 0 < whole <= 5
+
+
+def test_the_energy_of_a_job_that_ended_between_two_ticks_is_read_at_its_end(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", name="package-0", energy_uj=1_000_000)
+
+    with running(tmp_path, MetricsSettings(interval_s=60.0, sys_root=tree.sys)) as pipeline:
+        wait_until(lambda: pipeline.publisher.last_seq() == 0, what="the first tick")
+        with Program() as program:
+            pipeline.jobs.add("fit", pids=[program.pid])
+            pipeline.sampler.sample_now()
+            wait_until(lambda: pipeline.publisher.last_seq("job-fit") == 0)
+            program.tell("burn 0.5")
+            cpu_s = sum(program.used_s())
+            tree.shows("intel-rapl:0", 6_000_000)
+            program.end()
+        joules = pipeline.job_energy("fit", 0.5, cpu_s)
+
+    assert joules is not None
+    assert 0 < joules <= 5

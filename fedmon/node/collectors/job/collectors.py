@@ -73,6 +73,8 @@ class JobReading:
         self._cpu = cpu
         self._read_early_at: float | None = None
         self.cpu_s = (0.0, 0.0)
+        self.noted_cpu_s = 0.0
+        """The CPU seconds of the ended job as its owner counted them, for its share of the energy."""
         self.cpu_problem = ""
         """The reason if the CPU time could not be read this time."""
         self.is_last = self.is_over = False
@@ -98,7 +100,7 @@ class JobReading:
             self._read_early_at = now
             with contextlib.suppress(CollectorUnavailableError):  # the seconds of the last reading
                 self._read(now)
-        return sum(self.cpu_s)
+        return max(sum(self.cpu_s), self.noted_cpu_s)
 
     def close(self) -> None:
         """Close every file."""
