@@ -385,7 +385,7 @@ def _clocks(outcomes: Outcomes[Pong]) -> Check:
         for node_id, pong in outcomes.ok.items()
     }
     worst = max(offsets, key=lambda node_id: abs(offsets[node_id]))
-    found = f"{offsets[worst]:+.1f} s at most ({worst})"
+    found = f"{round(offsets[worst], 1) + 0.0:+.1f} s at most ({worst})"  # never -0.0
     if abs(offsets[worst]) > CLOCK_TOLERANCE_S:
         return warning("clock offset", found, "set the clocks by NTP; times of nodes are shown by their own clocks")
     return ok("clock offset", found)
