@@ -79,3 +79,17 @@ def test_a_reply_that_is_handed_on_is_not_held_in_memory_as_well() -> None:
     assert pending.match(reply) == (ReplyMatch.MATCHED, waiting)
 
     assert (handed, waiting.is_owed_by(A), pending.close(waiting)) == ([reply], False, {})
+
+
+def test_a_request_that_no_caller_waits_for_is_forgotten_once_its_node_has_answered() -> None:
+    pending = Pending("session")
+    handed: list[Reply] = []
+    _, request = waiting_in(pending)
+    told = msgspec.structs.replace(request, id="told")
+    pending.tell(PendingRequest(told, [A], kept=False, on_answer=handed.append))
+
+    stranger = pending.match(pong(told, node_id="b"))
+    answer, again = pending.match(pong(told)), pending.match(pong(told))
+
+    assert (stranger[0], answer[0], again) == (ReplyMatch.STALE, ReplyMatch.MATCHED, (ReplyMatch.FORGOTTEN, None))
+    assert [reply.node_id for reply in handed] == ["a"]

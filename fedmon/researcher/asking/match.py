@@ -185,6 +185,11 @@ class PendingRequest:
         with self.changed:
             return node_id not in self._answered and (self._asked is None or node_id in self._asked)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether it named its nodes, and each of them has answered."""
+        return self._asked is not None and self._asked <= self._answered
+
     def end(self) -> dict[NodeId, NodeAnswer]:
         """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
@@ -207,14 +212,13 @@ def echo_of(request: Request, node_id: str) -> dict[str, Any]:
 class Pending:
     """All requests of this process that wait, and the last ones that did. Safe from any thread."""
 
-    def __init__(self, session: str, *, first_sequence: int = 0, remembered: int = REMEMBERED_REQUESTS) -> None:
+    def __init__(self, session: str, *, first_sequence: int = 0) -> None:
         self.session = session
-        self._remembered = remembered
         self._lock = threading.Lock()
         self._open: dict[str, PendingRequest] = {}
         self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
         self._told: OrderedDict[str, PendingRequest] = OrderedDict()
-        self._forgotten: deque[str] = deque(maxlen=remembered)
+        self._forgotten: deque[str] = deque(maxlen=REMEMBERED_REQUESTS)
         self.stopped = False
         self._of_scripts = itertools.count(first_sequence)
         self._ours = itertools.count(first_sequence + SCRIPTS_NUMBERS)
@@ -240,12 +244,12 @@ class Pending:
         with self._lock:
             if self._open.pop(waiting.id, None) is not None:
                 self._closed[waiting.id] = waiting
-            while len(self._closed) > self._remembered:
+            while len(self._closed) > REMEMBERED_REQUESTS:
                 self._closed.popitem(last=False)
         return answers
 
     def tell(self, told: PendingRequest) -> None:
-        """Begin to take replies for a request that no caller waits for; after a minute none are of interest."""
+        """Begin to take replies for a request that no caller waits for, one of each node, for a minute at most."""
         with self._lock:
             self._told[told.id] = told
             while next(iter(self._told.values())).started < told.started - TOLD_S:
@@ -258,7 +262,11 @@ class Pending:
             if waiting is None:
                 forgotten = reply.id in self._forgotten or isinstance(reply, NEVER_LATE)
                 return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN, None
-        return waiting.offer(reply), waiting
+        verdict = waiting.offer(reply)
+        with self._lock:
+            if waiting.is_answered and self._told.pop(reply.id, None) is not None:
+                self._forgotten.append(reply.id)
+        return verdict, waiting
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
         """Return the newest request, open or remembered, that is wanted."""

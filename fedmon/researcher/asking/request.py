@@ -195,11 +195,13 @@ class Asker:
         """Tell whether each node is sent its own copy, because batch jobs hear broadcasts."""
         return self.dialect.announced and isinstance(request, NEVER_BROADCAST)
 
-    def send(self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
+    def send(self, request: Request, nodes: Sequence[NodeId] | None) -> bool:
         """Send a request to the nodes named, each on its own topic, or to all; False when nothing went out.
 
-        The messages of one request follow each other without those of another thread in between.
+        The messages of one request follow each other without those of another thread in between. Raises
+        InvalidMessageError, before anything is sent, for a request that does not fit into a message.
         """
+        payloads = self.dialect.encode(request)
         if nodes is None and self.is_never_broadcast(request):
             nodes = sorted(self.roster.askable())
         with self._sending:
@@ -210,17 +212,6 @@ class Asker:
         # Without a node to send it to, only the nodes are missing, not the connection.
         return any(sent) or (not sent and self.connection.is_connected)
 
-    def send_again(
-        self, request: Request, payloads: Sequence[bytes], silent: Collection[NodeId], *, all_asked: bool
-    ) -> bool:
-        """Ask silent nodes again, many of them by one broadcast where the request went to all; False when not sent.
-
-        A broadcast makes the others answer again as well, so that only reads are broadcast.
-        """
-        may_broadcast = all_asked and isinstance(request, READS) and not isinstance(request, NEVER_BROADCAST)
-        is_broadcast = may_broadcast and len(silent) > BROADCAST_ABOVE
-        return self.send(request, payloads, None if is_broadcast else sorted(silent))
-
     def tell(
         self,
         request: Request,
@@ -229,16 +220,14 @@ class Asker:
         on_answer: Callable[[Reply], object] = lambda _reply: None,
     ) -> None:
         """Send a request without waiting; its replies of a minute go to ``on_answer``, on the inbox's thread."""
-        payloads = self.dialect.encode(request)
         self.pending.tell(PendingRequest(request, nodes, kept=False, on_answer=on_answer))
-        self.send(request, payloads, nodes)
+        self.send(request, nodes)
 
 
 class RequestRound(PendingRequest):
     """One request to nodes, or all, that a thread waits for: the nodes expected, and when it asks them again.
 
-    One that never ``repeats`` is sent once, whatever happens to it. Raises InvalidMessageError for a request that does
-    not fit into a message.
+    One that never ``repeats`` is sent once, whatever happens to it.
     """
 
     def __init__(
@@ -252,7 +241,7 @@ class RequestRound(PendingRequest):
         repeats: bool = True,
     ) -> None:
         super().__init__(request, nodes, kept=kept, on_answer=on_answer)
-        self._asker, self._repeats, self._payloads = asker, repeats, asker.dialect.encode(request)
+        self._asker, self._repeats = asker, repeats
         self._one_by_one = nodes is None and asker.is_never_broadcast(request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
         self._searches = nodes is None and not asker.dialect.announced and isinstance(request, Ping)
@@ -267,7 +256,8 @@ class RequestRound(PendingRequest):
     def run(self, timeout_s: float) -> Answers:
         """Send, and wait until every node expected has answered or the time is over.
 
-        Raises NotConnectedError when nothing could be sent, and when the federation is closed.
+        Raises NotConnectedError when nothing could be sent, and when the federation is closed, and InvalidMessageError
+        for a request that does not fit into a message.
         """
         deadline = Deadline(timeout_s)
         self.send()
@@ -288,8 +278,8 @@ class RequestRound(PendingRequest):
         )
 
     def send(self) -> bool:
-        """Send the request; return whether anything went out."""
-        self._times += self._asker.send(self.request, self._payloads, self.nodes)
+        """Send the request; return whether anything went out. Raises InvalidMessageError."""
+        self._times += self._asker.send(self.request, self.nodes)
         return self._times > 0
 
     def step(self) -> float | None:
@@ -353,8 +343,10 @@ class RequestRound(PendingRequest):
         if self._one_by_one:
             wanted &= self._asker.roster.askable()
         if wanted and self._repeats:
-            all_asked = self.nodes is None
-            self._times += self._asker.send_again(self.request, self._payloads, wanted, all_asked=all_asked)
+            # A broadcast makes the others answer again as well, so that only reads are broadcast.
+            is_read = isinstance(self.request, READS) and not isinstance(self.request, NEVER_BROADCAST)
+            is_broadcast = self.nodes is None and is_read and len(wanted) > BROADCAST_ABOVE
+            self._times += self._asker.send(self.request, None if is_broadcast else sorted(wanted))
 
 
 def _joined(before: NodeAnswer, page: NodeAnswer) -> NodeAnswer:

@@ -252,6 +252,7 @@ class OutstandingRequests:
 
         Raises InvalidMessageError for a request that does not fit into a message.
         """
+        self._asker.dialect.encode(request)  # before anything is kept of it
         # A node of Fed-BioMed that is asked twice trains twice.
         waiting = RequestRound(
             self._asker,

@@ -58,8 +58,7 @@ class Announcements(Generic[A]):
         # An instance without a disk may not acknowledge for the others, but it has the outcomes that it waited for:
         # otherwise the outcome of each run from a shell would be sent at each command of the shell, for a month.
         if self._replies.durable or taken:
-            ack = self._asker.request(Ack, ids=[announcement.id])
-            self._asker.send(ack, self._asker.dialect.encode(ack), [NodeId(announcement.node_id)])
+            self._asker.send(self._asker.request(Ack, ids=[announcement.id]), [NodeId(announcement.node_id)])
         if first and taken:
             self._replies.discard(key)
         for subscription in list(self._listeners) if first else ():
