@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from bench.echo_nodes import Message
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.session.inbox import TALLY_EVERY_S
 from tests.researcher.conftest import Open
@@ -122,6 +123,21 @@ def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, fed
 
     assert list(outcomes.ok) == ["a"]
     assert federation.status().counters["messages naming another sender"] >= 1
+
+
+def test_a_node_that_was_not_asked_is_not_among_the_outcomes(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "b") as stranger:
+        federation = federate()
+        wait_until(lambda: len(federation.nodes().online) == 2)
+        node.answer = lambda request: stranger.publish(
+            "general/researcher/alice/main/b", stranger.honest(request) or {}
+        )
+
+        outcomes = federation.ping(nodes=["a"], timeout_s=1.0)
+
+    assert list(outcomes) == ["a"]
+    assert outcomes["a"].status is OutcomeStatus.TIMED_OUT
+    assert federation.status().counters["replies of a wrong session, sequence or kind"] >= 1
 
 
 def test_a_retained_reply_is_refused(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
