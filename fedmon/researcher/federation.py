@@ -245,14 +245,13 @@ class Federation:
         """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
 
         ``plan`` is as in `approve`, the answer to it, or ``sha256:`` and a digest. It runs on the named nodes, or on
-        all online ones; with ``tags``, or the id of a ``dataset``, on those that offer
-        such a dataset, which the plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays,
-        which go through the
-        repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
-        nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
-        is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a
-        ``name`` finds this run again in a shell. Raises InvalidInputError before anything is sent, and
-        NobodyToRunError, a NoAnswerError, when there is no node to ask.
+        all online ones; with ``tags``, or the id of a ``dataset``, on those that offer such a dataset, which the plan
+        then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the repository of
+        the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and nodes lower
+        them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it is None.
+        Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a ``name`` finds
+        this run again in a shell. Raises InvalidInputError before anything is sent, and NobodyToRunError, a
+        NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.start import start_run
@@ -384,9 +383,8 @@ class Federation:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
         It ends when it is removed. A presence is reported when it changes; `nodes` lists the nodes known already.
-        Decisions
-        and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a process.
-        ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
+        Decisions and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a
+        process. ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """
         session = self.session
         if event == "decision":

@@ -46,6 +46,8 @@ class Announcements(Generic[A]):
         subscription = Subscription(callback, self._removed)
 
         def begin() -> None:
+            if subscription.removed:
+                return
             self._listeners.append(subscription)
             for key, announcement in self._replies.kept(self._kind):
                 self._call(subscription, key, announcement)

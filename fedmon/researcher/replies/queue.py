@@ -168,8 +168,9 @@ class Replies:
             return True
 
     def between_writes(self, job: Callable[[], object]) -> None:
-        """Do something on the writing thread."""
-        self._actor.post(job)
+        """Do something on the writing thread. Raises BusyError if that is overloaded."""
+        if not self._actor.post(job):
+            raise BusyError("the thread that stores replies is overloaded; try again")
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -255,9 +255,8 @@ class RunLedger:
         self.is_complete = False
         self._dispatcher, self._tally = dispatcher, tally
         self._parts: dict[NodeId, Part] = {}
-        self._listeners: tuple[Subscription, ...] = ()
+        self._listeners: list[Subscription] = []
         self._at_end: tuple[tuple[Subscription, frozenset[NodeId]], ...] = ()
-        self._settled = 0
 
     @property
     def nodes(self) -> frozenset[NodeId]:
@@ -383,12 +382,10 @@ class RunLedger:
     def questions(self, now: float) -> list[tuple[NodeId, Question]]:
         """Return the questions that are due now, by node."""
         with self.changed:
-            asked = [(node_id, part.question(now)) for node_id, part in self._parts.items()]
-            settled = sum(part.is_settled for part in self._parts.values())
-            if settled != self._settled:
-                self._settled = settled
+            asked = [(part, fields) for part in self._parts.values() if (fields := part.question(now)) is not None]
+            if any(part.is_settled for part, _ in asked):  # it was the last question
                 self._touch()
-        return [(node_id, fields) for node_id, fields in asked if fields is not None]
+        return [(part.node_id, fields) for part, fields in asked]
 
     def due_at(self) -> float | None:
         """Return when the next question is due, None for never."""
@@ -413,16 +410,11 @@ class RunLedger:
 
     def listen(self, callback: Callable[[RunScalar], object]) -> Subscription:
         """Call back at each scalar, and now for those that came already, each once."""
-
-        def removed(subscription: Subscription) -> None:
-            with self.changed:
-                self._listeners = tuple(one for one in self._listeners if one is not subscription)
-
-        listener = Subscription(callback, removed, urgent=ALL_SCALARS)
+        listener = Subscription(callback, self._listeners.remove, urgent=ALL_SCALARS)
         with self.changed:
             for node_id, part in self._parts.items():
-                self._tell((listener,), node_id, part.in_order)
-            self._listeners += (listener,)
+                self._tell([listener], node_id, part.in_order)
+            self._listeners.append(listener)
         return listener
 
     def on_over(self, callback: Callable[[], object], *, without: Collection[NodeId] = ()) -> Subscription:
@@ -449,8 +441,8 @@ class RunLedger:
         """Wait until something changed since a version, or everything was closed."""
         self.wait(lambda: self.version != version, timeout_s)
 
-    def _tell(self, listeners: Iterable[Subscription], node_id: NodeId, scalars: Collection[Scalar]) -> None:
-        for listener in listeners if scalars else ():
+    def _tell(self, listeners: list[Subscription], node_id: NodeId, scalars: Collection[Scalar]) -> None:
+        for listener in list(listeners) if scalars else ():
             told = (
                 RunScalar(node_id=node_id, number=one.number, t=one.t, values=one.values, step=one.step)
                 for one in scalars

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ class LogStream(Subscription):
     def __init__(
         self,
         callback: Callable[[LogRecord], object] | None,
-        on_removed: Callable[[Subscription], None],
+        on_removed: Callable[[LogStream], None],
         *,
         nodes: frozenset[NodeId] | None,
         level: str,
@@ -52,26 +51,23 @@ class Logs:
 
     def __init__(self, dispatcher: Dispatcher, *, on_changed: Callable[[], None]) -> None:
         self._dispatcher, self._on_changed = dispatcher, on_changed
-        self._lock = threading.Lock()
         self._loggers: dict[str, logging.Logger] = {}
         self._logging = Subscription(self._log, lambda _: None)
-        self.streams: tuple[LogStream, ...] = ()
+        self.streams: list[LogStream] = []
 
     def add(self, stream: LogStream) -> None:
         """Begin to hand log records to a listener."""
-        with self._lock:
-            self.streams += (stream,)
+        self.streams.append(stream)
         self._on_changed()
 
-    def remove(self, stream: Subscription) -> None:
+    def remove(self, stream: LogStream) -> None:
         """Undo `add`."""
-        with self._lock:
-            self.streams = tuple(one for one in self.streams if one is not stream)
+        self.streams.remove(stream)
         self._on_changed()
 
     def take(self, record: LogRecord) -> None:
         """Hand a record on; called on the inbox thread."""
-        wanting = [stream for stream in self.streams if stream.wants(record)]
+        wanting = [stream for stream in list(self.streams) if stream.wants(record)]
         with_callback = [stream for stream in wanting if stream.callback is not _nothing]
         for subscription in (self._logging, *with_callback) if wanting else ():
             self._dispatcher.call(subscription, (record,), urgent=False, size_bytes=len(record.msg))

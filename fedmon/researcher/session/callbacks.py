@@ -20,6 +20,7 @@ LINGER_S = 5.0
 MAX_THREADS = 64
 MAX_BYTES = 16 * 1024 * 1024
 """Of urgent calls, and of bulk calls, that wait for one subscription, by their stated size."""
+_REMOVING = threading.Lock()
 _URGENT, _BULK = (bound._replace(size_bytes=MAX_BYTES) for bound in (URGENT_BOUND, BULK_BOUND))
 
 
@@ -35,7 +36,7 @@ class Subscription:
     """
 
     def __init__(
-        self, callback: Callable[..., object], on_removed: Callable[[Subscription], None], *, urgent: Bound = _URGENT
+        self, callback: Callable[..., object], on_removed: Callable[[Any], None], *, urgent: Bound = _URGENT
     ) -> None:
         if not callable(callback):
             raise InvalidInputError(f"callback is {callback!r}: give a function")
@@ -48,8 +49,9 @@ class Subscription:
 
     def remove(self) -> None:
         """End it: the callback is not called again, but for a call that runs just now."""
-        if not self.removed:
-            self.removed = True
+        with _REMOVING:
+            was_removed, self.removed = self.removed, True
+        if not was_removed:
             self._on_removed(self)
 
     def __enter__(self) -> Self:

@@ -125,7 +125,7 @@ class Session:
         self._was_connected = False
         self._stale_at = 0.0
         self._lock = threading.Lock()
-        self._subscriptions: dict[str, tuple[Subscription, ...]] = dict.fromkeys(EVENTS, ())
+        self._subscriptions: dict[str, list[Subscription]] = {event: [] for event in EVENTS}
         self._clearing: dict[NodeId, threading.Event] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Session:
             event.set()
         for consumer in self.consumers.all:
             consumer.close()
-        for stream in self.logs.streams:
+        for stream in list(self.logs.streams):
             stream.remove()
         self.runs.close()
         self.inbox.stop()
@@ -223,19 +223,16 @@ class Session:
         """Call back at each event of a kind, until the subscription is removed."""
 
         def removed(subscription: Subscription) -> None:
-            with self._lock:
-                kept = tuple(one for one in self._subscriptions[event] if one is not subscription)
-                self._subscriptions[event] = kept
+            self._subscriptions[event].remove(subscription)
             self._subscribe()
 
         subscription = Subscription(callback, removed)
-        with self._lock:
-            self._subscriptions[event] += (subscription,)
+        self._subscriptions[event].append(subscription)
         self._subscribe()
         return subscription
 
     def _tell(self, event: str, value: object) -> None:
-        for subscription in self._subscriptions[event]:
+        for subscription in list(self._subscriptions[event]):
             self.dispatcher.call(subscription, (value,), urgent=True)
 
     def _subscribe(self) -> None:
@@ -244,7 +241,7 @@ class Session:
             metrics = [consumer.wish.nodes for consumer in self.consumers.all]
             if self._subscriptions["telemetry"]:
                 metrics.append(None)
-            logs = [stream.nodes for stream in self.logs.streams]
+            logs = [stream.nodes for stream in list(self.logs.streams)]
             self.connection.want(
                 _filters(metrics, self.dialect.metrics_filters) | _filters(logs, self.dialect.logs_filters)
             )
@@ -383,7 +380,7 @@ class Session:
             self.runs.heard(telemetry)
         if batch is not None:
             self.consumers.heard(batch, weight)
-        for subscription in self._subscriptions["telemetry"]:
+        for subscription in list(self._subscriptions["telemetry"]):
             self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
