@@ -58,32 +58,18 @@ class JobRegister:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, record: JobRecord) -> None:
-        """Add a new job."""
-        job = record.job
+    def keep(self, record: JobRecord, *, kept_from: datetime.datetime | None = None) -> None:
+        """Keep the record of a job, new or as it stands; its files are kept from its end or a later moment on."""
+        job, ended = record.job, kept_from or record.job.ended
         self._database.execute(
             "INSERT INTO runs (job_id, researcher_id, content, sha256, state, is_over, job, created, ended) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE "
+            "SET state = excluded.state, is_over = excluded.is_over, job = excluded.job, ended = excluded.ended",
             (
                 job.job_id, record.researcher_id, record.content, job.sha256, job.state.value, job.state.is_final,
-                _encode(record).decode(), timestamp(job.created), job.ended and timestamp(job.ended),
+                _encode(record).decode(), timestamp(job.created), ended and timestamp(ended),
             ),
         )  # fmt: skip
-
-    def keep(self, record: JobRecord, *, kept_from: datetime.datetime | None = None) -> None:
-        """Replace the record of a job, whose files are kept from its end on, or from a later moment."""
-        job = record.job
-        ended = kept_from or job.ended
-        self._database.execute(
-            "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
-            (
-                job.state.value,
-                job.state.is_final,
-                _encode(record).decode(),
-                ended and timestamp(ended),
-                job.job_id,
-            ),
-        )
 
     def find(self, job_id: str) -> JobRecord | None:
         """Return a job, or None. Raises StorageError if its record is damaged."""

@@ -191,7 +191,7 @@ class Runs:
             inputs_bytes=0 if request.inputs is None else request.inputs.size_bytes,
             rows=shape[0] if shape else None,
         )
-        self.register.add(record)
+        self.register.keep(record)
         grant_id = "" if admitted.grant is None else admitted.grant.grant_id
         self._registers.plans.grants.use(grant_id)
         self._registers.audit.record(

@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> P
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
-            desk.registers.jobs.add(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
+            desk.registers.jobs.keep(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
     return made
 
 
