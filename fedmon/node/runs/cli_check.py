@@ -22,7 +22,7 @@ from fedmon.plan.values import arguments_of, spelled
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import PlanSource
-    from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
+    from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Logged, Reported
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
@@ -85,19 +85,18 @@ def check(
         inputs_format=inputs_format,
     )
     line = (lambda _: None) if json else _line
-    document, summary = _tried(source, order, content, in_sandbox=sandbox, line=line)
+    document = _tried(source, order, content, in_sandbox=sandbox, line=line)
     if json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
-    else:
-        for text in summary:
-            _line(text)
+    for text in _summary(document):
+        line(text)
     raise typer.Exit(0 if document["ok"] else 1)
 
 
 def _tried(
     source: PlanSource, order: JobOrder, content: bytes | None, *, in_sandbox: bool, line: Callable[[str], None]
-) -> tuple[dict[str, Any], Iterator[str]]:
-    """Run a plan to its end, with lines about its news; return all of it as a document, and lines about its end."""
+) -> dict[str, Any]:
+    """Run a plan to its end, with lines about its news; return all of it as a document."""
     from fedmon.node.runs.confinement import LOST, Trials
     from fedmon.node.runs.launcher import Launcher
 
@@ -121,8 +120,7 @@ def _tried(
             line(_as_line(event))
         ending = folder.ending() or LOST
         result = b"" if ending.result_format is None else folder.result.read_bytes()
-    document = _document(source, order, why, events, ending, result)
-    return document, _summary(ending, document["result"], order.limits)
+    return _document(source, order, why, events, ending, result)
 
 
 def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
@@ -165,18 +163,18 @@ def _as_line(event: Reported | Logged) -> str:
     return f"scalars  {step}{'  '.join(numbers)}"
 
 
-def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> Iterator[str]:
+def _summary(document: dict[str, Any]) -> Iterator[str]:
     """Yield its end, its result, and the questions that this check leaves open."""
-    yield f"ended    {ending.state.value}{f': {ending.reason}' if ending.reason else ''}"
-    if ending.problem is not None and ending.problem.message:
-        yield f"error    {ending.problem.type}: {ending.problem.message}"
+    reason, problem, result, usage = (document[name] for name in ("reason", "problem", "result", "usage"))
+    yield f"ended    {document['state'].value}{f': {reason}' if reason else ''}"
+    if problem is not None and problem.message:
+        yield f"error    {problem.type}: {problem.message}"
     for each in result["values"] if result else []:
         shape = "" if each["shape"] is None else f" {each['shape']}"
         yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
     if result:
-        most = limits.output_bytes / 2**20
-        yield f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}"
-    usage = ending.usage
+        most = document["limits"].output_bytes / 2**20
+        yield f"size     {result['size_bytes']} bytes of {most:g} MiB at most, {result['format']}"
     took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []
     took += [f"{usage.cpu_s:.2f} s of CPU time"] if usage.cpu_s is not None else []
     took += [f"{usage.peak_memory_bytes / 2**20:.0f} MiB at most"] if usage.peak_memory_bytes is not None else []
