@@ -116,7 +116,7 @@ class Keeper:
             return _not_started(
                 f"this machine confines plans by {order.level}, and the owner demands {order.minimum} ([runs] sandbox)"
             )
-        asked = signals.asked()
+        asked = signals.asked() or self._folder.stop_asked()  # it may have come before a signal could
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits

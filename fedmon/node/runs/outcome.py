@@ -10,8 +10,9 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -61,6 +62,7 @@ _KNOWN_TYPES = frozenset(
 _SHORT_TEXT = 1_500
 """Characters of each text of a job that is too large for a message."""
 _UNNAMED = "Exception"
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,18 @@ def without_result(job: JobReport, problem: FedmonError) -> JobReport:
             "says why"
         )
     return msgspec.structs.replace(job, state=state, reason=reason)
+
+
+def fitting(members: Iterable[T], budget: int) -> list[T]:
+    """Return the first members that fit into ``budget`` bytes of JSON, at least one."""
+    page: list[T] = []
+    size = 0
+    for member in members:
+        size += len(msgspec.json.encode(member)) + 1
+        if page and size > budget:
+            break
+        page.append(member)
+    return page
 
 
 def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | None:

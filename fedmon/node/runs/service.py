@@ -61,10 +61,10 @@ from fedmon.node.runs.folder import (
     Started,
 )
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.outcome import fetch_inputs, inline, leaving, store_result, without_result
+from fedmon.node.runs.outcome import fetch_inputs, fitting, inline, leaving, store_result, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
 from fedmon.node.runs.release import rules_for
-from fedmon.node.runs.status import Status, fitting
+from fedmon.node.runs.status import Status
 from fedmon.node.workers import Workers
 
 NOT_STARTED = "the node could not start it; its owner's log says why"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -27,7 +26,7 @@ from fedmon.common.wire.runs import (
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import JobFolder, Reported
-from fedmon.node.runs.outcome import WITHHELD, inline, leaving
+from fedmon.node.runs.outcome import WITHHELD, fitting, inline, leaving
 from fedmon.node.runs.register import JobRecord, JobRegister
 
 SCALARS_BYTES = 40_000
@@ -41,7 +40,6 @@ _MAX_REMEMBERED = 64
 _LEAST_TRACE_BYTES = 256
 
 _encode = msgspec.json.Encoder().encode
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -165,15 +163,3 @@ def piece(read: Callable[[int, int], TracePiece], offset: int, budget: int) -> T
     if len(_encode(trace)) > budget:
         trace = read(offset, max(_LEAST_TRACE_BYTES, budget // 6 - _LEAST_TRACE_BYTES))
     return trace
-
-
-def fitting(members: Iterable[T], budget: int) -> list[T]:
-    """Return the first members that fit into ``budget`` bytes of JSON, at least one."""
-    page: list[T] = []
-    size = 0
-    for member in members:
-        size += len(_encode(member)) + 1
-        if page and size > budget:
-            break
-        page.append(member)
-    return page

@@ -434,14 +434,14 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDS))
 
     def asked(self) -> Verdict | None:
-        """Return why the job has to end, if so; it may have been asked before the keeper could get a signal."""
+        """Return why the job has to end, if that was asked since the last call."""
         came = b""
         with contextlib.suppress(BlockingIOError):
             while numbers := os.read(self.descriptor, 4096):
                 came += numbers
         by = next((number.name for number in _ENDS if number in came), "")
         lost = f"the keeper of the job was ended by {by}, as when the machine or its service stops"
-        return self._folder.stop_asked() or (Verdict(JobState.LOST, lost) if by else None)
+        return (self._folder.stop_asked() or Verdict(JobState.LOST, lost)) if by else None
 
 
 class Supervision:
