@@ -124,7 +124,7 @@ class Key(msgspec.Struct, frozen=True):
     @property
     def is_table(self) -> bool:
         """Whether the value maps names to values, and stands below its own header."""
-        return self._part.get("type") == "object"
+        return self.kind == "object"
 
     @property
     def is_any_name(self) -> bool:
@@ -132,14 +132,9 @@ class Key(msgspec.Struct, frozen=True):
         return self.section == "plugins"
 
     @property
-    def is_list(self) -> bool:
-        """Whether the value is a list of texts, which a variable holds separated by commas."""
-        return self._part.get("type") == "array"
-
-    @property
-    def is_path(self) -> bool:
-        """Whether the value is a path, which is relative to the folder of the file that names it."""
-        return self._part.get("format") == _PATH
+    def kind(self) -> str:
+        """The type of a value in JSON, or "path" for a path, which is relative to the folder of its file."""
+        return str(self._part.get("format") or self._part.get("type", "string"))
 
     @property
     def _part(self) -> Mapping[str, Any]:
@@ -154,17 +149,16 @@ class Key(msgspec.Struct, frozen=True):
                 return "one of " + ", ".join(f'"{word}"' for word in typing.get_args(part))
         if self.is_table:
             return "a table" if self.is_any_name else "a table of lists of texts"
-        if self.is_path:
-            return "a path"
         kinds = {
             "integer": "a whole number",
             "number": "a number",
             "array": "a list of texts",
             "boolean": "true or false",
+            _PATH: "a path",
         }
         words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
         limits = (f" {word} {self._part[limit]}" for limit, word in words.items() if limit in self._part)
-        return kinds.get(self._part["type"], "a text") + "".join(limits)
+        return kinds.get(self.kind, "a text") + "".join(limits)
 
 
 def sections_of(party: Party) -> dict[str, type[msgspec.Struct]]:

@@ -154,9 +154,9 @@ def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
     """Check one value; ``base`` is the file's folder, None for a text from the environment."""
     from_text = base is None
     try:
-        if from_text and key.is_list:
+        if from_text and key.kind == "array":
             value = [part.strip() for part in value.split(",") if part.strip()]
-        if key.is_path:
+        if key.kind == "path":
             path = Path(msgspec.convert(value, str)).expanduser()
             return (base / path).absolute() if base else path.absolute()
         return msgspec.convert(value, key.type, strict=not from_text)
