@@ -42,37 +42,22 @@ class Sensor(NamedTuple):
     fault: Path | None = None
 
 
-class Chips:
-    """Lists the sensors of all chips; those of one name, as of two sockets, are distinguished by their device."""
+def chip_labels(folder: Path) -> dict[str, str]:
+    """Map each chip's folder to its label; those of one name, as of two sockets, are distinguished by their device.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def sensors(self, kind: str) -> list[Sensor]:
-        """Return the sensors with a file such as ``temp1_input``, for the kind ``temp``.
-
-        Raises CollectorUnavailableError if the chips cannot be listed.
-        """
-        # Old drivers keep their files in the folder of the chip's device.
-        return [
-            sensor
-            for entry, chip in self.named().items()
-            for sensor in _sensors_of(self.folder / entry, chip, kind)
-            or _sensors_of(self.folder / entry / "device", chip, kind)
-        ]
-
-    def named(self) -> dict[str, str]:
-        """Map each chip's folder to its label. Raises CollectorUnavailableError as `sensors` does."""
-        names = {entry: text_or(self.folder / entry / "name", entry) for entry in entries(self.folder)}
-        taken, labels = Counter(names.values()), dict[str, str]()
-        for entry, name in names.items():
-            device = self.folder / entry / "device"
-            label = name if taken[name] == 1 else f"{name}-{device.resolve().name if device.exists() else entry}"
-            labels[entry] = label if label not in labels.values() else f"{label}-{entry}"
-        return labels
+    Raises CollectorUnavailableError if the chips cannot be listed.
+    """
+    names = {entry: text_or(folder / entry / "name", entry) for entry in entries(folder)}
+    taken, labels = Counter(names.values()), dict[str, str]()
+    for entry, name in names.items():
+        device = folder / entry / "device"
+        label = name if taken[name] == 1 else f"{name}-{device.resolve().name if device.exists() else entry}"
+        labels[entry] = label if label not in labels.values() else f"{label}-{entry}"
+    return labels
 
 
 def _sensors_of(folder: Path, chip: str, kind: str) -> list[Sensor]:
+    """Return the sensors of a chip with a file such as ``temp1_input``, for the kind ``temp``."""
     names = entries_or_none(folder, rf"{kind}\d+_(input|fault)")
     found = [name.removesuffix("_input") for name in names if name.endswith("_input")]
     labels = {sensor: text_or(folder / f"{sensor}_label", sensor) for sensor in found}
@@ -96,18 +81,18 @@ class TemperatureCollector(SourceCollector):
     """
 
     def __init__(self, *, sys: Path = Path("/sys")) -> None:
-        self._chips, self._zones = Chips(sys / "class" / "hwmon"), sys / "class" / "thermal"
-        none = f"{Why.NOT_FOUND.value}: no chip in {self._chips.folder} has one"
-        super().__init__("temperature", Lane.MEDIUM, SENSOR_METRICS, where=self._chips.folder, untold=none)
+        self._chips, self._zones = sys / "class" / "hwmon", sys / "class" / "thermal"
+        none = f"{Why.NOT_FOUND.value}: no chip in {self._chips} has one"
+        super().__init__("temperature", Lane.MEDIUM, SENSOR_METRICS, where=self._chips, untold=none)
         self._found: dict[str, Sensor] = {}
         self._looked_at: list[str] = []
         self._look_again = -math.inf
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
-        folders = entries_or_none(self._chips.folder)
+        folders = entries_or_none(self._chips)
         if folders != self._looked_at or now == PROBE or now.mono >= self._look_again:
             # Names and labels are many more files than temperatures, and stay as they are.
-            self._found = self._sensors()
+            self._found = self._listed()
             self._looked_at, self._look_again = folders, now.mono + LOOK_AGAIN_S
         values: Values = {}
         reasons: Reasons = {}
@@ -120,19 +105,29 @@ class TemperatureCollector(SourceCollector):
                     self._look_again = -math.inf
         return values, reasons
 
-    def _sensors(self) -> dict[str, Sensor]:
+    def _listed(self) -> dict[str, Sensor]:
         """Return the sensors by series. Raises CollectorUnavailableError if there is nothing to list."""
         zones = [
             Sensor(text_or(self._zones / name / "type", name), name, self._zones / name / "temp")
             for name in entries_or_none(self._zones, r"thermal_zone\d+")
         ]
         try:
-            temperatures, fans = self._chips.sensors("temp") or zones, self._chips.sensors("fan")
+            chips = chip_labels(self._chips)
         except CollectorUnavailableError:
             if not zones:
                 raise
-            temperatures, fans = zones, []
-        found = [(TEMPERATURE, sensor) for sensor in temperatures] + [(FAN, sensor) for sensor in fans]
+            chips = {}
+        # Old drivers keep their files in the folder of the chip's device.
+        temperatures, fans = (
+            [
+                sensor
+                for entry, chip in chips.items()
+                for sensor in _sensors_of(self._chips / entry, chip, kind)
+                or _sensors_of(self._chips / entry / "device", chip, kind)
+            ]
+            for kind in ("temp", "fan")
+        )
+        found = [(TEMPERATURE, sensor) for sensor in temperatures or zones] + [(FAN, sensor) for sensor in fans]
         return {series(metric, chip=sensor.chip, sensor=sensor.label): sensor for metric, sensor in found[:MAX_SENSORS]}
 
 

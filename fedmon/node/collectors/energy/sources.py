@@ -11,7 +11,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
 from fedmon.node.collectors.files import entries_or_none, natural, read_number, text_or
-from fedmon.node.collectors.sensors import Chips
+from fedmon.node.collectors.sensors import chip_labels
 
 RAPL = "rapl_energy_joules_total"
 WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
@@ -40,10 +40,11 @@ def rapl_collector(sys: Path, *, max_watts: float) -> SourceReader:
 
 def hwmon_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
-    chips = Chips(sys / "class" / "hwmon")
     none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
     metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
-    return SourceReader("hwmon_power", Lane.MEDIUM, lambda: find_sensors(chips), metrics, max_watts=max_watts)
+    return SourceReader(
+        "hwmon_power", Lane.MEDIUM, lambda: find_sensors(sys / "class" / "hwmon"), metrics, max_watts=max_watts
+    )
 
 
 def find_zones(sys: Path) -> list[Source]:
@@ -82,7 +83,7 @@ def _range_uj(zone: Path) -> int | None:
         return None
 
 
-def find_sensors(chips: Chips) -> list[Source]:
+def find_sensors(hwmon: Path) -> list[Source]:
     """Return every power and energy sensor of every chip.
 
     A power sensor that has both is read as ``powerN_input``, else as ``powerN_average``.
@@ -90,8 +91,8 @@ def find_sensors(chips: Chips) -> list[Source]:
     """
     found: list[Source] = []
     with contextlib.suppress(CollectorUnavailableError):
-        for entry, label in chips.named().items():
-            folder = chips.folder / entry
+        for entry, label in chip_labels(hwmon).items():
+            folder = hwmon / entry
             # Older drivers keep their files in the device's folder, not in that of the chip.
             place = folder if _sensor_files(folder) else folder / "device"
             found += _of_chip(place, label, text_or(folder / "name", entry))
