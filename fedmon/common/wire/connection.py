@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -82,7 +82,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
     up: bool
     host: BrokerHost
-    cause: str = ""
 
 
 class BrokerConnection:
@@ -186,11 +185,7 @@ class BrokerConnection:
             before, self._subscriptions = self._subscriptions, dict(subscriptions)
             self._held.update(self._subscriptions)
             if self._up and self._client is not None:
-                added = {name: qos for name, qos in self._subscriptions.items() if name not in before}
-                if added:
-                    self._client.subscribe(added)
-                for name in before.keys() - self._subscriptions.keys():
-                    self._client.unsubscribe(name)
+                self._client.adjust(self._subscriptions, granted=before, held=before)
 
     def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
         """Publish the farewell, disconnect in order and end the threads, within about ``timeout_s``."""
@@ -305,11 +300,7 @@ class BrokerConnection:
         with self._changed:
             if self._stopping:
                 return
-            added = {name: qos for name, qos in self._subscriptions.items() if name not in wanted}
-            if added:
-                client.subscribe(added)
-            for name in (self._held | wanted.keys()) - self._subscriptions.keys():
-                client.unsubscribe(name)
+            client.adjust(self._subscriptions, granted=wanted, held=self._held | wanted.keys())
             self._held = set(self._subscriptions)
             self._permanent = self._quiet = False
             self._up_since = time.monotonic()
@@ -330,7 +321,7 @@ class BrokerConnection:
             logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
         else:
             logger.log(level, "%s", error)
-        self._tell(Link(up=False, host=host, cause=error.cause))
+        self._tell(Link(up=False, host=host))
 
     def _tell(self, link: Link) -> None:
         try:
@@ -430,13 +421,14 @@ class MqttClient:
         with contextlib.suppress(ValueError, RuntimeError):
             info.wait_for_publish(min(1.0, timeout_s))
 
-    def subscribe(self, wanted: dict[str, int]) -> None:
-        """Add subscriptions, by filter and QoS."""
-        self._client.subscribe(list(wanted.items()))
-
-    def unsubscribe(self, topic_filter: str) -> None:
-        """Take a subscription back."""
-        self._client.unsubscribe(topic_filter)
+    def adjust(self, wanted: Mapping[str, int], *, granted: Collection[str], held: Collection[str]) -> None:
+        """Add wanted subscriptions, by filter and QoS, that are not granted; then take back held ones."""
+        added = [(name, qos) for name, qos in wanted.items() if name not in granted]
+        if added:
+            self._client.subscribe(added)
+        for name in held:
+            if name not in wanted:
+                self._client.unsubscribe(name)
 
     def cut(self) -> None:
         """Cut the connection, as a crash would."""
