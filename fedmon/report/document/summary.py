@@ -1,9 +1,9 @@
-"""The facts of a report: names and values, and the tables of nodes, of their hardware, and of the jobs on them."""
+"""The facts of a report: names and values, the table of nodes, and the summary for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, percent, plural, size, table
@@ -17,7 +17,7 @@ from fedmon.report.findings.gpu import gpu_uses
 from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
-from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, Moved, moved
+from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, moved
 from fedmon.report.selection import LABELS
 
 _MOST_ROWS = 200
@@ -25,97 +25,61 @@ _MOST_ROWS = 200
 
 def node_table(case: Case) -> TextTable:
     """Return one row for each node, with the columns of which some node knows something."""
-    columns = _COLUMNS_OF_A_JOB if case.job is not None else _COLUMNS
-    cells = {title: [ask(case, node) for node in case.nodes[:_MOST_ROWS]] for title, ask in columns.items()}
-    kept = [title for title, texts in cells.items() if any(text != MISSING for text in texts)]
-    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in case.nodes]
-    rows = [(shown(node.name + shared[at], 120), *(cells[title][at] for title in kept))
-            for at, node in enumerate(case.nodes[:_MOST_ROWS])]  # fmt: skip
+    nodes = case.nodes[:_MOST_ROWS]
+    cells = [_cells(case, node) for node in nodes]
+    kept = [header for header in _HEADERS if any(header in each for each in cells)]
+    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in nodes]
+    rows = [(shown(node.name + where, 120), *(each.get(header, MISSING) for header in kept))
+            for node, where, each in zip(nodes, shared, cells, strict=True)]  # fmt: skip
     return TextTable(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
 
 
-def _cpus_busy(_case: Case, node: Node) -> str:
-    use = cpu_use(node)
-    return f"{significant(use.busy)} of {significant(use.cpus)}" if use is not None else MISSING
+_HEADERS = ("CPUs busy", "CPU efficiency", "Peak memory", "GPUs busy", "I/O wait", "Network in / out",
+            "Storage read / written", "Disks read / written", "Energy", "Samples", "Gaps")  # fmt: skip
 
 
-def _efficiency(_case: Case, node: Node) -> str:
-    use = cpu_use(node)
-    return percent(use.ratio) if use is not None else MISSING
+def _cells(case: Case, node: Node) -> dict[str, str]:
+    """Return the figures of a node that are known, by header."""
+    of_job = case.job is not None
+    cells = _job_cells(node) if of_job else _machine_cells(node)
+    storage = ("Storage read / written", STORAGE_OF_JOB) if of_job else ("Disks read / written", STORAGE_OF_HOST)
+    for header, metrics in (("Network in / out", NETWORK), storage):
+        if (both := moved(node, metrics)) is not None:
+            cells[header] = f"{size(both.into)} / {size(both.out)}"
+    if gpus := gpu_uses(node):
+        cells["GPUs busy"] = f"{percent(sum(one.mean for one in gpus) / len(gpus))} of {len(gpus)}"
+    if (wait := mode_share(node, "iowait")) is not None:
+        cells["I/O wait"] = percent(wait)
+    machine = node.one(NODE_JOULES)
+    joules = job_joules(node) if of_job else None if machine is None else machine.increase
+    if joules is not None:
+        cells["Energy"] = f"{significant(joules / 3600)} Wh"
+    stream = main_stream(case, node)
+    if stream is not None or not node.counted_by:
+        cells["Samples"] = str(stream.samples if stream is not None else 0)
+    if stream is not None and (stream.hole_count or stream.missing):
+        cells["Gaps"] = f"{duration(stream.hole_seconds)} ({percent(gap_share(stream))})"
+    return cells
 
 
-def _peak(_case: Case, node: Node) -> str:
-    use = memory_use(node)
-    if use is None:
-        return MISSING
-    return size(use.peak) + (f" of {size(use.limit)}" if use.limit else "")
+def _job_cells(node: Node) -> dict[str, str]:
+    use, memory = cpu_use(node), memory_use(node)
+    cells: dict[str, str] = {}
+    if use is not None:
+        cells["CPUs busy"] = f"{significant(use.busy)} of {significant(use.cpus)}"
+        cells["CPU efficiency"] = percent(use.ratio)
+    if memory is not None:
+        cells["Peak memory"] = size(memory.peak) + (f" of {size(memory.limit)}" if memory.limit else "")
+    return cells
 
 
-def _machine_busy(_case: Case, node: Node) -> str:
-    total = node.one(BUSY)
-    return percent(total.mean) if total is not None else MISSING
-
-
-def _machine_memory(_case: Case, node: Node) -> str:
+def _machine_cells(node: Node) -> dict[str, str]:
+    busy = node.one(BUSY)
     total, left = node.one("host_memory_total_bytes"), node.one("host_memory_available_bytes")
-    return f"{size(total.last - left.low)} of {size(total.last)}" if total is not None and left is not None else MISSING
-
-
-def _gpus(_case: Case, node: Node) -> str:
-    uses = gpu_uses(node)
-    return f"{percent(sum(use.mean for use in uses) / len(uses))} of {len(uses)}" if uses else MISSING
-
-
-def _wait(_case: Case, node: Node) -> str:
-    share = mode_share(node, "iowait")
-    return percent(share) if share is not None else MISSING
-
-
-def _pair(both: Moved | None) -> str:
-    return f"{size(both.into)} / {size(both.out)}" if both is not None else MISSING
-
-
-def _energy(case: Case, node: Node) -> str:
-    joules = job_joules(node) if case.job is not None else None
-    if case.job is None and (total := node.one(NODE_JOULES)) is not None and total.grown_s > 0:
-        joules = total.increase
-    return f"{significant(joules / 3600)} Wh" if joules is not None else MISSING
-
-
-def _samples(case: Case, node: Node) -> str:
-    stream = main_stream(case, node)
-    return f"{stream.samples}" if stream is not None else MISSING if node.counted_by else "0"
-
-
-def _gaps(case: Case, node: Node) -> str:
-    stream = main_stream(case, node)
-    if stream is None or (not stream.hole_count and not stream.missing):
-        return MISSING
-    return f"{duration(stream.hole_seconds)} ({percent(gap_share(stream))})"
-
-
-Ask = Callable[[Case, Node], str]
-_COMMON: Mapping[str, Ask] = {
-    "GPUs busy": _gpus,
-    "I/O wait": _wait,
-    "Network in / out": lambda _case, node: _pair(moved(node, NETWORK)),
-}
-_ENDING: Mapping[str, Ask] = {"Energy": _energy, "Samples": _samples, "Gaps": _gaps}
-_COLUMNS_OF_A_JOB: Mapping[str, Ask] = {
-    "CPUs busy": _cpus_busy,
-    "CPU efficiency": _efficiency,
-    "Peak memory": _peak,
-    **_COMMON,
-    "Storage read / written": lambda _case, node: _pair(moved(node, STORAGE_OF_JOB)),
-    **_ENDING,
-}
-_COLUMNS: Mapping[str, Ask] = {
-    "CPUs busy": _machine_busy,
-    "Peak memory": _machine_memory,
-    **_COMMON,
-    "Disks read / written": lambda _case, node: _pair(moved(node, STORAGE_OF_HOST)),
-    **_ENDING,
-}
+    cells = {} if busy is None else {"CPUs busy": percent(busy.mean)}
+    if total is not None and left is not None:
+        cells["Peak memory"] = f"{size(total.last - left.low)} of {size(total.last)}"
+    return cells
 
 
 _BAR = 24
