@@ -417,7 +417,7 @@ def _host(section: ViewSection, at: Instants) -> dict[str, Any]:
         SECONDS: msgspec.Raw(msgspec.json.encode(np.floor(at.t).astype(np.int64).tolist())),
         EXACT: msgspec.Raw(msgspec.json.encode(np.round(at.t, 6).tolist())),
     }
-    for column, values in zip(section.columns, section.read(at), strict=True):
+    for column, values in section.read(at):
         branch = tree
         for name in column.path[:-1]:
             branch = branch.setdefault(name, {})

@@ -231,12 +231,12 @@ class ViewSection(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     interval_s: float | None
 
-    def read(self, at: Instants) -> Iterator[Floats]:
-        """Return the values of each column at the instants of its place."""
+    def read(self, at: Instants) -> Iterator[tuple[ViewColumn, Floats]]:
+        """Return each column with its values at the instants of its place."""
         missing = np.full(len(at.t), np.nan)
         for column in self.columns:
             values = column.quantity.values(at)
-            yield missing if values is None else values
+            yield column, missing if values is None else values
 
 
 def section(name: str, place: Place, columns: Sequence[ViewColumn], at: Instants) -> Iterator[ViewSection]:
@@ -303,7 +303,7 @@ class ViewTable:
             count = len(at.t)
             found: dict[str, pa.Array] = {
                 column.header: pa.array(values * column.table_times, from_pandas=True)
-                for column, values in zip(section.columns, section.read(at), strict=True)
+                for column, values in section.read(at)
             }
             found |= {
                 name: pa.repeat(pa.scalar(text, pa.string()), count) for name, text in self._said(section).items()
