@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.text import joined, moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
-from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
+from fedmon.experiment.check.diagram import COLOURS, MAX_DRAWN, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
 from fedmon.experiment.cli.runs import facts_of, table_of
 from fedmon.experiment.errors import UnknownTypeError
@@ -30,6 +30,7 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
+from fedmon.report.diagram import Bar, curves_png, timeline_png
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, TextTable
 from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
@@ -125,11 +126,12 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
         recordings=tuple(recordings_in(folder, traces, began)),
         traces=tuple(traces),
     )
-    sections = _sections(found)
+    sections = _sections(found, state)
     if output is not None:
-        _write_page(output, found, sections, state)
+        _write_page(output, shown, sections)
     written = [str(output)] if output is not None else []
-    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
+    told = [one for one in sections if not all(isinstance(part, Picture) for part in one.parts)]
+    text = "\n\n".join([*map(_text, told), *(f"written: {path}" for path in written)])
     document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
     for one in (*document["measured"], *document["reported"]):
         del one["points"]
@@ -222,9 +224,11 @@ def _own_values(resource: Resource) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 
-def _sections(found: RunReport) -> list[Section]:
-    """Return the sections of a report, most important first; empty ones are left out."""
-    shown = found.overview
+def _sections(found: RunReport, state: State) -> list[Section]:
+    """Return the sections of a report, most important first; empty ones are left out. Pages alone draw pictures."""
+    shown, graph = found.overview, picture_of(as_reached(state))
+    drawn = Picture(title="The resources and their conditions", png=lambda: content_of(graph, "png"))
+    bars = Picture(title="The states of each resource over time", png=lambda: _timeline(shown))
     names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in shown.resources}
     failures = [
         f"{names[each.guid]} ({each.rtype}){'' if each.critical else ', not critical'}: {each.reason or 'no reason'}"
@@ -247,10 +251,13 @@ def _sections(found: RunReport) -> list[Section]:
     sections: dict[str, Sequence[Part]] = {
         "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
         "Failures": [Paragraph(text=text) for text in failures],
-        "Values that plans reported": _series(found.reported, names),
-        "Values that conditions used": _series(found.measured, names),
+        "Timeline": [bars] if shown.began and 0 < len(shown.resources) <= MAX_BARS else [],
+        "Values that plans reported": [*_curves(shown, found.reported), *_series(found.reported, names)],
+        "Values that conditions used": [*_curves(shown, found.measured), *_series(found.measured, names)],
         **recordings,
         "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
+        # It may be long, so it stands below what matters more.
+        "Graph": [drawn] if len(graph.boxes) <= MAX_DRAWN else [],
         "Attributes set by resources": _rows(("resource", "attribute", "value"), values),
         "Traces": [Paragraph(text=total), *_rows(("resource", "file", "size"), traces, numeric=2)] if traces else [],
     }
@@ -297,44 +304,23 @@ def _text(section: Section) -> str:
     return "\n".join(lines)
 
 
-def _write_page(path: Path, found: RunReport, sections: list[Section], state: State) -> None:
-    shown, titles = found.overview, [one.title for one in sections]
+def _write_page(path: Path, shown: Overview, sections: list[Section]) -> None:
+    document = Document(
+        title=f"Experiment {shown.exp_id}",
+        subtitle=f"run {shown.run_id}: {shown.status}",
+        header=f"experiment {shown.exp_id}, run {shown.run_id}; made {moment(time.time())}",
+        sections=tuple(sections),
+    )
     with report_extra("a page"):
         from fedmon.report.charts.library import own_process
         from fedmon.report.document.page import html
 
-        with own_process(path.parent):
-            curves = {"Values that plans reported": found.reported, "Values that conditions used": found.measured}
-            parts = [
-                Section(title=one.title, parts=(*_curves(shown, curves.get(one.title, ())), *one.parts))
-                for one in sections
-            ]
-            # A graph may be long: it stands below what matters more.
-            at = titles.index("Resources") + 1 if "Resources" in titles else len(titles)
-            with contextlib.suppress(InvalidInputError):  # it is too large
-                png = content_of(picture_of(as_reached(state)), "png")
-                parts.insert(at, _picture("Graph", "The resources and their conditions", png))
-            if shown.began and 0 < len(shown.resources) <= MAX_BARS:
-                at = 1 + any(each.failed for each in shown.resources)
-                parts.insert(at, _picture("Timeline", "The states of each resource over time", _timeline(shown)))
-            document = Document(
-                title=f"Experiment {shown.exp_id}",
-                subtitle=f"run {shown.run_id}: {shown.status}",
-                header=f"experiment {shown.exp_id}, run {shown.run_id}; made {moment(time.time())}",
-                sections=tuple(parts),
-            )
-            with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(html(document))
-
-
-def _picture(title: str, meaning: str, png: bytes) -> Section:
-    return Section(title=title, parts=(Picture(title=meaning, png=lambda: png),))
+        with own_process(path.parent), replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(html(document))
 
 
 def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     """Return a drawing for each name with several values: a line for each node, or for each resource."""
-    from fedmon.report.diagram import curves_png
-
     names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in shown.resources}
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
@@ -344,14 +330,12 @@ def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
             curves = {label: sorted(of_name[label]) for label in sorted(of_name)}
-            pictures.append(Picture(title=f"{name} over time", png=partial(bytes, curves_png(name, curves))))
+            pictures.append(Picture(title=f"{name} over time", png=partial(curves_png, name, curves)))
     return pictures
 
 
 def _timeline(shown: Overview) -> bytes:
     """Return the states of resources as bars over time."""
-    from fedmon.report.diagram import Bar, timeline_png
-
     rows = []
     for each in shown.resources:
         moments = sorted((t, ResourceState[name]) for name, t in each.times.items())
