@@ -7,11 +7,12 @@ import logging
 import os
 import pwd
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
 from fedmon.common.files import LOCK_NAME, LockFile, storage_errors, write_whole
 from fedmon.common.ids import CLIENT_FILE
@@ -24,6 +25,8 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MAX_BOOT_DIGITS = 15
 _OTHERS = 0o077
+_RETRY_S = 0.02
+"""How often `NodeFolder.wait_free` looks: a lock can be waited for, but not without taking it."""
 
 
 class LockHolder(NamedTuple):
@@ -131,10 +134,12 @@ class NodeFolder:
 
     def wait_free(self, timeout_s: float) -> bool:
         """Wait until no process holds the folder; return False after ``timeout_s``."""
-        lock = LockFile(self.lock_file)
-        is_free = lock.take(f"{os.getpid()} waiting for its end", timeout_s=timeout_s)
-        lock.release()
-        return is_free
+        deadline, retry = Deadline(timeout_s), threading.Event()
+        while self.holder() is not None:
+            if deadline.passed():
+                return False
+            retry.wait(min(_RETRY_S, deadline.left_s()))
+        return True
 
     def in_use(self) -> FolderInUseError:
         """Return the error that names the holder of the lock."""

@@ -75,7 +75,9 @@ class Pipeline:
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
         self.jobs = JobWatches(
-            roots_of(settings), self._add_job_stream, self._remove_job_stream,
+            roots_of(settings),
+            self._add_job_stream,
+            self._remove_job_stream,
             on_end=on_job_end,
             sample_last=lambda stream: self.sampler.sample_stream(stream, is_last=True),
         )

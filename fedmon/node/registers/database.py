@@ -231,13 +231,13 @@ class Database(Closing):
         A transaction inside another one joins it: its changes are undone alone when it fails, and are committed with
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
-        # The outermost savepoint is a transaction: its release commits.
         name, callbacks = f"level{self._level}", len(self._after_commit)
-        self._run(f"SAVEPOINT {name}")
+        # Another program's lock is waited for at the begin alone: SQLite does not wait once a transaction has read.
+        self._run(f"SAVEPOINT {name}" if self._level else "BEGIN IMMEDIATE")
         self._level += 1
         try:
             yield
-            self._run(f"RELEASE {name}")
+            self._run(f"RELEASE {name}" if self._level > 1 else "COMMIT")
         except BaseException as error:
             del self._after_commit[callbacks:]
             with contextlib.suppress(sqlite3.Error):

@@ -78,7 +78,7 @@ class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data_type: str | None = None
     tags: tuple[str, ...] | None = None
     description: str | None = None
-    dataset_parameters: dict[str, Any] | None = None
+    dataset_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
 
 
 class DatasetRegister:

@@ -203,7 +203,7 @@ class Audit(Closing):
         sync(self.folder)
 
     def _cut_pruned(self, stub: ChainHead | None) -> None:
-        """Remove the lines up to the stub's, if some are left. Raises OSError."""
+        """Remove the lines up to the stub's, if some are left. Raises OSError and StorageError."""
         if stub is None:
             return
         first = _first_line(self.path)
@@ -213,12 +213,15 @@ class Audit(Closing):
             first = _first_line(path)
             if first is None or first.n > stub.n:
                 return
-            last, number = _last_line(path), stub.n + 1
-            if last is None or last.n >= number:
-                _, start, rest = path.read_bytes().partition(b'\n{"n":%d,' % number)
-                if not start:
-                    return  # its lines were altered, as `verify` tells
-                write_whole(path.with_name(f"audit-{number:015d}.jsonl"), start[1:] + rest, mode=0o600, durable=True)
+            last = _last_line(path)
+            if last is None or last.n > stub.n:
+                with path.open("rb") as file:
+                    at = 0
+                    while (line := read_line(file.readline(MAX_LINE_BYTES))) is not None and line.n <= stub.n:
+                        at = file.tell()
+                    file.seek(at)
+                    rest = path.with_name(f"audit-{stub.n + 1:015d}.jsonl")
+                    write_whole(rest, file.read(), mode=0o600, durable=True)
             path.unlink()
             sync(self.folder)
 

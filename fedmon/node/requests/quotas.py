@@ -63,9 +63,10 @@ class Throttle:
 
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
+        now = time.monotonic()  # before the look, so that no time between the two is lost
         left = self.left(key)
         allowed = left >= count
-        self._buckets[key] = (left - count if allowed else left, time.monotonic())
+        self._buckets[key] = (left - count if allowed else left, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
@@ -160,6 +161,7 @@ class _Use:
         self.changes = Window(60, 60, changes)
         self.audit_bytes = Window(3600, 24, audit_bytes)
         self.refused: Counter[str] = Counter()
+        self.untold = 0
 
 
 class Quotas:
@@ -312,11 +314,16 @@ class Quotas:
     def _refuse(self, who: str, use: _Use, quota: str, number: int = 1) -> None:
         """Count refused requests; they leave one line an hour in the log and one in the audit."""
         use.refused[quota] += number
+        use.untold += number
         self.counters["refused over quota"] += number
         self._audit.count("busy", [f"{who} {quota}"], number)
-        if self._reports.allows(who):
-            refused, quotas = plural(use.refused.total(), "request"), ", ".join(sorted(use.refused))
+        self._tell(who, use)
+
+    def _tell(self, who: str, use: _Use) -> None:
+        if use.untold and self._reports.allows(who):
+            refused, quotas = plural(use.untold, "request"), ", ".join(sorted(use.refused))
             logger.warning("researcher %s: %s refused as busy (%s in [quota])", who, refused, quotas)
+            use.untold = 0
 
     # --- what is used -------------------------------------------------------------------------------------------------
 
@@ -364,7 +371,7 @@ class Quotas:
                 self.job_ended(job_id, known[0])
 
     def save(self) -> None:
-        """Write down counts that have no other place. Raises StorageError."""
+        """Write down counts that have no other place, and tell of refused requests. Raises StorageError."""
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
@@ -372,6 +379,8 @@ class Quotas:
                 self._refuse(who, self._uses[who], "requests_per_s", number)
             else:
                 self.counters["refused unread"] += number
+        for who, use in self._uses.items():
+            self._tell(who, use)
         self._take_audit_bytes()
         if self._changed:
             counts = {who: (use.changes.counts, use.audit_bytes.counts) for who, use in self._uses.items()}

@@ -71,7 +71,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "--out", "-o", help="The file, or - for stdout.")] = _STDOUT,
 ) -> None:
     """Write the lines of the audit as they are, one JSON object a line, oldest first."""
-    from fedmon.common.files import replacing
+    from fedmon.common.files import replacing, storage_errors
     from fedmon.node.requests.audit import chain_files, exported
     from fedmon.report.cli.inputs import times
 
@@ -80,9 +80,12 @@ def export(
     bounds = [None if t is None else datetime.datetime.fromtimestamp(t, datetime.UTC) for t in times(since, until)]
     lines = exported(shell.folder.path, *bounds)
     if output == _STDOUT:
-        sys.stdout.buffer.writelines(lines)
+        with storage_errors(Path("stdout")):
+            sys.stdout.buffer.writelines(lines)
         return
-    if output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path)):
+    with storage_errors(output):
+        is_own = output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path))
+    if is_own:
         raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
     count = 0
     with replacing(output) as staged, staged.open("wb") as file:

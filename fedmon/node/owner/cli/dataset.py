@@ -59,7 +59,7 @@ def add(
         "data_type": kind,
         "tags": split,
         "description": description,
-        "dataset_parameters": _parameters(parameters),
+        "parameters": _parameters(parameters),
     }
     measured = msgspec.to_builtins(measure(location, kind))
     shell.show("dataset-add", _screen, dataset=values, measured=measured)
@@ -102,7 +102,7 @@ def edit(
         "data_type": data_type,
         "description": description,
         "path": str(path.expanduser().absolute()) if path else None,
-        "dataset_parameters": _parameters(parameters),
+        "parameters": _parameters(parameters),
     }
     if all(value is None for value in changes.values()):
         raise InvalidInputError("nothing to change: give --name, --tags, --type, --description, --path or --parameters")

@@ -127,7 +127,7 @@ def approve(
         "release": None if release is None else release.value,
     }
     terms = {name: value for name, value in given.items() if value is not None}
-    shown = shell.call("plan-show", plan=reference, terms=terms or None)
+    shown = shell.call("plan-show", plan=reference, **({"terms": terms} if terms else {}))
     plan_id, digest = shown["plan"]["plan_id"], shown["plan"]["sha256"]
     is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and digest.startswith(sha256)
     shell.confirm(
