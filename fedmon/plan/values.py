@@ -233,7 +233,10 @@ def _whole(digits: str) -> int:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise InvalidValuesError("JSON with a key twice in one object")
+        from collections import Counter
+
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
     return members
 
 

@@ -116,7 +116,8 @@ def decode_document(payload: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> di
 def recover_envelope(payload: bytes) -> dict[str, Any]:
     """Return the readable parts of a refused request's envelope, for the error reply; empty when nothing is."""
     try:
-        document = decode_document(payload)
+        _refuse_size(payload, MAX_PAYLOAD_BYTES)
+        document = _decoded(payload, _documents, "")  # of any depth
     except InvalidMessageError:
         return {}
     wanted: dict[str, type] = {"id": str, "session": str, "sequence": int, "instance": str, "researcher_id": str}

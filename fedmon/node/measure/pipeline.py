@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _JOB_ENERGY = "job_energy_joules_total"
 _ENERGIES_KEPT = 256
-_LAST_READING_S = 0.5
+_LAST_READING_S = 0.1
 """How long a node waits for the energy of a job that has ended."""
 _UNREAD_SHARE = 0.1
 """The largest share of a job's duration that may lie before its first energy reading and after its last one."""

@@ -306,8 +306,9 @@ class JobFolder:
 
     def last_events(self, max_bytes: int) -> list[Event]:
         """Return the events in the last bytes of the file. Raises StorageError."""
-        path = self.path / EVENTS
-        size = path.stat().st_size if path.exists() else 0
+        size = 0
+        with contextlib.suppress(OSError):  # there are none yet, or `events` tells the reason
+            size = (self.path / EVENTS).stat().st_size
         return self.events(max(0, size - max_bytes)).events
 
     def stdout(self, offset: int, max_bytes: int) -> TracePiece:

@@ -147,7 +147,7 @@ class Launcher:
     def _listen(self) -> None:
         """Hand over pokes until the stop."""
         while poke := self._pokes[0].recv(MAX_POKE_BYTES):
-            self._on_poke(poke.decode())
+            self._on_poke(poke.decode(errors="replace"))
 
     def _end_process(self) -> None:
         """End the launcher's process and wait for it: with its socket closed it ends by itself."""

@@ -121,7 +121,7 @@ class JobRegister:
         return {row["job_id"] for row in self._database.rows("SELECT job_id FROM runs")}
 
     def ended_before(self, moment: datetime.datetime, *states: JobState) -> Sequence[str]:
-        """Return the ids of jobs that were over before a moment, with ``states`` of those that ended so."""
+        """Return the ids of jobs that were over before a moment; with ``states`` only of those in one of them."""
         found = self._database.rows(
             "SELECT job_id, state FROM runs WHERE is_over = 1 AND ended < ? ORDER BY ended", (timestamp(moment),)
         )

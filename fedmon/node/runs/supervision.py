@@ -607,7 +607,7 @@ class Supervision:
         except OutputTooLargeError:  # the size is a number of the plan's choice
             self._break(exceeded(JobState.OUTPUT_LIMIT, self._order.limits))
         except BadFrameError as error:
-            self._break(_without_frame(error))
+            self._break(_bad_frame(error))
         else:
             if self._reader.has_ended and self._seen.exit_code is None:
                 self._meter.note_peaks()
@@ -649,8 +649,8 @@ class Supervision:
             try:
                 self._reader.close()
             except BadFrameError as error:
-                self._seen.broken = _without_frame(error).reason
+                self._seen.broken = _bad_frame(error).reason
 
 
-def _without_frame(error: BadFrameError) -> Verdict:
+def _bad_frame(error: BadFrameError) -> Verdict:
     return Verdict(JobState.FAILED, f"the plan sent something else than frames through its channel: {error}")

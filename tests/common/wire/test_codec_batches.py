@@ -118,5 +118,7 @@ def test_a_request_with_arguments_nested_too_deeply_is_refused() -> None:
         deepest = [deepest]
 
     codec.decode_request(json.dumps({**run, "arguments": {"x": deepest}}).encode())
+    too_deep = json.dumps({**run, "arguments": {"x": [deepest]}}).encode()
     with pytest.raises(InvalidMessageError, match="nested deeper than 32"):
-        codec.decode_request(json.dumps({**run, "arguments": {"x": [deepest]}}).encode())
+        codec.decode_request(too_deep)
+    assert codec.recover_envelope(too_deep)["id"] == "1"  # so that the refusal reaches who asked

@@ -91,7 +91,7 @@ class KeptJobs:
         return self.ending(folder), folder
 
     def ending(self, folder: JobFolder, timeout_s: float = TIMEOUT_S) -> Ending:
-        """Wait for the poke that tells of the ending; a keeper that forgot it fails the test."""
+        """Wait for the poke that tells of the ending."""
         self.wait_poked(lambda: folder.ending() is not None, timeout_s)
         ending = folder.ending()
         assert ending is not None, f"no ending of {folder.path} within {timeout_s:g} s"
