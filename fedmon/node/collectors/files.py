@@ -88,8 +88,8 @@ class KernelFile:
 class SourceCollector:
     """A collector of one source.
 
-    A series that the source no longer gives is None once, with a reason. A source that this machine never had gives
-    nothing, and `probe` gives the reason.
+    A series that the source no longer gives is None once, with a reason, unless it is a description (``_info``). A
+    source that this machine never had gives nothing, and `probe` gives the reason.
     """
 
     def __init__(self, name: str, lane: Lane, metrics: Iterable[str], *, where: object, untold: str = "") -> None:

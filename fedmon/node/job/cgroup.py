@@ -60,6 +60,7 @@ class OwnCgroup:
 def remove_cgroup(folders: Iterable[Path]) -> None:
     """Remove the folders of a cgroup; see OwnCgroup.remove."""
     for folder in folders:
+        problem: str | None = ""
         for _ in range(_MOST_TRIES):
             for pid in members_of(folder):
                 with contextlib.suppress(OSError):
@@ -68,12 +69,13 @@ def remove_cgroup(folders: Iterable[Path]) -> None:
                 _remove(folder)
             except FileNotFoundError:
                 break
-            except OSError:  # a process is about to end, or started another one just before it was moved
+            except OSError as error:
+                problem = error.strerror  # a process is about to end, or started another one just before it was moved
                 threading.Event().wait(_TRY_AGAIN_S)
             else:
                 break
         else:
-            logger.warning("cgroup %s cannot be removed", folder)
+            logger.warning("cgroup %s cannot be removed: %s", folder, problem)
 
 
 def _made(folder: Path) -> bool:

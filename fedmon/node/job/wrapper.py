@@ -81,9 +81,10 @@ class Channel:
         return cls(one), cls(other)
 
     def tell(self, **message: Any) -> None:
-        """Send one message; if the peer has ended it is dropped."""
+        """Send one message; if the peer has ended it is dropped, and so is a signal that the peer does not take."""
+        flags = socket.MSG_DONTWAIT if message["kind"] == "signal" else 0
         with contextlib.suppress(OSError):
-            self._end.send(msgspec.json.encode(MonitorMessage(**message)))
+            self._end.send(msgspec.json.encode(MonitorMessage(**message)), flags)
 
     def has_message(self, timeout_s: float | None) -> bool:
         """Wait for a message, or for the end of the peer; False after ``timeout_s``."""

@@ -162,11 +162,13 @@ class JobWatches:
         if job is not None:
             job.watched.is_over |= job.watched.is_last
 
-    def note_cpu(self, job_id: str, cpu_s: float) -> None:
-        """Tell all the CPU seconds of a job: those of processes that ended after its last reading are in none."""
+    def note_cpu(self, job_id: str, cpu_s: float) -> bool:
+        """Tell all CPU seconds of a job that has ended; False if a reading since then has missed the last of them."""
         job = self._jobs.get(job_id)
-        if job is not None:
-            job.watched.noted_cpu_s = cpu_s
+        if job is None or job.watched.tree.has_ended:
+            return False
+        job.watched.noted_cpu_s = cpu_s
+        return True
 
     def remove(self, job_id: str) -> WatchedJob:
         """Watch a job no longer; its processes are left alone. Raises NotFoundError when it is not watched."""

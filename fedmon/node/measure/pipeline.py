@@ -132,18 +132,26 @@ class Pipeline:
             "ticks_overrun": self.sampler.overruns,
         }
 
-    def job_energy(self, job_id: str, wall_s: float | None, cpu_s: float | None = None) -> float | None:
-        """Return the joules of a job that took ``wall_s``; None if unknown, or read for too small a part of that.
+    def job_energy(self, job_id: str, wall_s: float | None, cpu_s: float | None, *, ended: float) -> float | None:
+        """Return the joules of a job that took ``wall_s`` and ``cpu_s`` until ``ended``, a Unix time; None if unknown.
 
-        They are read once more, with the job's whole ``cpu_s`` if known: its processes may have ended. What these had
-        of a GPU is not known afterwards, so on a machine with GPUs the last reading is that of the last tick.
+        They are unknown if read for too small a part of that. They are read once more, unless a reading since the end
+        has missed the job's last CPU time, or a GPU may be part of them, whose share is not known afterwards.
         """
         stream = f"{JOB_STREAM}{job_id}"
-        if cpu_s is not None and stream in self._job_energy and not self._instruments.has_gpus:
-            self.jobs.note_cpu(job_id, cpu_s)
+        is_whole = (
+            cpu_s is not None
+            and stream in self._job_energy
+            and not self._instruments.has_gpus
+            and self.jobs.note_cpu(job_id, cpu_s)
+        )
+        if is_whole:
             self.sampler.sample_stream(stream, timeout_s=_LAST_READING_S)
         joules, first, last = self._job_energy.pop(stream, (None, 0.0, 0.0))
-        return joules if wall_s is not None and last - first >= (1 - _UNREAD_SHARE) * wall_s else None
+        if wall_s is None or not (is_whole or self.sampler.interval_s <= _UNREAD_SHARE * wall_s):
+            return None
+        last = min(last, time.monotonic() - (time.time() - ended))
+        return joules if last - first >= (1 - _UNREAD_SHARE) * wall_s else None
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
@@ -211,7 +219,8 @@ class Pipeline:
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
-        while len(self._job_energy) > _ENERGIES_KEPT:
-            self._job_energy.pop(next(iter(self._job_energy)))
+        over = [each for each in list(self._job_energy) if each not in self.sampler.streams]
+        for each in over[:-_ENERGIES_KEPT]:
+            self._job_energy.pop(each, None)
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)

@@ -127,7 +127,7 @@ class Sampler:
         self._close(removed)
 
     def sample_stream(self, stream: str, timeout_s: float = 2.0, *, is_last: bool = False) -> None:
-        """Take a sample of a stream off the grid, the last one if it is going to be removed; wait at most so long."""
+        """Take a sample of a stream off the grid, its last one if ``is_last``; wait for it at most so long."""
         if self._is_started:
             with contextlib.suppress(BusyError):
                 self._actor.call(lambda: self._take(stream, is_last=is_last), timeout_s=timeout_s)

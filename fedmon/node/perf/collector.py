@@ -195,7 +195,8 @@ class PerfSession:
         heard, deadline = [output, self._wake], Deadline(silence_s)
         in_burst, is_silent, rest = False, False, b""
         while True:
-            wait_s = min(_QUIET_S, deadline.left_s()) if in_burst else deadline.left_s()
+            is_between = in_burst and self._wake in heard  # perf's last lines belong to one interval
+            wait_s = min(_QUIET_S, deadline.left_s()) if is_between else deadline.left_s()
             ready, _, _ = select.select(heard, [], [], wait_s)
             if output in ready:
                 if not (chunk := os.read(output, _READ_BYTES)):
@@ -204,7 +205,7 @@ class PerfSession:
                 for line in lines:
                     self._take(line.decode(errors="replace"), totals, said)
                 in_burst, deadline = True, Deadline(silence_s) if self._wake in heard else deadline
-            elif in_burst and not ready:
+            elif is_between and not ready:
                 totals.end_interval()
                 in_burst = False
             elif self._wake in heard:

@@ -477,7 +477,8 @@ class Runs:
             if ending is None:
                 break
         if ending is not None:
-            energy_j = self._measuring.job_energy(active.job.job_id, ending.usage.wall_s, ending.usage.cpu_s)
+            used = ending.usage
+            energy_j = self._measuring.job_energy(active.job.job_id, used.wall_s, used.cpu_s, ended=ending.ended)
             job = over(active.job, ending, energy_j=energy_j)
             active.record = msgspec.structs.replace(active.record, numbers=ending.numbers)
             if job.group:
