@@ -92,14 +92,16 @@ class Compaction:
         )
 
     def _merge(self, stream: Stream, run: list[Row]) -> bool:
-        """Make one row of several; False when one of them is damaged, which is then taken out."""
-        place = (stream.source, run[0][1], run[-1][1])
+        """Make one row of several; False if another process changed them, or after it took a damaged one out."""
         with self._file.transaction():
+            # Rows of a salvaged file may overlap: only both bounds keep a row out that begins before or behind the run.
             rows = self._file.rows(
                 "SELECT id, first_seq, last_seq, kept, body FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ? "
-                "ORDER BY last_seq",
-                place,
+                "AND first_seq BETWEEN ? AND ? ORDER BY last_seq",
+                (stream.source, run[0][1], run[-1][1], run[0][0], run[-1][0]),
             )
+            if [row[1:3] for row in rows] != [row[:2] for row in run]:
+                return False
             batches: list[Batch] = []
             for number, first, last, _, body in rows:
                 try:
@@ -107,7 +109,8 @@ class Compaction:
                 except UnreadableRowError as error:
                     self._give_up(stream, number, first, last, error)
                     return False
-            self._file.run("DELETE FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ?", place)
+            for number, *_ in rows:
+                self._file.run("DELETE FROM batch WHERE id = ?", (number,))
             insert_row(self._file, stream, batches, max(kept for _, _, _, kept, _ in rows))
             self._streams.update_ends(stream)
         return True

@@ -287,7 +287,7 @@ class Stream:
 
 
 class StreamTable(dict[Key, Stream]):
-    """All streams of a file, read again when another connection has written. Every method raises StorageError."""
+    """All streams of a file by key, as `refresh` read them last. Methods that use the file raise StorageError."""
 
     def __init__(self, file: RecordingFile) -> None:
         self._file = file

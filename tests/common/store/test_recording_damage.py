@@ -115,6 +115,29 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
         assert [(one.first_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)] == [(300, "damaged")]
 
 
+@pytest.mark.parametrize(
+    ("rows", "doubled"), [([(0, 600), (600, 10)], (590, 10)), ([(0, 10), (10, 20)], (20, 10))], ids=["before", "behind"]
+)
+def test_a_row_that_holds_samples_of_another_costs_none_when_rows_are_merged(
+    path: Path, rows: list[tuple[int, int]], doubled: tuple[int, int]
+) -> None:
+    other = path.with_name("other.sqlite")
+    with Recording(path) as recording, Recording(other) as stale:
+        for first, length in rows:
+            recording.append([batch(first, length)])
+        stale.append([batch(*doubled)])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("ATTACH ? AS other", (str(other),))
+        connection.execute("UPDATE other.batch SET id = 100")
+        connection.execute("INSERT INTO batch SELECT * FROM other.batch")
+
+    with Recording(path) as recording:
+        compact(recording)
+
+        assert flat(recording.read()) == flat([batch(0, sum(length for _, length in rows))])
+        assert recording.counts()["damaged"] == 0
+
+
 def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_holds(path: Path) -> None:
     with Recording(path) as recording:
         for seq in range(0, 3000, 10):
