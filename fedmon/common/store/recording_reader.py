@@ -175,24 +175,28 @@ class RecordingRows:
         seen: set[tuple[str, ...]] = set()
         while True:
             heads = self._file.rows(
-                "SELECT id, last_seq, substr(body, 1, ?) FROM batch WHERE source = ? AND last_seq > ? "
+                "SELECT last_seq, substr(body, 1, ?) FROM batch WHERE source = ? AND last_seq > ? "
                 "ORDER BY last_seq LIMIT ?",
                 (_HEAD_BYTES, source, position, _FETCHED),
             )
-            for number, _, head in heads:
-                names = self._names(number, head)
+            for last, head in heads:
+                names = self._names(source, last, head)
                 if names not in seen:
                     seen.add(names)
                     found.update(dict.fromkeys(names))
             if len(heads) < _FETCHED:
                 return found
-            position = heads[-1][1]
+            position = heads[-1][0]
 
-    def _names(self, number: int, head: bytes) -> tuple[str, ...]:
+    def _names(self, source: int | None, last_seq: int, head: bytes) -> tuple[str, ...]:
         try:
             names = series_names(head)
             if names is None:
-                bodies = self._file.rows("SELECT body FROM batch WHERE id = ?", (number,))
+                # By its number: the row may have been merged into a larger one meanwhile.
+                bodies = self._file.rows(
+                    "SELECT body FROM batch WHERE source = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1",
+                    (source, last_seq),
+                )
                 names = series_names(bodies[0][0]) if bodies else ()
         except (zlib.error, msgspec.DecodeError, ValueError, TypeError) as error:
             logger.debug("a row of a recording is damaged: %s", error)
