@@ -33,7 +33,7 @@ def target_of(path: Path) -> Path:
     """Return where a path leads. Raises InvalidInputError for targets that a file cannot replace."""
     try:
         target = path.expanduser().resolve()
-        found = target.stat() if target.exists() else None
+        found = _stat(target)
     except (OSError, RuntimeError) as error:
         raise InvalidInputError(f"cannot write {path}: {error}") from error
     if not target.parent.is_dir():
@@ -43,6 +43,13 @@ def target_of(path: Path) -> Path:
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise InvalidInputError(f"cannot write {path}: not a regular file; name another, or - for stdout")
     return target
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Return the status of a file; None if it is missing, even if it was there a moment ago."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return path.stat()
+    return None
 
 
 @contextlib.contextmanager
@@ -70,7 +77,8 @@ def replacing(path: Path, *, only_new: bool = False, folder_mode: int | None = N
         if folder_mode is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
         target = target_of(path)
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        old = _stat(target)
+        mode = None if old is None else stat.S_IMODE(old.st_mode)
         with _staged(target, mode=mode, durable=True, only_new=only_new) as part:
             yield part
 
@@ -99,7 +107,8 @@ def write_whole(
 @contextlib.contextmanager
 def _staged(target: Path, *, mode: int | None, durable: bool, only_new: bool) -> Iterator[Path]:
     """Give a file that takes the target's place when the block succeeds. Raises OSError and TargetExistsError."""
-    hidden = target.with_name(f".{target.name[:200]}.{os.urandom(6).hex()}.part")
+    name = os.fsencode(target.name)[:200].decode(errors="ignore")  # names are limited in bytes
+    hidden = target.with_name(f".{name}.{os.urandom(6).hex()}.part")
     descriptor, part = _part(target.parent, hidden, 0o666 if mode is None else mode)
     try:
         if mode is not None:  # whatever the umask takes away
@@ -107,14 +116,20 @@ def _staged(target: Path, *, mode: int | None, durable: bool, only_new: bool) ->
         yield part
         if durable:
             os.fsync(descriptor)
-        if only_new or part != hidden:
-            _link(part, target if only_new else hidden)
-        if not only_new:
+        if only_new:
+            try:
+                _link(part, target)
+            except FileExistsError as error:
+                raise TargetExistsError(f"{target} was made by another process in the meantime") from error
+        else:
+            if part != hidden:
+                _link(part, hidden)
             hidden.replace(target)
         if durable:
             sync(target.parent)
     finally:
-        hidden.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # mostly renamed or never made; the outcome of the block counts
+            hidden.unlink()
         os.close(descriptor)
 
 
@@ -134,8 +149,6 @@ def _link(part: Path, name: Path) -> None:
     folder = os.open(name.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.link(part, name.name, dst_dir_fd=folder, follow_symlinks=True)
-    except FileExistsError as error:
-        raise TargetExistsError(f"{name} was made by another process in the meantime") from error
     finally:
         os.close(folder)
 

@@ -64,6 +64,16 @@ def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("only_new", [False, True])
+def test_a_file_may_have_the_longest_name_in_letters_of_several_bytes(tmp_path: Path, *, only_new: bool) -> None:
+    path = tmp_path / ("n" + "\N{CYRILLIC SMALL LETTER ZHE}" * 127)
+
+    write_whole(path, b"content", only_new=only_new)
+
+    assert path.read_bytes() == b"content"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("only_new", [False, True])
 def test_a_file_is_written_whole_where_the_system_has_no_nameless_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, only_new: bool
 ) -> None:
