@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import codec
-from fedmon.common.wire.samples import SampleBatch
+from fedmon.common.wire.samples import Columns, SampleBatch, SamplesReply
 
 BATCH = SampleBatch(
     node_id="site-a",
@@ -74,6 +74,33 @@ def test_a_damaged_batch_is_refused(old: str, new: str, reason: str) -> None:
 
     with pytest.raises(InvalidMessageError, match=re.escape(reason)):
         codec.decode_telemetry(damaged)
+
+
+@pytest.mark.parametrize(
+    "uneven",
+    [
+        Columns(seq=2, t=[1.0, 2.0], mono=[1.0], m={"host_load1": [0.5, 0.25]}),
+        Columns(seq=2, t=[1.0, 2.0], mono=[1.0, 2.0], m={"host_load1": [0.5]}),
+    ],
+)
+def test_a_page_with_a_damaged_batch_is_refused(uneven: Columns) -> None:
+    even = Columns(seq=1, t=[1.0], mono=[1.0], m={"host_load1": [0.5]})
+    page = SamplesReply(
+        researcher_id="r",
+        id="1",
+        session="s",
+        sequence=1,
+        node_id="site-a",
+        boot=1,
+        stream="host",
+        batches=[even, uneven],
+        next_seq=None,
+        oldest_seq=0,
+        last_seq=9,
+    )
+
+    with pytest.raises(InvalidMessageError, match="differ in length"):
+        codec.decode_reply(codec.encode(page))
 
 
 def test_reasons_may_be_left_out() -> None:
