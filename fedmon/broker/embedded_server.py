@@ -21,7 +21,7 @@ def main(host: str, port: int) -> None:
         listen=host, port=port, max_connections=2000, max_payload_size=1_048_576, max_inflight_count=200
     )
     broker.start()
-    sys.stderr.write(f"embedded broker running on {host}:{port}\n")
+    sys.stderr.write(f"embedded broker on {host}:{port} running\n")
     threading.Event().wait()
 
 

@@ -19,10 +19,10 @@ from typing import ClassVar, Literal, Self
 
 from fedmon.broker import ports
 from fedmon.broker.configuration import Access, render_mosquitto, template
-from fedmon.broker.ports import BrokerStartError
+from fedmon.broker.ports import BrokerStartError, PortInUseError
 from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConflictError, NotFoundError
+from fedmon.common.errors import ConflictError, FedmonError, NotFoundError
 from fedmon.common.files import write_whole
 from fedmon.common.process import ChildProcess
 
@@ -32,6 +32,7 @@ _START_S = 15.0
 _STOP_S = 5.0
 _PROBE_S = 1.0
 _RETRY_S = 0.005
+_PORT_TRIES = 5
 # A broker has an open file for each connection, and shells allow 1,024 unless asked.
 _OPEN_FILES = 65_536
 _CONFIGURATION_FILE = "running.conf"
@@ -136,23 +137,21 @@ class BrokerEngine(abc.ABC):
         if self.alive():
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self.port:
-            self.ports = dict(zip(self.ports, ports.free_ports(self.host, len(self.ports)), strict=True))
-        for role, port in self.ports.items():
-            ports.listening(self.host_of(role), port).close()
-        command = self._command()
-        self.log_file.touch(mode=0o600)
-        self._log_start = self.log_file.stat().st_size
-        try:
-            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
-        except OSError as error:
-            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
-        try:
-            self._await_ready(self._process)
-        except BaseException:
-            self._process.end(timeout_s=0.0)
-            self._process = None
-            raise
+        picks = not self.port
+        for tries_left in reversed(range(_PORT_TRIES if picks else 1)):
+            if picks:
+                self.ports = dict(zip(self.ports, ports.free_ports(self.host, len(self.ports)), strict=True))
+            try:
+                self._require_free_ports()
+                self._start_once()
+                return
+            except FedmonError:
+                # Another process may have taken a free port since we looked; then it is in use now.
+                is_taken = picks and not self._has_free_ports()
+                if picks:
+                    self.ports = dict.fromkeys(self.ports, 0)
+                if not (is_taken and tries_left):
+                    raise
 
     def stop(self) -> None:
         """Stop the broker, giving it time to save; safe to call twice."""
@@ -179,14 +178,40 @@ class BrokerEngine(abc.ABC):
             return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
         return ""
 
+    def _require_free_ports(self) -> None:
+        for role, port in self.ports.items():
+            ports.listening(self.host_of(role), port).close()
+
+    def _has_free_ports(self) -> bool:
+        with contextlib.suppress(PortInUseError):
+            self._require_free_ports()
+            return True
+        return False
+
+    def _start_once(self) -> None:
+        command = self._command()
+        self.log_file.touch(mode=0o600)
+        self._log_start = self.log_file.stat().st_size
+        try:
+            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        except OSError as error:
+            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
+        try:
+            self._await_ready(self._process)
+        except BaseException:
+            self._process.end(timeout_s=0.0)
+            self._process = None
+            raise
+
     def _await_ready(self, process: ChildProcess) -> None:
         deadline = Deadline(_START_S)
         # Listeners are opened in order, so the last one answers when all are there.
         role, port = list(self.ports.items())[-1]
         host = ports.reachable_host(self.host_of(role))
         while not deadline.passed():
-            # The broker's own word comes first: only then is it our child that answers on this port.
-            is_up = " running" in self._new_log() and ports.is_open(host, port, timeout_s=_PROBE_S)
+            # The broker's own word comes first: only then is it our child that answers on this port. Its line ends so;
+            # another one names running.conf.
+            is_up = " running\n" in self._new_log() and ports.is_open(host, port, timeout_s=_PROBE_S)
             if process.wait(_RETRY_S) is not None:
                 break
             if is_up:

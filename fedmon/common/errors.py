@@ -70,7 +70,7 @@ class StorageError(FedmonError):
 
 
 class NotFoundError(FedmonError):
-    """The named thing does not exist; names it, and the command that lists the existing ones."""
+    """The named thing does not exist, or is not installed; names the remedy."""
 
     exit_code = 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from fedmon.broker import ports
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
 from fedmon.broker.ports import BrokerStartError, PortInUseError
 from tests.broker.party import Party
@@ -63,6 +65,21 @@ def test_another_broker_on_the_port_is_not_adopted(engine: BrokerEngine, tmp_pat
 
     assert not second.alive()
     assert answers(engine)
+
+
+@pytest.mark.usefixtures("installed_mosquitto")
+def test_another_free_port_is_picked_if_the_first_is_taken_meanwhile(tmp_path: pathlib.Path) -> None:
+    taken: list[socket.socket] = []
+
+    class Overtaken(MosquittoEngine):
+        def _command(self) -> list[str]:
+            if not taken:
+                taken.append(ports.listening(self.host, self.port))
+            return super()._command()
+
+    with Overtaken(folder=tmp_path) as broker, taken[0]:
+        assert broker.port != taken[0].getsockname()[1]
+        assert answers(broker)
 
 
 @pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])
