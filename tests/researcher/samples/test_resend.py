@@ -307,5 +307,5 @@ def test_an_error_that_comes_after_the_page_was_asked_for_anew_is_not_kept(mosqu
         node.publish(node.reply_topic(forgotten), node.refuse(forgotten, "failed", "it took too long"))
         federation.ping()
 
-        assert (federation.status().counters, federation.status().kept_replies) == ({}, 0)
-        assert watch.lost == 0
+        assert federation.status().counters.keys() <= {"repeated replies"}  # a pong that is late
+        assert (federation.status().kept_replies, watch.lost) == (0, 0)
