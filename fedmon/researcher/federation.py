@@ -385,6 +385,7 @@ class Federation:
         It ends when it is removed. A presence is reported when it changes; `nodes` lists the nodes known already.
         Decisions and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a
         process. ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
+        Raises BusyError if the thread that stores replies closes or is overloaded.
         """
         session = self.session
         if event == "decision":

@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27829, 124, 17692),
     "plan": (1467, 9, 982),
     "report": (9878, 52, 6107),
-    "researcher": (10221, 47, 6669),
+    "researcher": (10237, 47, 6677),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -125,19 +125,25 @@ def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, fed
     assert federation.status().counters["messages naming another sender"] >= 1
 
 
-def test_a_node_that_was_not_asked_is_not_among_the_outcomes(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
+@pytest.mark.parametrize(
+    ("changes", "counter"),
+    [({}, "replies of a wrong session, sequence or kind"), ({"sequence": "one"}, "unreadable messages (reply)")],
+)
+def test_a_node_that_was_not_asked_is_not_among_the_outcomes(
+    node: EchoNode, mosquitto: Broker, federate: Open, changes: Message, counter: str
+) -> None:
     with EchoNode(mosquitto.port, "b") as stranger:
         federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        wait_until(lambda: len(federation.ping().ok) == 2)
         node.answer = lambda request: stranger.publish(
-            "general/researcher/alice/main/b", stranger.honest(request) or {}
+            "general/researcher/alice/main/b", (stranger.honest(request) or {}) | changes
         )
 
         outcomes = federation.ping(nodes=["a"], timeout_s=1.0)
+        wait_until(lambda: federation.status().counters.get(counter))
 
     assert list(outcomes) == ["a"]
     assert outcomes["a"].status is OutcomeStatus.TIMED_OUT
-    assert federation.status().counters["replies of a wrong session, sequence or kind"] >= 1
 
 
 def test_a_retained_reply_is_refused(node: EchoNode, mosquitto: Broker, federate: Open) -> None:

@@ -11,7 +11,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Ping, Pong
-from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
+from fedmon.researcher.asking.match import TOLD_S, Pending, PendingRequest, ReplyMatch
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -93,3 +93,18 @@ def test_a_request_that_no_caller_waits_for_is_forgotten_once_its_node_has_answe
 
     assert (stranger[0], answer[0], again) == (ReplyMatch.STALE, ReplyMatch.MATCHED, (ReplyMatch.FORGOTTEN, None))
     assert [reply.node_id for reply in handed] == ["a"]
+
+
+def test_an_answer_to_a_ping_of_long_ago_that_no_caller_waits_for_is_late_and_not_kept() -> None:
+    pending = Pending("session")
+    _, request = waiting_in(pending)
+    told = msgspec.structs.replace(request, id="told")
+    ping = PendingRequest(told, None, kept=False)
+    ping.started -= 2 * TOLD_S
+    pending.tell(ping)
+    pending.tell(PendingRequest(msgspec.structs.replace(request, id="next"), [A], kept=False))
+
+    verdict, answered = pending.match(pong(told))
+
+    assert (verdict, answered) == (ReplyMatch.LATE, ping)
+    assert not ping.kept

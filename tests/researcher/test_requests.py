@@ -20,6 +20,7 @@ from bench.echo_nodes import DATASETS, Message
 from fedmon.common.errors import FedmonError, InvalidIdError, InvalidInputError
 from fedmon.common.ids import NodeId
 from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.asking.request import MAX_PAGES
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
@@ -508,3 +509,16 @@ def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Brok
     assert listed["a"].ok
     assert time.monotonic() - started < 10
     assert len(node.sent("list")) == 2
+
+
+def test_a_node_whose_pages_never_end_is_asked_for_a_thousand(mosquitto: Broker, federate: Open) -> None:
+    def one_more(request: Message) -> Message:
+        return (node.honest(request) or {}) | {"datasets": [DATASETS[0]], "next_offset": request["offset"] + 1}
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate(timeout_s=60)
+        node.answer = lambda request: one_more(request) if request["command"] == "list" else node.honest(request)
+
+        federation.datasets()
+
+    assert len(node.sent("list")) == 1 + MAX_PAGES

@@ -20,7 +20,7 @@ from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
 TOLD_S = 60.0
-"""How long answers are taken to a request that no caller waits for."""
+"""Answers to a request that no caller waits for are taken for this long."""
 SCRIPTS_NUMBERS = 2**32
 """Numbers that scripts may draw; those of `Federation` are above them."""
 CLOSED = "the federation was closed while this call waited"
@@ -253,7 +253,12 @@ class Pending:
         with self._lock:
             self._told[told.id] = told
             while next(iter(self._told.values())).started < told.started - TOLD_S:
-                self._forgotten.append(self._told.popitem(last=False)[0])
+                _, old = self._told.popitem(last=False)
+                if old.nodes is None:  # any number of nodes may still answer
+                    old.end()
+                    self._closed[old.id] = old
+                else:
+                    self._forgotten.append(old.id)
 
     def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
         """Give a reply to the request it belongs to."""

@@ -33,6 +33,7 @@ DISCOVERY_S = 1.0
 EXPIRES_AFTER_S = 2 * 24 * 3600.0
 """A node's clock may be wrong by hours; an answer after its caller has gone does no harm."""
 PAGED = DatasetsReply | JobsReply
+MAX_PAGES = 1_000
 
 
 def node_ids(nodes: Nodelist) -> list[NodeId] | None:
@@ -130,11 +131,14 @@ class Asker:
         deadline, request = Deadline(timeout_s), self.request(request_kind, **fields)
         asked = self.answers(request, nodes, timeout_s=timeout_s)
         answers = dict(asked.answers)
-        while wanted := [
-            (node_id, answer.reply.next_offset)
-            for node_id, answer in answers.items()
-            if isinstance(answer.reply, PAGED) and answer.reply.next_offset is not None
-        ]:
+        for _ in range(MAX_PAGES):
+            wanted = [
+                (node_id, answer.reply.next_offset)
+                for node_id, answer in answers.items()
+                if isinstance(answer.reply, PAGED) and answer.reply.next_offset is not None
+            ]
+            if not wanted:
+                break
             for offset in {offset for _, offset in wanted}:
                 page_request = self.request(request_kind, offset=offset, **fields)
                 node_ids = [node_id for node_id, wanted_offset in wanted if wanted_offset == offset]
@@ -219,7 +223,7 @@ class Asker:
         *,
         on_answer: Callable[[Reply], object] = lambda _reply: None,
     ) -> None:
-        """Send a request without waiting; its replies of a minute go to ``on_answer``, on the inbox's thread."""
+        """Send a request without waiting; replies within a minute go to ``on_answer``, on the inbox's thread."""
         self.pending.tell(PendingRequest(request, nodes, kept=False, on_answer=on_answer))
         self.send(request, nodes)
 

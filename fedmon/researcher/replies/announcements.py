@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -42,12 +41,13 @@ class Announcements(Generic[A]):
         return [announcement for key, announcement in found if self._replies.discard(key)]
 
     def listen(self, callback: Callable[[A], object]) -> Subscription:
-        """Call back at each until the subscription is removed, and now for those that were not taken."""
-        subscription = Subscription(callback, self._removed)
+        """Call back at each until the subscription is removed, and now for those that were not taken.
+
+        Raises BusyError if the thread that stores replies closes or is overloaded.
+        """
+        subscription = Subscription(callback, self._listeners.remove)
 
         def begin() -> None:
-            if subscription.removed:
-                return
             self._listeners.append(subscription)
             for key, announcement in self._replies.kept(self._kind):
                 self._call(subscription, key, announcement)
@@ -69,7 +69,3 @@ class Announcements(Generic[A]):
     def _call(self, subscription: Subscription, key: int, announcement: A) -> None:
         discard = functools.partial(self._replies.discard, key)
         self._dispatcher.call(subscription, (announcement,), urgent=True, on_success=discard)
-
-    def _removed(self, subscription: Subscription) -> None:
-        with contextlib.suppress(ValueError):  # not begun yet
-            self._listeners.remove(subscription)

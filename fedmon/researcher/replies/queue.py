@@ -24,6 +24,7 @@ _LAST_TO_GO = ("job-outcome", "plan-decision")
 MAX_INCOMING = 20_000
 MAX_SEEN = 10_000
 STOP_WAITS_S = 5.0
+OVERLOADED_AFTER_S = 60.0
 FIRST_MEMORY_KEY = 2**62
 """Keys from here on are of messages that the disk refused; no row of a queue has such a number."""
 
@@ -168,9 +169,8 @@ class Replies:
             return True
 
     def between_writes(self, job: Callable[[], object]) -> None:
-        """Do something on the writing thread. Raises BusyError if that is overloaded."""
-        if not self._actor.post(job):
-            raise BusyError("the thread that stores replies is overloaded; try again")
+        """Do something on the writing thread, and wait for it. Raises BusyError if that closes or is overloaded."""
+        self._actor.call(job, timeout_s=OVERLOADED_AFTER_S)
 
     def __len__(self) -> int:
         return len(self._kept)

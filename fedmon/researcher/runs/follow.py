@@ -133,6 +133,14 @@ class Part:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
+    def knows(self, job: JobReport, question: Mapping[str, Any]) -> bool:
+        """Tell whether an answer brings nothing: the job is over, and another one brought these scalars.
+
+        Else each of several late answers would have the next page asked for, and so each of their answers.
+        """
+        is_same = self.job is not None and self.job.state is job.state and not job.state.is_running
+        return is_same and question.get("scalars_from", self._next_scalar) < self._next_scalar
+
     def job_said(self, job: JobReport, now: float) -> None:
         """Take the state of the job; no earlier one follows, and one that is over stays over."""
         self._heard(now)
@@ -342,7 +350,7 @@ class RunLedger:
                 job = next((job for job in reply.jobs if job.job_id == self.job_id), None)
                 if job is None:
                     part.not_known(now)
-                elif self._part(node_id, job) is not None:
+                elif self._part(node_id, job) is not None and not part.knows(job, question):
                     part.job_said(job, now)
                     if "result" in question:
                         part.result_said(reply.result, final=job.state.is_final)

@@ -22,7 +22,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply, TracePiece
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.asking.request import MAX_PAGES, Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """How often a wait looks whether the connection still lives, and whether nodes are heard."""
-MAX_PAGES = 1_000
 MAX_TEXT = 64 * 2**20
 """Characters of a log that are read at once; `JobLog.next_offset` says where it continues."""
 
@@ -151,8 +150,8 @@ class RunHandle:
         """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
 
         def ended() -> bool:
-            views = self._ledger.views()
-            return all(views[NodeId(node)].is_over for node in nodes if node in views)
+            over = self._ledger.each(lambda part: part.is_over)
+            return all(over[NodeId(node)] for node in nodes if node in over)
 
         return self._wait_for(ended, timeout_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -264,7 +264,7 @@ class RecordWriter:
         self.error = self.last_error = ""
         self.positions: dict[tuple[str, str], tuple[int, int, float]] = {}
         self._changed = threading.Condition()
-        self._queue = _Unwritten()
+        self._queue: deque[_Unwritten] = deque()
         self._unwritten_bytes = 0
         self._was_full = self._stopping = False
         self._recording: Recording
@@ -324,12 +324,16 @@ class RecordWriter:
         with self._changed:
             if self._stopping:
                 return
-            self._queue.samples += samples
-            self._queue.lost += lost
-            self._queue.descriptions += descriptions
-            self._queue.size_bytes += size_bytes
+            is_first = not self._queue
+            if is_first or self._queue[-1].size_bytes >= self._linger[1]:
+                self._queue.append(_Unwritten())
+            last = self._queue[-1]
+            last.samples += samples
+            last.lost += lost
+            last.descriptions += descriptions
+            last.size_bytes += size_bytes
             self._unwritten_bytes += size_bytes
-            if self._queue.size_bytes == size_bytes or self._unwritten_bytes >= self._linger[1]:
+            if is_first or self._unwritten_bytes >= self._linger[1]:
                 self._changed.notify_all()
 
     # --- the writer's thread -----------------------------------------------------------------------------------------
@@ -395,19 +399,18 @@ class RecordWriter:
                 raise
             logger.debug("store %s cannot be tidied now: %s", self.path, error)
         with self._changed:
-            if not self._queue.size_bytes:
-                self._changed.wait_for(lambda: self._queue.size_bytes or self._stopping)
+            if not self._queue:
+                self._changed.wait_for(lambda: self._queue or self._stopping)
                 deadline = Deadline(self._linger[0])
             self._changed.wait_for(
                 lambda: self._stopping or self._unwritten_bytes >= self._linger[1], deadline.left_s()
             )
-            gathered, self._queue = self._queue, _Unwritten()
-        return gathered
+            return self._queue.popleft() if self._queue else _Unwritten()
 
     def _is_calm(self, deadline: Deadline) -> bool:
         """Tell whether there is time to merge rows."""
         with self._changed:
-            is_due = self._queue.size_bytes > 0 and deadline.passed()
+            is_due = bool(self._queue) and deadline.passed()
             return not self._stopping and self._unwritten_bytes < CALM_BYTES and not is_due
 
     def _write(self, gathered: _Unwritten) -> None:

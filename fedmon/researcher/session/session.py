@@ -363,7 +363,7 @@ class Session:
 
     def _unreadable(self, node_id: NodeId, request_id: object, error: InvalidMessageError) -> None:
         """Let a caller know that a reply of this node could not be read."""
-        waiting = self.pending.find(lambda one: one.id == request_id and not one.closed)
+        waiting = self.pending.find(lambda one: one.id == request_id and not one.closed and one.is_owed_by(node_id))
         if waiting is not None:
             code = ErrorCode.VERSION if error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
             waiting.unreadable(node_id, code, error.reason)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,32 @@ def test_a_decision_that_came_before_anybody_listened_is_told_when_somebody_does
         wait_until(lambda: told)
 
     assert told == ["d-1"]
+
+
+def test_a_listener_is_told_all_that_comes_after_it_began_however_busy_the_disk_is(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    # given a thread that waits for the disk
+    told: list[PlanDecision] = []
+    with EchoNode(mosquitto.port, "a") as node, ThreadPoolExecutor(1) as pool:
+        federation = federate()
+        (path,) = (tmp_path / "alice").rglob("data.db")
+        with closing(sqlite3.connect(path, isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            decide(node)
+            federation.ping()
+
+            # when a callback is registered meanwhile
+            begun = pool.submit(federation.on, "decision", told.append)
+            waits = stays(lambda: not begun.done(), 0.2)
+
+        # then that takes until the thread goes on
+        begun.result(60)
+        decide(node, "d-2")
+        wait_until(lambda: len(told) == 2)
+
+    assert waits
+    assert [one.id for one in told] == ["d-1", "d-2"]
 
 
 def test_a_decision_nobody_took_outlives_the_process_and_is_told_by_the_next(mosquitto: Broker, federate: Open) -> None:

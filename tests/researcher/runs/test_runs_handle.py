@@ -286,6 +286,49 @@ def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
     assert len([one for one in a.sent("job-status") if one.get("scalars_from") is not None]) <= 3
 
 
+def test_late_answers_about_scalars_have_the_next_page_asked_for_once(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    # given a node that was asked three times for the first page of a run that is over
+    a, _ = two
+    a.page = 3
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    for number in range(9):
+        a.report(handle.job_id, live=False, loss=float(number))
+    a.answer = lambda request: None if request["command"] == "job-status" else a.honest(request)
+    a.end(handle.job_id, result=json_parcel({}))
+    for _ in range(2):
+        a.wait(lambda: a.sent("job-status"))
+        a.say("offline")
+        a.say("online")
+    a.wait(lambda: len(a.sent("job-status")) >= 3)
+    asked = a.sent("job-status")
+
+    def answer(request: Message) -> None:
+        a.publish(a.reply_topic(request), a.honest(request) or {})
+
+    def next_pages() -> list[Message]:
+        return [one for one in a.sent("job-status") if one["scalars_from"] == 3]
+
+    # when all its answers come
+    answer(asked[0])
+    a.wait(next_pages)
+    for request in asked[1:]:
+        answer(request)
+        federation.ping()
+        federation.ping()
+    pages = next_pages()
+
+    # then one of them has the next page asked for
+    assert len(pages) <= 2  # the second of these two is asked after 2 s, on a busy machine
+    a.answer = a.honest
+    for page in pages:
+        answer(page)
+    assert handle.wait(60)
+    assert [one.number for one in handle.scalars["a"]] == list(range(9))
+
+
 def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, federate: Open) -> None:
     with (
         RunningNode(mosquitto.port, "mute") as mute,

@@ -19,8 +19,8 @@ def batch(seq: int) -> Batch:
 
 
 def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_room_again(tmp_path: Path) -> None:
-    path, rooms = tmp_path / "store", []
-    writer = RecordWriter(path, on_room=lambda: rooms.append(True))
+    path, rooms = tmp_path / "store", list[int]()
+    writer = RecordWriter(path, on_room=lambda: rooms.append(writer.stored))
     writer.open()
     lock = sqlite3.connect(path, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
@@ -37,6 +37,7 @@ def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_ro
 
     assert (taken, stored_before, rooms_before) == (QUEUE_BYTES // MIB + 1, 0, 0)
     assert (ended, writer.stored, writer.late, writer.repeated, len(rooms)) == (True, taken, (taken + 1) // 2, 0, 1)
+    assert taken // 2 <= rooms[0] < taken, "all that waited was one transaction"
     with Recording(path, read_only=True) as recording:
         assert [(one.oldest_seq, one.last_seq) for one in recording.extents()] == [(0, taken - 1)]
 
