@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import inspect
@@ -40,6 +41,7 @@ from fedmon.experiment.errors import (
     ExperimentOverError,
     InvalidConditionError,
     InvalidExperimentError,
+    UnknownGuidError,
 )
 from fedmon.experiment.events import Became, DeployAsked, Measured, Opened, ReleaseAsked, Removed, Retry, Verb
 from fedmon.experiment.factory import ResourceFactory
@@ -613,7 +615,9 @@ class ExperimentController:
         if not left:
             return "; ".join(f"{failure.name_of(self, guid)} failed: {why}" for guid, why in found.reasons.items())
         first = next((guid for guid in left if guid in self), None)
-        why = "" if first is None else str(self.explain(first)).partition("\n")[0]
+        why = ""
+        with contextlib.suppress(UnknownGuidError):  # if it was removed at this moment
+            why = "" if first is None else str(self.explain(first)).partition("\n")[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {why}{more}"
 
@@ -747,15 +751,18 @@ class ExperimentController:
 
     def _inform(self, guid: int) -> None:
         """Have a failure judged: by our own code at once, by a user's, which may block, in a thread."""
+        is_own = type(self).inform_failure is ExperimentController.inform_failure
 
         def work() -> None:
+            if is_own:
+                failure.judge(self.fm, self.engine, guid)
+                return
             try:
                 self.inform_failure(guid)
             except BaseException:  # a user's code, which may even call sys.exit
                 logger.exception("inform_failure failed; the failure is judged without it")
                 failure.judge(self.fm, self.engine, guid)
 
-        is_own = type(self).inform_failure is ExperimentController.inform_failure
         if is_own and type(self.fm).__module__ == failure.__name__:
             work()
         else:
@@ -822,8 +829,13 @@ class ExperimentController:
         return plan(self.engine.state, problems=self.registry.foreseen())
 
     def explain(self, guid: int | str) -> Explanation:
-        """Return the reason of a resource's state: its waits, with their start and the time left."""
+        """Return the reason of a resource's state: its waits, with their start and the time left.
+
+        Raises UnknownGuidError.
+        """
         resource, state = self.get_resource(guid), self.engine.state
+        if resource.guid not in state.resources:  # registered or removed at this moment
+            raise UnknownGuidError(f"resource {resource.guid} not found")
         found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
         notes, own = [found.reason], getattr(resource, "waits_for", None)
         if own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from fedmon.experiment.events import (
     Fired,
     Inform,
     Leveled,
+    Timer,
     Verb,
     VerbBegan,
 )
@@ -207,6 +209,7 @@ class Engine:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._actions: deque[Action] = deque()
+        self._looks: dict[Timer, float] = {}
         self._actor = Actor("fedmon-experiment")
         self._stops = 0
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
@@ -262,13 +265,16 @@ class Engine:
         """Wait until resources are at a state; a failure, ``quit_asked`` or the timeout ends that."""
         deadline, began, stops = Deadline(timeout_s), self.state.latest, self._stops
         look_s = threading.TIMEOUT_MAX if quit_asked is None else _QUIT_S
-        missing, is_over, is_late = list(guids), False, False
+        is_over = is_late = False
 
         def is_there(guid: int) -> bool:
             resource = self.state.resources.get(guid)
             if resource is None or resource.state >= wanted:
                 return True
             return any(state >= wanted and t > began for state, t in resource.times)  # and left it since
+
+        missing = [guid for guid in guids if not is_there(guid)]
+        met = set(guids).difference(missing)
 
         def is_ended() -> bool:
             while missing and is_there(missing[-1]):
@@ -281,7 +287,7 @@ class Engine:
                 is_over = self._changed.wait_for(is_ended, min(look_s, deadline.left_s()))
             is_late = not is_over and deadline.passed()
         with self._lock:
-            seen, there = self.state, {guid for guid in guids if is_there(guid)}
+            seen, there = self.state, {guid for guid in guids if guid in met or is_there(guid)}
         reasons = {
             one.guid: one.reason
             for one in filter(None, map(seen.resources.get, guids))
@@ -365,8 +371,8 @@ class Engine:
                 self.run_hook(guid, verb, functools.partial(self._call, guid, verb, reason))
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
-            case Alarm(at=moment):
-                self._schedule(moment, functools.partial(self._fire, action))
+            case Alarm(timer=timer, at=moment):
+                self._look_at(timer, moment)
             case Inform(guid=guid):
                 self._inform(guid)
             case Abandon(guid=guid):
@@ -405,9 +411,24 @@ class Engine:
                 self._is_timed = True
         self._actor.at(moment - self._start, work)
 
-    def _fire(self, alarm: Alarm) -> None:
-        timer = alarm.timer
-        if due_at(self.state, timer) == alarm.at:
+    def _look_at(self, timer: Timer, moment: float) -> None:
+        """Look at a timer at a moment; a look before then finds that it is due later."""
+        with self._lock:
+            if moment < self._looks.get(timer, math.inf):
+                self._looks[timer] = moment
+                self._schedule(moment, functools.partial(self._look, timer, moment))
+
+    def _look(self, timer: Timer, moment: float) -> None:
+        """Fire a timer if it is due; else look again when it is."""
+        with self._lock:
+            if self._looks.get(timer) != moment:  # there was an earlier look
+                return
+            del self._looks[timer]
+            due = due_at(self.state, timer)
+            if due is not None and due > self.now():
+                self._look_at(timer, due)
+                return
+        if due is not None:
             self.note(Fired(timer=timer, waits_for=str(getattr(self._find(timer.guid), "waits_for", ""))))
 
 
@@ -471,7 +492,7 @@ def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return trapped
 
 
-def perform(rm: object, verb: str) -> None:
+def call_verb(rm: object, verb: str) -> None:
     """Call a verb of a resource; its failure is noted, and not raised."""
     with contextlib.suppress(Exception):
         getattr(rm, verb)()

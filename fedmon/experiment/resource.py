@@ -630,10 +630,12 @@ class ResourceManager:
 
     def take_up(self, verb: str | None) -> None:
         """Continue after the death of another process, and note the end of the verb."""
-        seen = self._seen()
-        ended = any(state is ResourceState.STOPPED and t > seen.called for state, t in seen.times)
-        left = None if verb == "start" and ended else verb  # it has ended, though its hook had not returned
         with self.__turn:
+            seen = self._seen()
+            if verb is not None and seen.calling != verb:  # released, or called in another way, meanwhile
+                return
+            ended = any(state is ResourceState.STOPPED and t > seen.called for state, t in seen.times)
+            left = None if verb == "start" and ended else verb  # it has ended, though its hook had not returned
             self._outermost(verb or "reconnect", lambda: self.reconnect(left))
 
     def abandon(self) -> None:

@@ -26,7 +26,7 @@ from fedmon.experiment.errors import (
     InvalidTaskError,
     UnknownGuidError,
 )
-from fedmon.experiment.events import Became
+from fedmon.experiment.events import Became, Removed
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own
@@ -243,6 +243,33 @@ def test_a_wait_sees_a_state_that_was_left_again_at_once(tmp_path: Path) -> None
         )
 
         assert found.result(60).reached == (guid,)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_wait_counts_a_resource_that_was_there_when_it_began(is_first: bool, tmp_path: Path) -> None:
+    waits = threading.Event()
+    with experiment(tmp_path, own("test::Plain")) as ec, ThreadPoolExecutor(1) as pool:
+        there, late = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
+        ec.deploy()
+        assert ec.wait_started(timeout=60)
+        ec.engine.note(Became(guids=(there,), state=ResourceState.STOPPED))
+        guids = (there, late) if is_first else (late, there)
+        found = pool.submit(ec.wait, guids, "STOPPED", waits.set, timeout=10)
+        assert waits.wait(60)
+
+        ec.engine.note(Became(guids=(there,), state=ResourceState.STARTED))
+        ec.engine.note(Became(guids=(late,), state=ResourceState.STOPPED))
+
+        assert found.result(60).reached == guids
+
+
+def test_an_explanation_of_a_resource_that_is_being_removed_says_so(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Plain")) as ec:
+        guid = ec.register_resource("test::Plain")
+        ec.engine.note(Removed(guids=(guid,)))
+
+        with pytest.raises(UnknownGuidError, match=f"resource {guid} not found"):
+            ec.explain(guid)
 
 
 def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:

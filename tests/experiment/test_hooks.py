@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
-from fedmon.experiment.engine import Engine
+from fedmon.experiment import ExperimentController, FailureManager, ResourceManager, ResourceState, Retry, failtrap
+from fedmon.experiment.engine import Engine, HookJob, Hooks
 from fedmon.experiment.errors import InvalidStateError
-from fedmon.experiment.events import Became, Registered, Verb
+from fedmon.experiment.events import Became, Registered, Verb, VerbBegan, VerbReturned
 from fedmon.experiment.journal import ReplayedRun
 from tests.experiment.own_types import blocking, experiment, own
 from tests.support.waiting import wait_until
@@ -121,6 +121,22 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
         assert ec.wait_started([first, second], timeout=60)
 
 
+def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
+    gate, ended, late = threading.Event(), threading.Event(), threading.Event()
+    hooks = Hooks(1, lambda _: None)
+    jobs = [HookJob(call, is_verb=True) for call in (ended.set, lambda: gate.wait(20), late.set)]
+    for job in jobs:
+        hooks.put(job)
+    assert ended.wait(60)
+
+    hooks.leave(jobs[0])
+
+    assert not late.wait(0.1)
+    gate.set()
+    assert late.wait(60)
+    assert hooks.close(timeout_s=60) == 0
+
+
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let no thread for hooks start until the event is set."""
@@ -160,12 +176,64 @@ def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threa
         other = threading.Thread(target=ec.release)
         other.start()
         wait_until(lambda: ec.snapshot.resources[guid].calling == "release")
-        ec.engine.end_waits()  # as a shutdown does first
+        ending = threading.Thread(target=ec.shutdown)
+        ending.start()
+        wait_until(lambda: ec.engine._stops == 1)
 
         no_threads.set()
-        assert ec.wait_released(timeout=60)
-        other.join()
-    assert released.is_set()
+        ending.join(60)
+        other.join(60)
+        assert released.is_set()
+
+
+def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
+    no_threads: threading.Event, tmp_path: Path
+) -> None:
+    gate, ran = threading.Event(), []
+
+    def do_start(self: ResourceManager) -> None:
+        ran.append(self.guid)
+        self.set_started()
+        self.set_stopped()
+        gate.wait(20)
+
+    no_threads.set()
+    with experiment(tmp_path, own("test::Ended", do_start=do_start, do_release=ResourceManager.set_released)) as left:
+        left.register_resource("test::Ended")
+        left.deploy()
+        assert left.wait_finished(timeout=60)
+        left.give_up()
+        no_threads.clear()
+
+        with ExperimentController.reconnect(left.run_dir) as ec:
+            other = threading.Thread(target=ec.release)
+            other.start()
+            wait_until(lambda: ec.snapshot.resources[1].calling == "release")
+            ec.get_resource(1).take_up("start")  # its thread comes before that of the release
+            gate.set()
+            no_threads.set()
+            other.join(60)
+
+    assert ran == [1]
+
+
+def test_a_failure_is_judged_without_an_error_though_its_resource_was_removed(
+    no_threads: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    judged = []
+
+    class Own(FailureManager):
+        def eval_failure(self, guid: int) -> None:
+            judged.append(guid)
+
+    with experiment(tmp_path, own("test::Plain"), fm=Own()) as ec:
+        guid = ec.register_resource("test::Plain")
+        ec.get_resource(guid).fail("lost")
+        ec.remove_resource(guid)
+
+        no_threads.set()
+        wait_until(lambda: judged == [guid])
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_actions_are_performed_in_the_order_of_their_events() -> None:
@@ -190,6 +258,15 @@ def test_actions_are_performed_in_the_order_of_their_events() -> None:
     made.close(timeout_s=1)
 
     assert order == ["1 begins", "1 ends", "2 begins", "2 ends"]
+
+
+def test_timers_of_the_past_are_forgotten() -> None:
+    made = Engine(ReplayedRun(folder=Path()), find=lambda _: None, inform=lambda _: None)
+    made.note(Registered(guid=1, rtype="app", timeouts={"start": 3600.0}))
+    for _ in range(2000):
+        made.note(VerbBegan(guid=1, verb="start"), VerbReturned(guid=1, verb="start"))
+    assert len(made._actor._timers) < 300
+    made.close(timeout_s=1)
 
 
 def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> None:

@@ -181,6 +181,13 @@ class Aggregator(LinkedResource):
         self.set_started()
         self.look()
 
+    def do_reconnect(self, verb: str | None) -> None:
+        """Wait for the jobs again, also if the hook of its start had not returned."""
+        if self.state is ResourceState.STARTED and verb == "start":
+            self.look()
+        else:
+            super().do_reconnect(verb)
+
     def look(self) -> None:
         """Call the function if the jobs are over."""
         jobs, needed = self.linked(Job), self.get("atLeast")

@@ -18,6 +18,7 @@ from fedmon.experiment.errors import (
     InvalidConnectionError,
     UnknownTraceError,
 )
+from fedmon.experiment.events import VerbBegan
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
@@ -87,6 +88,19 @@ class Link(ResourceManager):
     def do_release(self) -> None:
         self._is_open = False
         super().do_release()
+
+
+def test_an_aggregator_that_was_started_is_not_started_anew_by_a_reconnect(local: ExperimentController) -> None:
+    guid = local.register_resource("fedmon::Aggregator", connectedTo=local.register_resource("fedmon::Job"))
+    aggregator = local.get_resource(guid)
+    local.engine.note(VerbBegan(guid=guid, verb="start"))
+    aggregator.set_state(ResourceState.STARTED)
+    began = local.get_start_time(guid)
+
+    aggregator.take_up("start")  # the hook of its start had not returned
+
+    assert (local.get_start_time(guid), local.state(guid)) == (began, ResourceState.STARTED)
+    assert local.snapshot.resources[guid].calling is None
 
 
 @pytest.mark.parametrize("is_source_first", [True, False])
