@@ -101,7 +101,8 @@ class Journal(Closing):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             _lock(self._file, path)
-            self._size = path.read_bytes().rfind(b"\n") + 1
+            with path.open("rb") as lines:
+                self._size = sum(len(line) for line in lines if line.endswith(b"\n"))
             os.ftruncate(self._file, self._size)  # without a last line that a crash cut off
         except BaseException as error:
             self.close()

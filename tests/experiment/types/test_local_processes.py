@@ -122,6 +122,7 @@ def test_a_command_runs_with_its_words_folder_and_variables(local: ExperimentCon
     [
         (python("import sys; print('no rows', file=sys.stderr); sys.exit(3)"), "exit code 3: no rows"),
         (python("import os; os.kill(os.getpid(), 9)"), "signal SIGKILL"),
+        (["sh", "-c", "rm -f stderr; exit 3"], "it ended with exit code 3"),
         (["/no/such/program"], "cannot run /no/such/program in .*No such file"),
     ],
 )
