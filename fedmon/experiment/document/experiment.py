@@ -95,17 +95,24 @@ def build(description: Description, registry: Registry, *, masked: Mapping[int, 
 
     Raises the errors of registering, naming the resource.
     """
-    for _, error in refusals(description, registry, masked=masked):
+    for _, error in refusals(description, registry, masked=masked, is_strict=True):
         raise error
 
 
 def refusals(
-    description: Description, registry: Registry, *, masked: Mapping[int, Mapping[str, Any]]
+    description: Description,
+    registry: Registry,
+    *,
+    masked: Mapping[int, Mapping[str, Any]],
+    is_strict: bool = False,
 ) -> Iterator[Refusal]:
-    """Register the resources of a description without their wrong parts; yield the error of each part."""
+    """Register the resources of a description without their wrong parts; yield the error of each part.
+
+    With ``is_strict`` a resource that has a wrong value is not registered.
+    """
     for each in description.resources:
         values, wrong = {**each.attributes, **masked.get(each.guid, {})}, list[Refusal]()
-        fill = partial(_fill, values=values, wrong=wrong)
+        fill = partial(_fill, values=values, wrong=None if is_strict else wrong)
         options: dict[str, Any] = {"name": each.name, "timeouts": each.timeouts, "retry": each.retry, "prepare": fill}
         wrong += _refused((each.guid,), registry.register, each.rtype, each.guid, **options)
         yield from wrong
@@ -136,10 +143,13 @@ def _of_relations(each: ResourceDescription, registry: Registry, known: Containe
         yield from _refused(mine, _add_set, registry, resource, one)
 
 
-def _fill(resource: ResourceManager, *, values: Mapping[str, Any], wrong: list[Refusal]) -> None:
-    """Give a new resource the values of a document, as far as they are right."""
+def _fill(resource: ResourceManager, *, values: Mapping[str, Any], wrong: list[Refusal] | None) -> None:
+    """Give a new resource the values of a document; note the wrong ones, or raise if ``wrong`` is None."""
     for name, value in values.items():
-        wrong += _refused((resource.guid,), _give, resource, name, value)
+        if wrong is None:
+            _give(resource, name, value)
+        else:
+            wrong += _refused((resource.guid,), _give, resource, name, value)
 
 
 def _give(resource: ResourceManager, name: str, value: Any) -> None:

@@ -13,9 +13,11 @@ from fedmon.experiment import (
     QuorumFailures,
     ResourceAction,
     ResourceFactory,
+    ResourceManager,
     ResourceState,
     SFormats,
 )
+from fedmon.experiment.errors import InvalidAttributeValueError
 from tests.experiment.own_types import experiment, own
 
 START, STARTED = ResourceAction.START, ResourceState.STARTED
@@ -115,3 +117,26 @@ def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tm
         with ExperimentController.reconnect(run_dir) as taken:
             assert isinstance(taken.fm, QuorumFailures)
             assert taken.fm.quorums == manager.quorums
+
+
+def test_a_load_that_fails_registers_no_resource_that_has_a_wrong_value(tmp_path: Path) -> None:
+    seen = []
+
+    def do_release(self: ResourceManager) -> None:
+        seen.append(self.guid)
+        self.set_released()
+
+    released = own("saved::Released", do_release=do_release)
+    with experiment(tmp_path / "first", released) as ec:
+        ec.register_resource("saved::Released")
+        ec.register_resource("saved::Released", critical=False)
+        path = Path(ec.save(format="toml"))
+    text = path.read_text()
+    assert "critical = false" in text
+    path.write_text(text.replace("critical = false", 'critical = "maybe"'))
+    seen.clear()
+
+    with pytest.raises(InvalidAttributeValueError, match="critical"):
+        ExperimentController.load(path, local_dir=tmp_path / "again")
+
+    assert seen == [1]
