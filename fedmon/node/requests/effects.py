@@ -22,7 +22,7 @@ MAX_LIFETIME = datetime.timedelta(days=7)
 """A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
 KEPT_REFUSALS, NEW_REFUSALS = 9_000, 1_000
-"""Refusals of all researchers: so many stay after `purge`, and so many new ones bring the next."""
+"""The most refusals, of all researchers, that `purge` leaves, and the new ones until it is called again."""
 
 _ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
 _ADDED = (("datasets", None), ("purpose", ""))
