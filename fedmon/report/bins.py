@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.blocks import Block, Floats, usual_distance
+from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import Rates
 from fedmon.report.training import Trainings, is_kept_exactly
 
@@ -66,11 +66,12 @@ _EMPTY = np.array((0, 0.0, 0.0, np.inf, -np.inf), dtype=_CELL)
 
 
 class _Stream:
-    """The sums of all series of one stream; a row a series, a column a step."""
+    """The sums of all series of one stream; a row a series, a column a step; and its ``latest`` times."""
 
     def __init__(self, count: int) -> None:
         self.rows: dict[str, int] = {}
         self.cells = np.full((0, count), _EMPTY)
+        self.boot, self.latest = -1, np.empty(0)
 
     def add(self, names: list[str], steps: NDArray[np.int64], offset: Floats, values: Floats) -> None:
         """Add values, a row a series, in steps that ascend."""
@@ -119,7 +120,10 @@ class Bins:
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
         if not names or not len(block.t):
             return
-        soon = _too_soon(block.mono)
+        before = stream.latest if stream.boot == block.boot else np.empty(0)
+        mono = np.concatenate([before, block.mono])
+        stream.boot, stream.latest = block.boot, mono[-NEIGHBOURS:]
+        soon = _too_soon(mono)[len(before) :]
         values = np.stack([
             self._rates.of(block, name, passed_over=soon) if is_counter(name) else block.columns[name] for name in names
         ])  # fmt: skip

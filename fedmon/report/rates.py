@@ -48,12 +48,12 @@ class Rates:
         """
         values, times = block.columns[name], clock_of(name, block.columns, block.mono)
         key = (block.node_id, block.boot, block.stream, name)
+        before = self._last.get(key)
         is_known = ~(np.isnan(values) | np.isnan(times))
         if passed_over is not None:
-            is_known &= ~passed_over | (np.diff(values, prepend=np.inf) < 0)
+            is_known &= ~passed_over | (np.diff(values, prepend=np.inf if before is None else before[1]) < 0)
         known = np.flatnonzero(is_known)
         per_second = np.full(len(values), np.nan)
-        before = self._last.get(key)
         if not len(known):
             return per_second
         readings, moments = values[known], times[known]

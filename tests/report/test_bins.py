@@ -42,11 +42,11 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
 
 
 def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_restart() -> None:
-    bins = Bins((0.0, 50.0))
+    bins = Bins((0.0, 50.02))
 
     bins.add(block([0, 10, 20, 30, 30.01], {COUNTER.series: [0, 100, 200, 300, 400]}))
     bins.add(block([40, 40.01, 50], {COUNTER.series: [500, 100, 200]}, seq=5))
-    bins.add(block([50.0], {COUNTER.series: [900]}, seq=8))
+    bins.add(block([50.01], {COUNTER.series: [900]}, seq=8))
 
     found = bins.of(COUNTER)
     assert (found.t.tolist(), found.mean.round(2).tolist()) == ([10, 20, 30, 40, 50], [10, 10, 10, 20, 10.01])
