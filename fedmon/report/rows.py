@@ -208,7 +208,7 @@ class _Worker:
         """Have it read these spans; called once."""
         plan = msgspec.structs.replace(self._task.plan, spans=tuple(spans))
         with contextlib.suppress(BrokenPipeError), self._orders:
-            self._orders.write(msgspec.json.encode(msgspec.structs.replace(self._task, plan=plan)))
+            self._orders.write(msgspec.json.encode(msgspec.structs.replace(self._task, plan=plan)) + b"\n")
 
     def piece(self) -> Portion:
         """Return the next piece. Raises StorageError, also if the process is gone."""
@@ -247,8 +247,8 @@ class PieceEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve(orders: IO[bytes], target: IO[bytes]) -> None:
-    """Read a Task, and send the batches or the lines of each of its spans, each with a PieceEnd behind it."""
-    task, damage = msgspec.json.decode(orders.read(), type=Task), Damage()
+    """Read a Task in a line, and send batches or lines of each of its spans, each with a PieceEnd behind it."""
+    task, damage = msgspec.json.decode(orders.readline(), type=Task), Damage()
     reader = SpanReader([RecordingRows(Path(os.fsdecode(path))) for path in task.paths], task.plan.columns, damage)
     with pa.ipc.new_stream(target, task.schema) as stream:
         nothing = pa.RecordBatch.from_pylist([], schema=task.schema)

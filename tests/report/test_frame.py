@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -246,6 +250,26 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
     pd.testing.assert_frame_equal(here, there)
     assert csv_here == csv_there
     np.testing.assert_array_equal(np.sort(here[RATE].to_numpy()), np.sort(np.concatenate(growth)))
+
+
+def test_a_process_reads_though_another_copy_of_its_pipe_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}))
+    with contextlib.ExitStack() as held:
+
+        class Forked(subprocess.Popen[bytes]):
+            """A process at whose start another thread forks."""
+
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                assert self.stdin is not None
+                held.callback(os.close, os.dup(self.stdin.fileno()))
+
+        monkeypatch.setattr(subprocess, "Popen", Forked)
+
+        with Source([path]) as source:
+            assert sum(batch.num_rows for batch in WideTable(source, processes=1).batches()) == 3
 
 
 def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
