@@ -20,12 +20,13 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import LostRange, Recording
 from fedmon.report.charts.draw import drawable
 from fedmon.report.document import write
-from fedmon.report.document.model import Document
+from fedmon.report.document.model import WORDS, Document, Findings, Section
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build, job_table, missing
 from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
+from fedmon.report.findings.case import Finding, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.cases import case, cpu, node
@@ -277,6 +278,16 @@ def test_a_pdf_of_text_in_any_script_can_be_written_and_shows_what_it_cannot_dra
     for name in names:
         assert drawable(name) in " ".join(pages), name
     assert len(pages) < 8
+
+
+def test_no_mark_of_a_finding_is_broken_in_a_pdf(tmp_path: Path) -> None:
+    findings = tuple(Finding(name="x", severity=each, title="Title", text="Text") for each in Severity)
+    section = Section(title="Findings", parts=(Findings(findings=findings),))
+    document = Document(title="Report", subtitle="-", header="-", sections=(section,))
+
+    (page,) = pdf_of(document, tmp_path / "r.pdf")
+
+    assert [word for word in WORDS.values() if f"{word} Title. Text" not in page] == []
 
 
 def test_no_samples_are_a_report_too(tmp_path: Path) -> None:

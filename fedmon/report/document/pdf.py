@@ -49,7 +49,7 @@ _LINE = 1.4
 """The distance of lines, by the size of the letters."""
 _MM = 25.4 / 72
 _INK, _SOFT, _RULE = 29, 95, 205
-_MARK_MM, _NAME_MM = 18.0, 26.0
+_MARK_MM, _NAME_MM = 20.0, 26.0
 _FINDING_LETTERS = 1500
 """A text of this length fits on any page."""
 _PAGES = "\u200b\u200b"
@@ -76,6 +76,8 @@ class Page(FPDF):
         self.set_y(_HEADER_MM - 4)
         self.set_text_color(_SOFT)
         self.set_font(FONT, size=7)
+        room = self.epw - 2 * self.c_margin
+        self.set_font(FONT, size=7 * min(1.0, room / max(1.0, self.get_string_width(self._header))))
         self.cell(self.epw, 4, self._header, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.set_draw_color(_RULE)
         self.line(self.l_margin, _HEADER_MM + 1, self.w - self.r_margin, _HEADER_MM + 1)
