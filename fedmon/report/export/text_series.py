@@ -191,8 +191,8 @@ def _series(
     prefix = series(family.sample, **labels) if labels else family.sample
     latest = np.iinfo(np.int64).min
     for first in range(0, len(rows), _AT_ONCE):
-        part = rows.slice(first, _AT_ONCE)
-        times, values = _microseconds(part.column(time)), _floats(part.column(number.index))
+        times = _microseconds(rows.column(time).slice(first, _AT_ONCE))
+        values = _floats(rows.column(number.index).slice(first, _AT_ONCE))
         known = np.isfinite(values)
         moments, readings = times[known], values[known]
         if not len(moments):
