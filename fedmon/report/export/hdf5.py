@@ -29,7 +29,6 @@ from fedmon.report.export import Table
 from fedmon.report.export.files import PatientFile, stored
 
 _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
-_NEW = "new table"
 _DIGEST = "digest"
 
 
@@ -46,7 +45,11 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> 
     if not _KEY.fullmatch(key):
         raise InvalidInputError(f"key {key[:80]!r} is not usable: letters, digits and _.@+- make one")
     name = f"{table.name}_{key}"
+    with locked(target_of(path)) as old:
+        if old is not None and not h5py.is_hdf5(target_of(path)):
+            raise StorageError(f"cannot append to {path}: not a writable HDF5 file")
     with storage_errors(path), stored(table.schema, table.batches(), target_of(path).parent) as rows:
+        digest = _digest(rows)
         while True:
             with locked(target_of(path)) as old, contextlib.suppress(_SameError, TargetExistsError):
                 with replacing(path, only_new=old is None) as new:
@@ -54,7 +57,10 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> 
                         with new.open("wb") as copy:
                             shutil.copyfileobj(old, copy, 2**20)
                     with _opened(new, path, is_new=old is None) as (file, raw):
-                        _add(rows, file, name, path=path, replace=replace, check=raw.check)
+                        _make_room(file, name, digest, path=path, replace=replace)
+                        group = file.create_group(name, track_order=True)
+                        _fill(group, rows, raw.check)
+                        group.attrs[_DIGEST] = digest
                 return
             if old is not None:
                 return
@@ -74,17 +80,14 @@ def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File,
         raw.check()
 
 
-def _add(rows: pa.Table, file: h5py.File, name: str, *, path: Path, replace: bool, check: Callable[[], None]) -> None:
+def _make_room(file: h5py.File, name: str, digest: str, *, path: Path, replace: bool) -> None:
     """Raise ConflictError where another table has the name, and _SameError where this one has it."""
-    group = file.create_group(_NEW, track_order=True)
-    group.attrs[_DIGEST] = _filled(group, rows, check)
     if (old := file.get(name)) is not None:
-        if old.attrs.get(_DIGEST) == group.attrs[_DIGEST]:
+        if old.attrs.get(_DIGEST) == digest:
             raise _SameError
         if not replace:
             raise ConflictError(f"{path} has another table {name} already: choose another --key, or say --replace")
         del file[name]
-    file.move(_NEW, name)
 
 
 @contextlib.contextmanager
@@ -122,22 +125,54 @@ _UNITS = "microseconds since 1970-01-01T00:00:00Z"
 Values = NDArray[Any]
 
 
-def _filled(group: h5py.Group, rows: pa.Table, check: Callable[[], None]) -> str:
-    """Fill a group with a table, and return a digest of it; ``check`` is called as often as something is written.
+def _digest(rows: pa.Table) -> str:
+    """Return a digest of a table, the same for ever, as files keep it: of its rows piece by piece, then of its texts.
+
+    Texts are numbered in the order in which they come, and no text after those of the first piece.
+    """
+    digest = hashlib.sha256(repr((_PANDAS, rows.schema.names)).encode())
+    texts: dict[int, dict[str | None, int]]
+    texts = {at: {} for at, field in enumerate(rows.schema) if pa.types.is_string(field.type)}
+    for first in range(0, len(rows), _CHUNK):
+        for at, column in enumerate(rows.slice(first, _CHUNK).columns):
+            if (known := texts.get(at)) is None:
+                digest.update(_numbers(column).to_numpy().tobytes())
+            else:
+                words, places = _encoded(column)
+                digest.update(np.array([known.setdefault(word, len(known)) for word in words], "<i4")[places].tobytes())
+    for known in texts.values():
+        digest.update(b"\0".join((word or "").encode() for word in known))
+    return digest.hexdigest()
+
+
+def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times in microseconds, or numbers, NaN if there is none."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64()).fill_null(_NO_TIME)
+    return column.cast(pa.float64())
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], Values]:
+    """Return the different texts of a column and None at the end, and which of these stands in each row."""
+    kinds = column.dictionary_encode().combine_chunks()
+    words = [*kinds.dictionary.to_pylist(), None]
+    return words, kinds.indices.fill_null(len(words) - 1).to_numpy()
+
+
+def _fill(group: h5py.Group, rows: pa.Table, check: Callable[[], None]) -> None:
+    """Fill a group with a table; ``check`` is called after each column.
 
     Beside a dataset for each column the group has the parts of a frame in the layout "fixed" of `pandas.read_hdf`: a
     block for each column, whose numbers are the column's dataset under a second name.
     Source: pandas 2.2 to 3.1, io/pytables.py, BlockManagerFixed.
     """
     names = attribute_texts(rows.schema.names)
-    digest = hashlib.sha256(repr((_PANDAS, names)).encode())
     group.attrs.create("columns", names, dtype=h5py.string_dtype())
     for number, (field, column) in enumerate(zip(rows.schema, rows.columns, strict=True)):
         is_text, is_time = pa.types.is_string(field.type), pa.types.is_timestamp(field.type)
         write = _texts if is_text else _times if is_time else _floats
-        for part in write(group, _usable(field.name), f"block{number}_values", column):
-            digest.update(part)
-            check()
+        write(group, _usable(field.name), f"block{number}_values", column)
+        check()
         group[_usable(field.name)].attrs["name"] = names[number]
         _index(group, f"block{number}_items", [names[number]])
     _index(group, "axis0", names)
@@ -147,7 +182,6 @@ def _filled(group: h5py.Group, rows: pa.Table, check: Callable[[], None]) -> str
     _set_texts(index, kind="integer")
     _set_texts(group, axis1_variety="regular", encoding="UTF-8", errors="strict", **_PANDAS)
     group.attrs["ndim"], group.attrs["nblocks"] = 2, len(names)
-    return digest.hexdigest()
 
 
 def _dataset(group: h5py.Group, name: str, dtype: Any, rows: int) -> h5py.Dataset:
@@ -155,46 +189,36 @@ def _dataset(group: h5py.Group, name: str, dtype: Any, rows: int) -> h5py.Datase
                                 compression="gzip", compression_opts=1)  # fmt: skip
 
 
-def _floats(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+def _floats(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> None:
     """Write numbers, NaN if there is none."""
     group[block] = own = _dataset(group, name, "<f8", len(column))
-    yield from _written(own, column.cast(pa.float64()))
+    for first in range(0, len(column), _CHUNK):
+        own[first : first + _CHUNK] = _numbers(column.slice(first, _CHUNK)).to_numpy()
 
 
-def _times(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+def _times(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> None:
     """Write times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
-    times = column.cast(pa.int64()).fill_null(_NO_TIME)
+    times = _numbers(column).to_numpy()
     own, of_pandas = _dataset(group, name, "<i8", len(times)), _dataset(group, block, "<i8", len(times))
-    whole = times.to_numpy()
-    of_pandas[:] = np.where(abs(whole // 2) <= _LAST_US // 2, whole * 1000, _NO_TIME)
+    own[:] = times
+    of_pandas[:] = np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME)
     own.attrs["units"], of_pandas.attrs["name"] = _UNITS, _NO_NAME
     _set_texts(of_pandas, value_type="datetime64[ns]", tz="UTC")
-    yield from _written(own, times)
 
 
-def _written(to: h5py.Dataset, column: pa.ChunkedArray) -> Iterator[bytes]:
-    """Write numbers piece by piece, and return them."""
-    for first in range(0, len(column), _CHUNK):
-        values = column.slice(first, _CHUNK).to_numpy()
-        to[first : first + _CHUNK] = values
-        yield values.tobytes()
-
-
-def _texts(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> Iterator[bytes]:
+def _texts(group: h5py.Group, name: str, block: str, column: pa.ChunkedArray) -> None:
     """Write texts of the length of the longest; pandas gets them as it writes texts, which is a pickle."""
-    kinds = column.combine_chunks().dictionary_encode()
-    words = [*kinds.dictionary.to_pylist(), None]
-    places: Values = kinds.indices.fill_null(len(words) - 1).to_numpy().astype(np.min_scalar_type(len(words)))
+    words, places = _encoded(column)
     texts = np.array([(word or "").encode() for word in words])
     own = _dataset(group, name, h5py.string_dtype("utf-8", max(1, texts.itemsize)), len(places))
     for first in range(0, len(places), _CHUNK):
         own[first : first + _CHUNK] = texts[places[first : first + _CHUNK]].astype(own.dtype)
     of_pandas = group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
-    of_pandas[0] = np.frombuffer(np.array(words, dtype=object)[places].dumps(), dtype=np.uint8)
+    # Under its old name, numpy before 1.26 finds the function too.
+    raw = np.array(words, dtype=object)[places].dumps().replace(b"\x80\x02cnumpy._core.", b"\x80\x02cnumpy.core.", 1)
+    of_pandas[0] = np.frombuffer(raw, dtype=np.uint8)
     of_pandas.attrs["name"] = _NO_NAME
     _set_texts(of_pandas, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
-    yield b"\0".join(texts.tolist())
-    yield places.tobytes()
 
 
 def _index(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
