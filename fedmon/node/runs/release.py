@@ -62,7 +62,8 @@ def rules_for(
     if has_dataset and rows is None:
         dataset = "the number of rows of the dataset is not known"
     elif has_dataset and rows is not None:
-        numbers = int(rows * settings.max_numbers_per_row) if numbers is None else numbers
+        if numbers is None and settings.max_numbers_per_row != math.inf:
+            numbers = int(min(rows * settings.max_numbers_per_row, sys.maxsize))
         dataset = f"the dataset has fewer than {settings.min_rows} rows" if rows < settings.min_rows else ""
     return Rules(
         max_bytes=settings.max_bytes,

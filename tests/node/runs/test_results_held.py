@@ -197,6 +197,15 @@ def test_files_of_jobs_that_are_kept_for_ever_are_not_removed(tmp_path: Path) ->
         assert (node.path / "runs" / job_id / "result").exists()
 
 
+@pytest.mark.parametrize("limit", [math.inf, 1e308])
+def test_results_without_a_limit_on_their_numbers_leave_by_themselves(tmp_path: Path, limit: float) -> None:
+    release = {"mode": "check", "max_numbers_per_row": limit}
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=release) as node:
+        ended = node.over(returned(node, LARGE))
+
+    assert ended["job"]["state"] == "succeeded"
+
+
 def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
     job_id = returned(node, LARGE)
     node.held(job_id)
