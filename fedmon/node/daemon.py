@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +279,7 @@ class Daemon:
     """One running node: its connection, its control socket and its signals around a `LocalNode`."""
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
-        self._folder, self._settings = folder, settings
+        self._folder, self._settings, self._at_start = folder, settings, settings
         self._started = utc_now()
         self._link: Link | None = None
         self._link_since = ""
@@ -495,7 +496,14 @@ class Daemon:
     def _follow(self, settings: NodeSettings) -> None:
         """Apply changed settings. The id and the settings of the connection stay until the next start."""
         names = ("id", "broker", "wire", "strict_identity", "monitoring_topic")
-        settings = msgspec.structs.replace(settings, **{name: getattr(self._settings, name) for name in names})
+        changed = [
+            name
+            for name in (*names, "recording.enabled", "default_plans_dir")
+            if attrgetter(name)(settings) != attrgetter(name)(self._at_start)
+        ]
+        if changed:
+            logger.warning("changed settings that wait for the next start: %s", ", ".join(changed))
+        settings = msgspec.structs.replace(settings, **{name: getattr(self._at_start, name) for name in names})
         self._settings = self._owner.settings = settings
         self._node.follow(settings)
         self._logs.setLevel(self._node.policy.log_level)

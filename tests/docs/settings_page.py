@@ -34,6 +34,9 @@ Linux `~/.config/fedmon`) or the file that `FEDMON_RESEARCHER_FILE` names, and n
 - A secret is never a setting: the settings name a *file* that holds it on one line and that only its owner can read
   (mode 0600; wider modes are refused). A password in a broker URL is refused.
 - `fedmon node config show` prints the settings in force, and their origin.
+- A running node reads its file again at SIGHUP and after `fedmon node policy`. `id`, `broker`, `wire`,
+  `strict_identity`, `monitoring_topic`, `default_plans_dir` and `[recording] enabled` wait for its next start; its log
+  names those that have changed.
 """
 
 

@@ -93,6 +93,17 @@ def test_another_id_in_the_settings_waits_for_the_next_start(tmp_path: Path, mos
         assert json.loads(status.stdout)["node_id"] == "m"
 
 
+def test_the_log_names_the_changed_settings_that_wait_for_the_next_start(tmp_path: Path, mosquitto: Broker) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs=NO_RUNS)
+    with NodeProcess(folder) as node:
+        wait_until(lambda: "connected to the broker" in node.log())
+        write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS, recording={"enabled": False})
+        node.signal(signal.SIGHUP)
+        wait_until(lambda: "settings read again" in node.log())
+
+        assert "changed settings that wait for the next start: id, recording.enabled\n" in node.log()
+
+
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs={"enabled": True})
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")

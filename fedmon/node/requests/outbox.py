@@ -12,6 +12,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
+from fedmon.common.text import plural
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, PlanDecision, Result
 from fedmon.common.wire.runs import JobOutcome
@@ -71,8 +72,13 @@ class Outbox:
             return sum(self._database.execute(statement, (researcher_id, message_id)) for message_id in ids)
 
     def expire(self, *, now: datetime.datetime | None = None) -> int:
-        """Drop results that were not fetched in their lifetime; returns how many."""
-        return self._database.execute("DELETE FROM outbox WHERE expires < ?", (timestamp(now or utc_now()),))
+        """Drop results that were not acknowledged in their lifetime; returns how many."""
+        dropped = self._database.execute("DELETE FROM outbox WHERE expires < ?", (timestamp(now or utc_now()),))
+        if dropped:
+            logger.warning(
+                "%s dropped: not acknowledged in time", plural(dropped, "decision or outcome", "decisions and outcomes")
+            )
+        return dropped
 
 
 class Delivery:

@@ -77,7 +77,9 @@ def test_nobody_acknowledges_for_another_researcher(outbox: Outbox) -> None:
     assert outbox.waiting() == {"r": 1}
 
 
-def test_a_decision_that_nobody_fetches_expires_after_thirty_days(outbox: Outbox) -> None:
+def test_a_decision_that_nobody_fetches_expires_after_thirty_days(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
     outbox.add(_decision(1))
     outbox.add(_decision(2), lifetime=datetime.timedelta(seconds=-1))
 
@@ -85,6 +87,7 @@ def test_a_decision_that_nobody_fetches_expires_after_thirty_days(outbox: Outbox
     dropped = [outbox.expire(), outbox.expire(now=utc_now() + 29 * DAY), outbox.expire(now=utc_now() + 31 * DAY)]
 
     assert (unacked, dropped) == (["decision-1"], [1, 0, 1])
+    assert caplog.messages == ["1 decision or outcome dropped: not acknowledged in time"] * 2
 
 
 @pytest.fixture
