@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27844, 124, 17701),
     "plan": (1467, 9, 982),
     "report": (9908, 52, 6128),
-    "researcher": (10237, 47, 6677),
+    "researcher": (10240, 47, 6680),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

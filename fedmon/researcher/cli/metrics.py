@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.registry import Collector
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
@@ -77,7 +78,8 @@ def serve_newest(
         try:
             running, thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise InvalidInputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+            kind = ConflictError if error.errno == errno.EADDRINUSE else InvalidInputError
+            raise kind(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
         try:
             emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)

@@ -226,7 +226,8 @@ def stop(
             text=f"job {handle.job_id}: {first}{refused}\n{handle}",
             as_json=json,
         )
-        raise typer.Exit(exit_code(outcomes, named=True) if outcomes else 0)
+        code = exit_code(outcomes, named=True) if outcomes else 0
+        raise typer.Exit(code or (0 if done else NO_ANSWER))
 
 
 def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.support.brokers import Broker
 from tests.support.echo_node import sample
 from tests.support.environment import plain_environment
+from tests.support.node_process import fedmon
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
@@ -97,6 +99,15 @@ def queried(port: int, expression: str) -> list[dict[str, Any]]:
     except OSError:
         return []
     return list(document["data"]["result"])
+
+
+def test_a_port_that_is_in_use_is_a_conflict(mosquitto: Broker, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "researcher"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = fedmon("metrics", "serve", "--port", port, "--json", "--broker", mosquitto.url, environ=environ)
+
+    assert (done.returncode, json.loads(done.stdout)["error"]["type"]) == (4, "ConflictError")
 
 
 def test_names_that_openmetrics_lacks_are_left_out_and_only_this_machine_is_served(

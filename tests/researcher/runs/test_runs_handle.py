@@ -772,6 +772,26 @@ def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
     assert (done.returncode, done.stdout.splitlines()[0]) == (4, f"job {handle.job_id}: not stopped")
 
 
+def test_the_shell_says_with_its_exit_code_that_a_run_is_not_over_yet(
+    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+) -> None:
+    a, _ = two
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+
+    def accepts_only(request: Message) -> Message | None:
+        reply = a.honest(request)
+        if request["command"] == "stop":
+            a.jobs[handle.job_id]["state"] = "running"
+        return reply
+
+    a.answer = accepts_only
+
+    done = fedmon_here("runs", "stop", handle.job_id, "--timeout", "0.5", environ=shell(federation, tmp_path))
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (6, f"job {handle.job_id}: asked to end; not over yet")
+
+
 def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tmp_path: Path) -> None:
     last = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
