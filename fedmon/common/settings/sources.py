@@ -45,7 +45,11 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     StorageError when the folder cannot be made.
     """
     if path is None and environ.get("FEDMON_RESEARCHER_FILE"):
-        path = Path(environ["FEDMON_RESEARCHER_FILE"]).expanduser()
+        named = environ["FEDMON_RESEARCHER_FILE"]
+        try:
+            path = Path(named).expanduser()
+        except RuntimeError as error:
+            raise SettingsError(f"FEDMON_RESEARCHER_FILE = {named!r}: {error}") from None
     found = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
     own = found["researcher"]
     folder = own.pop("folder", None) or _default_folder()

@@ -226,6 +226,11 @@ def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+def test_a_researcher_file_in_the_home_of_an_unknown_user_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"FEDMON_RESEARCHER_FILE = '~no-such-user/r\.toml': "):
+        load_researcher(None, {"FEDMON_RESEARCHER_FILE": "~no-such-user/r.toml"})
+
+
 def test_a_researcher_has_no_policy_section(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text("[policy]\nresearchers = []")

@@ -173,6 +173,24 @@ def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("in_file", "environ", "origin"),
+    [
+        ("mqtt://ward7@h", {}, "file"),
+        ("mqtt://ward7@h", {"MQTT_BROKER": "other.example.org"}, "file"),
+        ("mqtt://h", {"FEDMON_BROKER_URL": "mqtt://ward7@h"}, "FEDMON_BROKER_URL"),
+    ],
+)
+def test_a_user_of_the_broker_url_comes_from_where_the_url_was_written(
+    folder: Path, in_file: str, environ: dict[str, str], origin: str
+) -> None:
+    made_folder(folder, broker={"url": in_file})
+
+    found = {each["key"]: each for each in told(folder, "config", "show", environ=environ)["settings"]}
+
+    assert (found["broker.username"]["value"], found["broker.username"]["origin"]) == ("ward7", origin)
+
+
 def test_a_secret_is_never_shown(folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("hush-hush\n")

@@ -129,11 +129,12 @@ def show_config(shell: Shell) -> None:
     found = [
         {
             "key": f"{key.section}.{name}",
-            "value": (document if key.section == "node" else document[key.section])[name],
-            "origin": _origin(key.section, name, key.variable, written, os.environ),
+            "value": value,
+            "origin": _origin(key.section, name, value, key.variable, written, os.environ),
         }
         for key in keys_of("node")
         for name in (document[key.section] if key.is_any_name else [key.name])
+        for value in [(document if key.section == "node" else document[key.section])[name]]
     ]
     rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
     shell.emit(
@@ -143,7 +144,7 @@ def show_config(shell: Shell) -> None:
 
 
 def _origin(
-    section: str, name: str, variable: str | None, written: Mapping[str, Any], environ: Mapping[str, str]
+    section: str, name: str, value: Any, variable: str | None, written: Mapping[str, Any], environ: Mapping[str, str]
 ) -> str:
     """Return the origin of a value: our variables before the historic ones, then the file, then the default."""
     from fedmon.common.settings.keys import HISTORIC
@@ -156,7 +157,11 @@ def _origin(
         historic = [known for known, place in HISTORIC.items() if place == (section, name) and environ.get(known)]
     if historic:
         return ", ".join(historic)
-    return "file" if name in written.get(section, {}) else "default"
+    if name in written.get(section, {}):
+        return "file"
+    if (section, name) == ("broker", "username") and value is not None:  # part of the URL
+        return "FEDMON_BROKER_URL" if "FEDMON_BROKER_URL" in environ else "file"
+    return "default"
 
 
 def _text(value: Any) -> str:
