@@ -21,7 +21,7 @@ ForOption = Annotated[
     float | None, typer.Option("--for", min=0.1, help="Seconds to go on (default: until the end, or Ctrl-C).")
 ]
 IntervalOption = Annotated[
-    float | None, typer.Option("--interval", help="Seconds between samples (default: each owner's).")
+    float | None, typer.Option("--interval", help="Seconds between samples (default, and at most: each owner's).")
 ]
 NodesOption = Annotated[
     list[str] | None, typer.Option("--node", "-n", help="Only this node; may be given several times, or as a,b,c.")

@@ -43,7 +43,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[bool, Meta(description="Measure and publish metrics of this machine.")] = True
     interval_s: Annotated[
-        float, Meta(description="Seconds between two samples, unless a researcher asks otherwise.", ge=0.2, le=3600)
+        float, Meta(description="Seconds between two samples, unless a researcher asks for less.", ge=0.2, le=3600)
     ] = 5.0
     min_interval_s: Annotated[
         float, Meta(description="The shortest interval that a researcher may ask for, in seconds.", ge=0.2, le=3600)
@@ -214,7 +214,7 @@ class PerfSettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="Seconds between two readings of the counters by perf.", ge=0.1, le=60)
     ] = 1.0
     command: Annotated[
-        str, Meta(description="The program to start, found on PATH or given as a path.", min_length=1)
+        str, Meta(description="The program to start, found on PATH or given as an absolute path.", min_length=1)
     ] = "perf"
 
 
