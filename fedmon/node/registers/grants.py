@@ -119,13 +119,27 @@ class GrantRegister:
 
     # --- requests and declarations -----------------------------------------------------------------------------------
 
-    def ask(self, plan_id: str, sha256: str, researcher_id: str, datasets: Sequence[str] | None, purpose: str) -> None:
-        """Keep a request, unless a grant covers it; a repeated one stays decided."""
+    def ask(
+        self,
+        plan_id: str,
+        sha256: str,
+        researcher_id: str,
+        datasets: Sequence[str] | None,
+        purpose: str,
+        seen: Collection[str] | None,
+    ) -> None:
+        """Keep a request, unless a grant covers it; a repeated one stays decided.
+
+        A grant covers a request for all datasets if it has all that the researcher has ``seen``.
+        """
         before = {wish.researcher_id: wish for wish in self.wishes(plan_id)}.get(researcher_id)
-        is_told = not purpose or (before is not None and not before.is_open and before.purpose == purpose)
+        decided = None if before is None or before.is_open else before
+        is_told = not purpose or (decided is not None and decided.purpose == purpose)
+        is_decided = datasets is None and decided is not None and decided.datasets is None
+        wanted = seen if datasets is None else datasets
         for record in self.of(sha256):
             grant = record.grant
-            covers = datasets is None or grant.datasets is None or set(datasets) <= set(grant.datasets)
+            covers = grant.datasets is None or is_decided or (wanted is not None and set(wanted) <= set(grant.datasets))
             is_usable = record.is_for(researcher_id) and record.is_in_time() and record.runs_left != 0
             if covers and is_usable and (is_told or grant.arguments is None):
                 return

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -240,11 +240,19 @@ class PlanRegister:
 
     # --- taking plans in ---------------------------------------------------------------------------------------------
 
-    def request(self, approval: Approval, source: bytes, *, datasets: Sequence[str] | None = None) -> PlanRecord:
+    def request(
+        self,
+        approval: Approval,
+        source: bytes,
+        *,
+        datasets: Sequence[str] | None = None,
+        seen: Collection[str] | None = None,
+    ) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved, for these datasets; returns their record.
 
-        Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
-        InvalidInputError when digest, size or name are wrong, StorageError when nothing could be kept.
+        Without ``datasets`` it is for all that the researcher has ``seen``. Bytes that are here already keep their
+        record and status; this researcher will hear of decisions too. Raises InvalidInputError when digest, size or
+        name are wrong, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
         if digest != approval.sha256:
@@ -260,7 +268,7 @@ class PlanRegister:
                 )
             else:
                 self.store.write(source)  # mends a file that was lost or altered
-            self._add_requester(plan, approval.researcher_id, timestamp(utc_now()), datasets, approval.purpose)
+            self._add_requester(plan, approval.researcher_id, timestamp(utc_now()), datasets, approval.purpose, seen)
         return plan
 
     def register(
@@ -478,13 +486,19 @@ class PlanRegister:
         return Decision(plan=plan, researchers=asked, time=time, grant=grant)
 
     def _add_requester(
-        self, plan: PlanRecord, researcher_id: str, time: str, datasets: Sequence[str] | None, purpose: str
+        self,
+        plan: PlanRecord,
+        researcher_id: str,
+        time: str,
+        datasets: Sequence[str] | None,
+        purpose: str,
+        seen: Collection[str] | None = None,
     ) -> None:
         self._database.execute(
             "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
             (plan.plan_id, researcher_id, time),
         )
-        self.grants.ask(plan.plan_id, plan.sha256, researcher_id, datasets, purpose)
+        self.grants.ask(plan.plan_id, plan.sha256, researcher_id, datasets, purpose, seen)
 
     def _remove(self, sha256: str, *, is_default: bool) -> None:
         self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))

@@ -209,7 +209,8 @@ class Handlers:
         if isinstance(source, FedmonError):
             raise source
         datasets = None if request.datasets is None else self._offered(request, request.datasets)
-        plan = self._registers.plans.request(request, source, datasets=datasets)
+        seen = self._policy.seen(request.researcher_id, self._registers.datasets.all())
+        plan = self._registers.plans.request(request, source, datasets=datasets, seen=seen)
         asked = {"datasets": datasets, "purpose": request.purpose or None}
         self._registers.audit.record(
             "approval-requested",

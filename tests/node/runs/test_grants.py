@@ -206,6 +206,33 @@ def test_a_researcher_whom_no_grant_names_is_undecided_and_sees_no_other(opened:
     assert not opened.approve(sha256, researchers=["bob"])["changed"]
 
 
+def test_a_request_for_all_datasets_goes_beyond_a_grant_for_one(opened: Ward) -> None:
+    source = DECLARING.format(name="all of them")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE, datasets=["cells"])
+    opened.approve(sha256)
+
+    asked = opened.ask(source, by=ALICE)
+    (wish,) = opened.owner("plan-show", plan=sha256)["asked"]
+    granted = opened.approve(sha256)["grant"]
+
+    assert (asked["status"], wish["datasets"], wish["is_open"]) == ("pending", None, True)
+    assert set(granted["datasets"]) == set(opened.datasets.values())
+    assert opened.ask(source, by=ALICE)["status"] == "approved"
+
+
+def test_a_request_for_all_datasets_stays_decided(opened: Ward) -> None:
+    source = DECLARING.format(name="one of all")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE)
+    opened.approve(sha256, datasets=["cells"], researchers=["*"])
+
+    assert opened.ask(source, by=ALICE)["status"] == "approved"
+    assert opened.ask(source, by="bob")["status"] == "pending"
+    opened.approve(sha256, datasets=["cells", "more"], researchers=["*"])
+    assert opened.ask(source, by="carol")["status"] == "approved"
+
+
 def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:
     reply = opened.ask(DECLARING.format(name="nowhere"), by=ALICE, datasets=["nowhere"])
 
