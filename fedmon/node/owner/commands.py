@@ -36,7 +36,7 @@ from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_file, visible, visible_text
-from fedmon.node.registers.plans import PlanRecord, PlanType, check_source
+from fedmon.node.registers.plans import PlanRecord, PlanType, check_now
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
@@ -414,7 +414,7 @@ class OwnerCommands:
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        grant = self._grant(sha256, Terms(), _declared(source) if declared is None else declared)
+        grant = self._grant(sha256, Terms(), check_now(source).declared if declared is None else declared)
         plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
@@ -439,8 +439,9 @@ class OwnerCommands:
             source = plans.store.read(plan.sha256)
             if self._running is not None:
                 self._running.check_plan(plan.sha256)
-                raise BeingReadError(f"plan {plan.plan_id} is being read: try again in a few seconds")
-            declared = _declared(source)
+                before = f" again (it {plan.problem})" if plan.problem else ""
+                raise BeingReadError(f"plan {plan.plan_id} is being read{before}: try again in a few seconds")
+            declared = check_now(source).declared
         wishes = plans.grants.wishes(plan.plan_id)
         asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
         return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)
@@ -685,11 +686,6 @@ def _rules(policy: Policy) -> Document:
         "rules": list(policy.describe()),
         "obeys_nobody": policy.obeys_nobody,
     }
-
-
-def _declared(source: bytes) -> Declared:
-    check = check_source(source)
-    return Declared() if check is None else check.declared
 
 
 def _plan(plan: PlanRecord) -> Document:

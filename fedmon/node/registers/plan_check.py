@@ -1,8 +1,8 @@
 """Read the code of one training plan in a separate process that may use little time and memory.
 
-Run as a script with the bytes of the plan on stdin. Prints one JSON object: ``parses``, ``minified_sha256``,
-``problem`` and ``declared``. It imports nothing of ours, so that it runs isolated from paths, environment and user
-site.
+Run as a script with the bytes of the plan on stdin. Prints lines with a JSON object: ``parses``, ``minified_sha256``,
+``problem`` and ``declared``. The last one counts; an earlier one has the declarations, in case the minified form
+takes too much. It imports nothing of ours, so that it runs isolated from paths, environment and user site.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMS = (
 
 
 def main() -> None:
-    """Check the plan on stdin and print the verdict."""
+    """Check the plan on stdin and print the findings, the verdict last."""
     for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         resource.setrlimit(limit, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
@@ -39,6 +39,7 @@ def main() -> None:
         tree = ast.parse(source)
         parses = True
         declared, problem = declarations(tree)
+        _print(None, problem or "its minified form could not be made", declared)
         digest = minified_sha256(source)
     except (SyntaxError, ValueError) as error:
         problem = f"not Python: {error}"
@@ -48,8 +49,13 @@ def main() -> None:
         problem = "the code is nested too deeply to be read"
     except MemoryError:
         problem = f"the code is too large or too deeply nested to be read within {MEMORY_BYTES >> 20} MB"
-    verdict = {"parses": parses, "minified_sha256": digest, "problem": problem, "declared": declared}
-    json.dump(verdict, sys.stdout)
+    _print(digest, problem, declared, parses=parses)
+
+
+def _print(digest: str | None, problem: str, declared: dict[str, Any], *, parses: bool = True) -> None:
+    found = {"parses": parses, "minified_sha256": digest, "problem": problem, "declared": declared}
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
 
 
 def declarations(tree: ast.Module) -> tuple[dict[str, Any], str]:

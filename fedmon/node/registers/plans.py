@@ -88,13 +88,15 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The finding of a plan's check: the digest of the code's minified form, or the problem.
 
-    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told.
+    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told. Without
+    ``is_final`` the plan could not be read at this moment, and is read again.
     """
 
     minified_sha256: str | None = None
     problem: str = ""
     parses: bool = True
     declared: Declared = Declared()
+    is_final: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -377,7 +379,7 @@ class PlanRegister:
         return plan
 
     def record_check(self, sha256: str, check: CodeCheck) -> Decision | None:
-        """Keep the findings of a plan's check.
+        """Keep the findings of a plan's check; of one that is not final only the problem.
 
         Returns a decision for the outbox when the code does not parse and the researchers have not heard so, else None.
         """
@@ -387,10 +389,11 @@ class PlanRegister:
                 return None
             moment = utc_now()
             self._database.execute(
-                "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
-                (check.minified_sha256, check.problem, timestamp(moment), sha256),
+                "UPDATE plans SET checked = ?, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
+                (check.is_final, check.minified_sha256, check.problem, timestamp(moment), sha256),
             )
-            self.grants.declare(sha256, check.declared)
+            if check.is_final:
+                self.grants.declare(sha256, check.declared)
             if check.parses or check.problem == plan.problem:
                 return None
             return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
@@ -529,17 +532,31 @@ def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCh
             command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
             timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return CodeCheck(problem=f"could not be read within {timeout_s:g} s")
+    except subprocess.TimeoutExpired as error:
+        return _last_finding(error.stdout or b"", f"could not be read within {timeout_s:g} s", is_final=False)
     except OSError as error:
-        return CodeCheck(problem=f"could not be checked: {error.strerror}")
+        return CodeCheck(problem=f"could not be checked: {error.strerror}", is_final=False)
     if child.returncode in _ENDED:
         return None
+    problem = f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
     if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
+        problem = f"could not be read within {CPU_S} s of processor time"
+    return _last_finding(child.stdout, problem)
+
+
+def _last_finding(printed: bytes, problem: str, *, is_final: bool = True) -> CodeCheck:
+    """Return the last whole line that a check printed; without one, a finding with this problem."""
+    line = printed.rpartition(b"\n")[0].rpartition(b"\n")[2]
     try:
-        check = msgspec.json.decode(child.stdout, type=CodeCheck)
+        check = msgspec.json.decode(line, type=CodeCheck)
     except msgspec.MsgspecError:
-        ended = f"ended with {child.returncode}"
-        return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
+        return CodeCheck(problem=problem, is_final=is_final)
     return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
+
+
+def check_now(source: bytes) -> CodeCheck:
+    """Return the final finding of a plan's check. Raises ConflictError if the plan cannot be read at this moment."""
+    check = check_source(source)
+    if check is None or not check.is_final:
+        raise ConflictError(f"the plan {check.problem if check else 'was not read'}: try again")
+    return check

@@ -145,8 +145,9 @@ def test_a_plan_whose_declaration_cannot_be_read_is_registered_without_it(tmp_pa
     plan = tmp_path / "bad.py"
     plan.write_bytes(bad(BAD["a call"][0]))
 
-    told(folder, "plan", "register", str(plan))
+    done = node(folder, "plan", "register", str(plan))
 
+    assert "PROBLEM: line 5: arguments cannot be read" in " ".join(done.stdout.split())
     (kept,) = told(folder, "plan", "show", "bad")["grants"]
     assert kept["grant"]["arguments"] == {}
 

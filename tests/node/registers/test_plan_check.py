@@ -6,13 +6,19 @@ import contextlib
 import hashlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import ConflictError
 from fedmon.node.collectors.job.family import descendants
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.commands import OwnerCommands
+from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plans import CodeCheck, PlanRecord, check_source
-from tests.node.runs.run_desks import QUIET, bench, digest
+from tests.node.runs.run_desks import QUIET, Bench, bench, digest
+from tests.support.envelopes import approval
 from tests.support.waiting import wait_until
 
 TOO_MUCH = {
@@ -21,6 +27,7 @@ TOO_MUCH = {
 }
 LINE = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n"
 BOMB, LONG = LINE * 300_000, LINE * 24_000
+DECLARING = b"class P(T):\n    arguments = {'a': int}\n"
 
 PROBLEMS = {
     "not Python": (b"def f(:\n", "line 1: invalid syntax"),
@@ -88,6 +95,45 @@ def test_a_plan_that_takes_too_much_ends_in_a_problem() -> None:
     assert _checked(BOMB).problem in {"could not be read within 15 s", *TOO_MUCH}
 
 
+def test_a_plan_keeps_its_declarations_if_its_minified_form_takes_too_much() -> None:
+    check = _checked(DECLARING + LONG)
+
+    assert check.problem in {"", "its minified form could not be made"}
+    assert check.declared == Declared(arguments={"a": "int"})
+
+
+def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def standing(node: Bench) -> PlanRecord:
+        node.work()
+        return node.local.registers.plans.get(digest(DECLARING))
+
+    # given a node that cannot start the reader of a plan
+    path = tmp_path / "n"
+    with bench(path, is_ready=False, metrics=QUIET) as node:
+        node.local.workers.start()
+        plans, sha256 = node.local.registers.plans, digest(DECLARING)
+        owner = OwnerCommands(NodeFolder.open(path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+        node.ask(approval(DECLARING))
+        wait_until(lambda: standing(node).problem, what="the failed check")
+        with pytest.raises(ConflictError, match="could not be checked: No such file or directory: try again"):
+            owner.run("plan-show", {"plan": sha256}, by="eve")
+
+        # when it can
+        monkeypatch.undo()
+        shown = owner.run("plan-show", {"plan": sha256}, by="eve")
+        assert plans.unchecked() == (sha256,)
+        node.local.check_plan(sha256)
+        wait_until(lambda: standing(node).checked, what="the check")
+
+        # then the declarations are those of the plan
+        assert shown["proposed"]["arguments"] == {"a": "int"}
+        assert plans.grants.declared(sha256) == Declared(arguments={"a": "int"})
+        assert plans.get(sha256).problem == ""
+
+
 def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path) -> None:
     # given a node that reads a plan
     with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
@@ -108,7 +154,7 @@ def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(
 
         plan = wait_until(found, what="the end of the check")
         assert plan is not None
-        assert plan.problem in {"", "could not be read within 15 s", *TOO_MUCH}
+        assert plan.problem in {"", "its minified form could not be made", *TOO_MUCH}
 
 
 def _is_reader(pid: int) -> bool:

@@ -164,22 +164,26 @@ def register(
     description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
     """Register and approve your own plan."""
-    from fedmon.node.registers.plans import check_source  # only what registers needs it
+    from fedmon.node.registers.plans import check_now  # only what registers needs it
 
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
         source = path.read_bytes()
     except OSError as error:
         raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
-    check = check_source(source)
+    check = check_now(source)
     values = {
         "path": str(path),
         "sha256": hashlib.sha256(source).hexdigest(),
         "name": name or path.stem,
         "description": description,
-        "declared": None if check is None else msgspec.to_builtins(check.declared),
+        "declared": msgspec.to_builtins(check.declared),
     }
-    shell.show("plan-register", lambda result: f"Registered and approved:\n{_screen(result)}", **values)
+
+    def text(result: Mapping[str, Any]) -> str:
+        return f"Registered and approved:\n{_screen({'plan': {**result['plan'], 'problem': check.problem}})}"
+
+    shell.show("plan-register", text, **values)
 
 
 @verb(app, "delete")
