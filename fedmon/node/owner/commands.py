@@ -375,10 +375,12 @@ class OwnerCommands:
         sha256: str | None = None,
         terms: Terms | None = None,
         grant: Grant | None = None,
+        asked: list[GrantRequest] | None = None,
     ) -> Document:
         """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox.
 
-        An approval gives the ``grant`` that the owner saw, or else the one that these terms propose now.
+        An approval gives the ``grant`` that the owner saw, or else the one that these terms propose now. It is refused
+        if it would answer an open request that is not among those ``asked`` that the owner saw.
         """
         registers = self.registers
         with registers.database.transaction():
@@ -388,6 +390,8 @@ class OwnerCommands:
             granted = None
             if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
                 granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
+            if granted is not None and asked is not None:
+                _require_seen(registers.plans.grants.wishes(found.plan_id), granted, asked)
             decision = registers.plans.decide(
                 found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=granted
             )
@@ -686,6 +690,12 @@ def _rules(policy: Policy) -> Document:
         "rules": list(policy.describe()),
         "obeys_nobody": policy.obeys_nobody,
     }
+
+
+def _require_seen(wishes: Sequence[GrantRequest], grant: Grant, seen: Sequence[GrantRequest]) -> None:
+    for wish in wishes:
+        if wish.is_open and wish not in seen and (grant.researchers is None or wish.researcher_id in grant.researchers):
+            raise ConflictError(f"{wish.researcher_id} asked for something else meanwhile: look at the plan again")
 
 
 def _plan(plan: PlanRecord) -> Document:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
@@ -231,6 +232,26 @@ def test_a_request_for_all_datasets_stays_decided(opened: Ward) -> None:
     assert opened.ask(source, by="bob")["status"] == "pending"
     opened.approve(sha256, datasets=["cells", "more"], researchers=["*"])
     assert opened.ask(source, by="carol")["status"] == "approved"
+
+
+def test_an_approval_answers_no_request_that_its_owner_did_not_see(opened: Ward) -> None:
+    # given an owner who reads what alice asks for
+    source = DECLARING.format(name="meanwhile")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE, datasets=["cells"], purpose="a")
+    shown = opened.owner("plan-show", plan=sha256)
+    seen = {"plan": sha256, "status": "approved", "grant": shown["proposed"], "asked": shown["asked"]}
+
+    # when she asks for something else, then the approval is refused
+    opened.ask(source, by=ALICE, datasets=["more"], purpose="b")
+    with pytest.raises(ConflictError, match="alice asked for something else meanwhile"):
+        opened.owner("plan-decide", **seen)
+    assert opened.status(sha256)["status"] == "pending"
+
+    # and requests of others do not matter
+    opened.ask(source, by=ALICE, datasets=["cells"], purpose="a")
+    opened.ask(source, by="bob", datasets=["more"])
+    assert opened.owner("plan-decide", **seen)["tells"] == [ALICE]
 
 
 def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:

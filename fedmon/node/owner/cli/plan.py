@@ -140,7 +140,7 @@ def approve(
     agreed = digest if sha256 is None or is_prefix else sha256
     shell.show(
         "plan-decide", lambda result: _decided(result, shown["datasets"]),
-        plan=plan_id, sha256=agreed, status="approved", note=note, grant=shown["proposed"],
+        plan=plan_id, sha256=agreed, status="approved", note=note, grant=shown["proposed"], asked=shown["asked"],
     )  # fmt: skip
 
 
