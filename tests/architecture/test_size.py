@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27911, 124, 17731),
     "plan": (1467, 9, 982),
     "report": (9908, 52, 6128),
-    "researcher": (10240, 47, 6680),
+    "researcher": (10261, 47, 6696),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -101,6 +101,7 @@ class StorePush:
         self._lost: Counter[tuple[str, str]] = Counter()
         self._dropped_of: Counter[tuple[str, str]] = Counter()
         self._look_at = 0.0
+        self._extents: list[RecordedStream] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fedmon-store", daemon=True)
         self._thread.start()
@@ -157,11 +158,9 @@ class StorePush:
         recording = self._opened()
         is_look_due = self._stopping.is_set() or time.monotonic() >= self._look_at
         if is_look_due or self._newest is None:
-            extents = recording.extents()
-            self._note_dropped(extents)
-            ends = {(one.node_id, one.stream, one.boot): one.last_seq for one in extents}
+            self._look(recording.extents())
+            ends = {_key(one): one.last_seq for one in self._extents}
         else:
-            extents = []
             ends = {(node_id, stream, boot): seq for (node_id, stream), (boot, seq) in self._newest().items()}
         for body, samples, values, positions in self._bodies(recording, ends):
             self._post(body)
@@ -170,11 +169,19 @@ class StorePush:
             self._samples += samples
             self._values += values
             self._waiting = max(0, self._waiting - samples)
+            # A backlog may take hours: what is settled stays so if a later request fails.
+            self._settle()
+            if time.monotonic() >= self._look_at:
+                self._report(recording)
         self._settle()
         if is_look_due:
-            _write_positions(self._sent_path, self.url, self._settled)
-            self._post(b"".join(self._state(recording, extents)))
-            self._look_at = time.monotonic() + LOOK_EVERY_S
+            self._report(recording)
+
+    def _report(self, recording: Recording) -> None:
+        """Write the settled positions, and send presence and losses."""
+        _write_positions(self._sent_path, self.url, self._settled)
+        self._post(b"".join(self._state(recording)))
+        self._look_at = time.monotonic() + LOOK_EVERY_S
 
     def _opened(self) -> Recording:
         """Return the recording, opened again if another file replaced it."""
@@ -196,21 +203,31 @@ class StorePush:
             for key, seq in self._taken.popleft()[1].items():
                 self._settled[key] = max(seq, self._settled.get(key, -1))
 
-    def _note_dropped(self, extents: list[RecordedStream]) -> None:
+    def _look(self, extents: list[RecordedStream]) -> None:
         """Count waiting samples and those dropped before they were sent; forget streams that the recording lacks."""
         self._waiting = 0
-        present = {(one.node_id, one.stream, one.boot) for one in extents}
+        present = {_key(one) for one in extents}
+        for gone in self._extents:
+            if _key(gone) not in present:
+                self._dropped_of[gone.node_id, gone.stream] += self._unsent(gone)
+        self._extents = extents
         for positions in (self._sent, self._settled):
             for key in positions.keys() - present:
                 del positions[key]
         if len(self._heads) > MOST_HEADS:
             self._heads.clear()
         for extent in extents:
-            key = (extent.node_id, extent.stream, extent.boot)
-            if key in self._sent and extent.oldest_seq > self._next(key):
+            key = _key(extent)
+            for positions in (self._sent, self._settled):
+                positions.setdefault(key, extent.oldest_seq - 1)
+            if extent.oldest_seq > self._next(key):
                 self._dropped_of[key[:2]] += extent.oldest_seq - self._next(key)
                 self._sent[key] = self._settled[key] = extent.oldest_seq - 1
-            self._waiting += sum(max(0, last - max(first, self._next(key)) + 1) for first, last in extent.ranges)
+            self._waiting += self._unsent(extent)
+
+    def _unsent(self, extent: RecordedStream) -> int:
+        next_seq = self._next(_key(extent))
+        return sum(max(0, last - max(first, next_seq) + 1) for first, last in extent.ranges)
 
     def _bodies(
         self, recording: Recording, ends: Mapping[Key, int]
@@ -272,13 +289,13 @@ class StorePush:
             self._heads[key] = _encoded_head(name, **with_origin(own, node=node_id, stream=stream))
         return self._heads[key]
 
-    def _state(self, recording: Recording, extents: list[RecordedStream]) -> Iterator[bytes]:
+    def _state(self, recording: Recording) -> Iterator[bytes]:
         """Return lines of presence and of losses."""
         now = msgspec.json.encode([round(time.time() * 1000)])
         for node_id, is_online in self._is_online().items():
             yield _line(_encoded_head("fedmon_node_online", node=node_id), b"[1]" if is_online else b"[0]", now)
         lost = Counter(self._dropped_of)
-        for extent in extents:
+        for extent in self._extents:
             ranges = recording.lost(extent.node_id, extent.boot, extent.stream)
             lost[extent.node_id, extent.stream] += sum(
                 one.last_seq - one.first_seq + 1 for one in ranges if one.reason != DROPPED_HERE
@@ -389,6 +406,10 @@ def _trusted(ca_file: Path | None) -> ssl.SSLContext:
         raise SettingsError(
             f"ca_file {ca_file} in [store] cannot be used: {cause}; it must hold certificates (PEM)"
         ) from error
+
+
+def _key(extent: RecordedStream) -> Key:
+    return extent.node_id, extent.stream, extent.boot
 
 
 def _encoded_head(name: str, /, **labels: str) -> bytes:

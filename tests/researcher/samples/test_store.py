@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
 from fedmon.common.settings.sources import load_researcher
 from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording_file import DROPPED_BY_SIZE
 from fedmon.common.store.recording_reader import chooser
 from fedmon.researcher.samples.store import StorePush, import_url
 from tests.broker.certificates import make_broker_certificate
@@ -273,10 +275,14 @@ def test_a_full_disk_of_the_store_is_said_once_and_costs_no_sample(
 
 
 class ClosingStore(ThreadingHTTPServer):
-    """Takes everything, and closes each connection as a proxy may; ``lines`` came in bodies of ``sizes`` bytes."""
+    """Takes everything, and closes each connection as a proxy may; ``lines`` came in bodies of ``sizes`` bytes.
 
-    def __init__(self) -> None:
+    With ``refused_every`` it takes 50 ms for each request, and every one at this distance is refused.
+    """
+
+    def __init__(self, refused_every: int | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Closing)
+        self.refused_every = refused_every
         self.lines: list[dict[str, Any]] = []
         self.sizes: list[int] = []
 
@@ -286,8 +292,13 @@ class _Closing(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert isinstance(self.server, ClosingStore)
         self.server.sizes.append(len(body))
-        self.server.lines += [msgspec.json.decode(line) for line in body.splitlines()]
-        self.send_response(204)
+        every = self.server.refused_every
+        is_refused = every is not None and len(self.server.sizes) % every == 0
+        if every is not None:
+            threading.Event().wait(0.05)
+        if not is_refused:
+            self.server.lines += [msgspec.json.decode(line) for line in body.splitlines()]
+        self.send_response(503 if is_refused else 204)
         self.send_header("Connection", "close")
         self.end_headers()
 
@@ -296,9 +307,9 @@ class _Closing(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def closing_store() -> Iterator[ClosingStore]:
+def closing_store(refused_every: int | None = None) -> Iterator[ClosingStore]:
     """Run such a store."""
-    with ClosingStore() as server:
+    with ClosingStore(refused_every) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -352,6 +363,69 @@ def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None
     assert values == 600_000
     assert sum(server.sizes) > 3 * 2**22
     assert max(server.sizes) <= 2 * 2**22
+
+
+def test_a_backlog_passes_a_store_that_fails_on_the_way_and_tells_positions_and_presence_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.fmr"
+    constants = {"BODY_BYTES": 1, "SETTLED_S": 0.1, "LOOK_EVERY_S": 0.3, "FIRST_RETRY_S": 0.05, "LONGEST_RETRY_S": 0.05}
+    names = [f"node-{number:02}" for number in range(30)]
+    t = [1_700_000_000.0 + at for at in range(100)]
+    with Recording(path) as recording:
+        for name in names:
+            batch = Batch(node_id=name, boot=1, stream="host", seq=0, t=t, mono=t, columns={CPU: list(t)})
+            recording.append([batch])
+    for constant, value in constants.items():
+        monkeypatch.setattr(f"fedmon.researcher.samples.store.{constant}", value)
+    reached: list[int] = []
+
+    def is_online() -> dict[str, bool]:
+        """Note at each report how many streams the file of positions has as sent."""
+        sent = msgspec.json.decode(Path(f"{path}.sent").read_bytes())["sent"]
+        reached.append(sum(seq == 99 for *_, seq in sent))
+        return {"node-00": True}
+
+    with closing_store(refused_every=8) as server:
+        url = import_url(f"http://127.0.0.1:{server.server_port}")
+        push = StorePush(path, url, StoreSettings(), is_online=is_online)
+        wait_until(lambda: reached and not push.counts.error and not push.counts.waiting, what="the end of the backlog")
+        push.stop()
+
+    series = [(line["metric"]["__name__"], line["metric"]["node"]) for line in server.lines]
+    first_online, last_sample = series.index(("fedmon_node_online", "node-00")), series.index((CPU, names[-1]))
+    assert {node for name, node in series if name == CPU} == set(names)
+    assert first_online < last_sample
+    assert [settled for settled in reached if 0 < settled < len(names)]
+
+
+def test_samples_that_a_bound_dropped_while_the_store_was_never_there_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, url = tmp_path / "store.fmr", f"http://127.0.0.1:{free_port()}"
+
+    def append(stream: str, seq: int) -> None:
+        chance = random.Random(seq)
+        times = [1000.0 + seq / 1e6] * 10
+        columns: dict[str, list[float | None]] = {f"user_{at}": [chance.random() for _ in times] for at in range(60)}
+        recording.append([Batch(node_id="a", boot=1, stream=stream, seq=seq, t=times, mono=times, columns=columns)])
+        recording.maintain()
+
+    for constant in ("FIRST_RETRY_S", "LONGEST_RETRY_S"):
+        monkeypatch.setattr(f"fedmon.researcher.samples.store.{constant}", 0.05)
+    with Recording(path, max_bytes=2**20) as recording:
+        append("job", 0)
+        append("host", 0)
+        push = StorePush(path, import_url(url), StoreSettings(), is_online=dict)
+        wait_until(lambda: push.counts.waiting == 20)
+        for seq in range(10, 2000, 10):
+            append("host", seq)
+        assert [one.stream for one in recording.extents()] == ["host"]
+        dropped = recording.counts()[DROPPED_BY_SIZE]
+        wait_until(lambda: push.counts.waiting == 2010 - dropped, what="a look at what is left")
+        assert not push.stop()
+
+    assert push.counts.dropped == dropped > 10
 
 
 def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp_path: Path) -> None:
