@@ -59,10 +59,10 @@ class NewestValues(Collector):
 
 
 def _family(name: str) -> Metric:
-    """Return an empty family; a counter's name is that of its samples without ``_total``."""
+    """Return an empty family; a counter's name is that of its samples without ``_total``, which must leave one."""
     known = METRICS.get(name)
     text = known.help if known is not None else "Reported by a plan or a plug-in."
-    kind = "counter" if is_counter(name) else "gauge"
+    kind = "counter" if is_counter(name) and name != "_total" else "gauge"
     return Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
 
 

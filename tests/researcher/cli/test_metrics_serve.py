@@ -118,11 +118,11 @@ def test_names_that_openmetrics_lacks_are_left_out_and_only_this_machine_is_serv
         assert fetch(url) == "# EOF\n"
         node.wait(lambda: node.leased)
         node.sample(1)
-        columns = {"": [1.0], "bad name{": [1.0], "user_value": [0.5]}
+        columns = {"": [1.0], "bad name{": [1.0], "_total": [1.0], "user_value": [0.5]}
         node.publish("general/monitoring/a", sample("a", 0, [time.time()], columns, stream="user"))
         wait_until(lambda: ("user_value", "a") in values(fetch(url)))
 
-        assert set(values(fetch(url))) == {("user_value", "a"), (CPU, "a")}
+        assert set(values(fetch(url))) == {("_total", "a"), ("user_value", "a"), (CPU, "a")}
 
 
 def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_node_starts_again_or_is_set_back(
