@@ -43,7 +43,8 @@ from fedmon.common.errors import StorageError
 logger = logging.getLogger(__name__)
 
 REQUEST_S = 10.0
-UPLOAD_S = 60.0
+UPLOAD_S = 600.0
+"""As long as a node tries; one second more for each MiB that a file may have."""
 SWEEP_S = 600.0
 HISTORIC_PATH = "/upload/"
 FIELD = "file"
@@ -60,6 +61,7 @@ _MULTIPART_EXTRA_BYTES = 16_384
 class _Endpoints:
     def __init__(self, store: FileStore, public_url: str, tokens: Tokens | None) -> None:
         self._store, self._public_url, self._tokens = store, public_url, tokens
+        self._upload_s = UPLOAD_S + store.limits.max_file_bytes / 2**20
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _application: Starlette) -> AsyncIterator[None]:
@@ -100,7 +102,7 @@ class _Endpoints:
         except UploadRefusedError as error:
             return _refusal(error.status, str(error))
         except TimeoutError:
-            return _refusal(408, f"the upload took longer than {UPLOAD_S:.0f} s")
+            return _refusal(408, f"the upload took longer than {self._upload_s:.0f} s")
         except (StorageError, OSError) as error:
             return _refusal(507, str(error))
         except ClientDisconnect:
@@ -122,12 +124,13 @@ class _Endpoints:
         with Upload(self._store, party) as upload:
             if is_form:
                 with self._store.room(party) as take:
-                    file = await _form_file(request, _bounded(request, max_body_bytes, error=error, take=take))
+                    body = _bounded(request, max_body_bytes, self._upload_s, error=error, take=take)
+                    file = await _form_file(request, body)
                 with contextlib.closing(file.file):
                     while chunk := await file.read(_PROGRESS_BYTES):
                         await run_in_threadpool(upload.write, chunk)
             else:
-                async for chunk in _bounded(request, max_body_bytes, error=error):
+                async for chunk in _bounded(request, max_body_bytes, self._upload_s, error=error):
                     await run_in_threadpool(upload.write, chunk)
             return await run_in_threadpool(upload.finish)
 
@@ -150,13 +153,18 @@ class _Endpoints:
 
 
 async def _bounded(
-    request: Request, max_bytes: int, *, error: UploadRefusedError, take: Callable[[int], None] = lambda _size: None
+    request: Request,
+    max_bytes: int,
+    left_s: float,
+    *,
+    error: UploadRefusedError,
+    take: Callable[[int], None] = lambda _size: None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it streams in, and tell ``take`` each size.
 
-    Raises the error when it is too long, and TimeoutError after a minute of waiting for the client.
+    Raises the error when it is too long, and TimeoutError after ``left_s`` of waiting for the client.
     """
-    received, chunks, left_s, clock = 0, request.stream(), UPLOAD_S, asyncio.get_running_loop().time
+    received, chunks, clock = 0, request.stream(), asyncio.get_running_loop().time
     while True:
         # Only the wait for the client counts, and ends: a thread that writes cannot be cancelled.
         since = clock()

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -196,9 +197,9 @@ main(sys.argv[1:])
 
 
 def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", SLOW_DISK, "broker"]
+    program, small = [sys.executable, "-c", SLOW_DISK, "broker"], ("--max-file-mib", "1")
     with foreground(
-        "repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", program=program
+        "repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", *small, program=program
     ) as running:
         url = running.facts["url"]
         whole = requests.post(f"{url}/files", data=CONTENT, timeout=60)
@@ -212,6 +213,33 @@ def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(
 
     assert (whole.status_code, late) == (201, 408)
     assert held == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
+
+
+PATIENT = """
+import sys
+from fedmon.broker import repository
+from fedmon.cli import main
+repository.UPLOAD_S /= 300.0
+main(sys.argv[1:])
+"""
+
+
+def test_a_client_that_is_as_slow_as_a_node_may_be_stores_its_file(tmp_path: Path) -> None:
+    # A second stands for five minutes: the client needs five of them, and a node tries for ten.
+    program, chunk = [sys.executable, "-c", PATIENT, "broker"], b"x" * 65_536
+    start = ("repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", "--max-file-mib", "1")
+    with foreground(*start, program=program) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", int(running.facts["url"].rpartition(":")[2]), timeout=60)
+        connection.putrequest("POST", "/files")
+        connection.putheader("Content-Length", str(5 * len(chunk)))
+        connection.endheaders()
+        for _ in range(5):
+            threading.Event().wait(0.2)
+            connection.send(chunk)
+        status = connection.getresponse().status
+        connection.close()
+
+    assert status == 201
 
 
 def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
