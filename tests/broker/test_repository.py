@@ -7,6 +7,8 @@ import hashlib
 import http.client
 import json
 import os
+import re
+import shlex
 import socket
 import ssl
 import sys
@@ -20,12 +22,14 @@ import psutil
 import pytest
 import requests
 
+from fedmon.broker.configuration import template
 from fedmon.common.http import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
+from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -240,6 +244,27 @@ def test_a_client_that_is_as_slow_as_a_node_may_be_stores_its_file(tmp_path: Pat
         connection.close()
 
     assert status == 201
+
+
+def test_the_line_of_the_readme_without_containers_takes_the_tokens_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = re.search(r"^fedmon broker (repository start (?:.*\\\n)*.*)$", template("README.md"), re.MULTILINE)
+    assert line is not None
+    monkeypatch.chdir(tmp_path)
+    answer("config", "write", "broker")
+    answer("repository", "token", "add", "alice", "--data-dir", "broker", "--save", "alice.token")
+    make_broker_certificate(Path("broker"))
+    port = str(free_port())
+    command = line[1].replace("\\\n", "").replace("broker.example.org:8890", f"localhost:{port}")
+    words = [*shlex.split(command), "--port", port]
+    monkeypatch.setenv("SSL_CERT_FILE", "broker/certificates/ca.crt")
+    with foreground(*words) as running:
+        settings = RepositorySettings(url=running.facts["url"], token_file=Path("alice.token"))
+        url = upload(CONTENT, settings)
+
+    assert url == f"https://localhost:{port}/files/{DIGEST}"
+    assert (tmp_path / "broker" / "files" / "sha256" / DIGEST).read_bytes() == CONTENT
 
 
 def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
