@@ -223,13 +223,13 @@ PATIENT = """
 import sys
 from fedmon.broker import repository
 from fedmon.cli import main
-repository.UPLOAD_S /= 300.0
+repository.UPLOAD_S /= 100.0
 main(sys.argv[1:])
 """
 
 
 def test_a_client_that_is_as_slow_as_a_node_may_be_stores_its_file(tmp_path: Path) -> None:
-    # A second stands for five minutes: the client needs five of them, and a node tries for ten.
+    # A second stands for 100 s: the client needs one, and a node tries for six.
     program, chunk = [sys.executable, "-c", PATIENT, "broker"], b"x" * 65_536
     start = ("repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", "--max-file-mib", "1")
     with foreground(*start, program=program) as running:

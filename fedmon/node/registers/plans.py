@@ -422,7 +422,8 @@ class PlanRegister:
             )
         if event == "approval-requested":
             asked = line.get("datasets"), line.get("purpose", "")
-            self._add_requester(plan, line["researcher"], line["time"], *asked)
+            # What was seen then is not known: a request for all counts as covered by any grant.
+            self._add_requester(plan, line["researcher"], line["time"], *asked, seen=())
         else:
             # Earlier releases approved without terms.
             before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}
@@ -538,8 +539,10 @@ def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCh
         return CodeCheck(problem=f"could not be checked: {error.strerror}", is_final=False)
     if child.returncode in _ENDED:
         return None
+    if child.returncode == -signal.SIGKILL:  # by the kernel for want of memory, or with its control group
+        return _last_finding(child.stdout, "could not be read: its reader was killed", is_final=False)
     problem = f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
-    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    if child.returncode == -signal.SIGXCPU:
         problem = f"could not be read within {CPU_S} s of processor time"
     return _last_finding(child.stdout, problem)
 

@@ -100,7 +100,7 @@ class StorePush:
         self._error = ""
         self._lost: Counter[tuple[str, str]] = Counter()
         self._dropped_of: Counter[tuple[str, str]] = Counter()
-        self._look_at = 0.0
+        self._look_at = self._report_at = 0.0
         self._extents: list[RecordedStream] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fedmon-store", daemon=True)
@@ -171,17 +171,18 @@ class StorePush:
             self._waiting = max(0, self._waiting - samples)
             # A backlog may take hours: what is settled stays so if a later request fails.
             self._settle()
-            if time.monotonic() >= self._look_at:
+            if time.monotonic() >= self._report_at:
                 self._report(recording)
         self._settle()
         if is_look_due:
             self._report(recording)
+            self._look_at = self._report_at
 
     def _report(self, recording: Recording) -> None:
         """Write the settled positions, and send presence and losses."""
         _write_positions(self._sent_path, self.url, self._settled)
         self._post(b"".join(self._state(recording)))
-        self._look_at = time.monotonic() + LOOK_EVERY_S
+        self._report_at = time.monotonic() + LOOK_EVERY_S
 
     def _opened(self) -> Recording:
         """Return the recording, opened again if another file replaced it."""
