@@ -219,8 +219,8 @@ class Pipeline:
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
-        over = [each for each in list(self._job_energy) if each not in self.sampler.streams]
-        for each in over[:-_ENERGIES_KEPT]:
-            self._job_energy.pop(each, None)
+        watched = set(self.sampler.streams)
+        for over in [each for each in list(self._job_energy) if each not in watched][:-_ENERGIES_KEPT]:
+            self._job_energy.pop(over, None)
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
