@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (552, 4, 297),
     "broker": (1960, 10, 1101),
-    "common": (8417, 50, 4730),
+    "common": (8418, 50, 4726),
     "compat": (3037, 18, 1986),
     "demo": (926, 6, 634),
     "doctor": (449, 2, 302),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27924, 124, 17741),
     "plan": (1467, 9, 982),
     "report": (9908, 52, 6128),
-    "researcher": (10262, 47, 6697),
+    "researcher": (10230, 47, 6672),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import Extent, MonitorReply, SamplesReply
@@ -50,22 +51,16 @@ BYTES_A_VALUE = 40
 
 
 class GapAccount:
-    """The samples of one (node, boot, stream), by their numbers; belongs to one thread.
+    """The samples of one (node, boot, stream), by their numbers; changed by one thread.
 
-    It begins with ``begin``, or with the first number heard. Every number from there on is received once, pending
-    (known to exist, not received yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
-    whose end is not included, in order. While ``since_t`` is set, the first missing number that counts is that of the
-    first sample not older than this Unix time.
+    It begins with ``begin``, or with the first number heard. Every number from there on is received once, ``missing``
+    (known to exist, not received yet), or lost because it was given up. While ``since_t`` is set, the first missing
+    number that counts is that of the first sample not older than this Unix time.
     """
 
     def __init__(self, begin: int | None = None, *, since_t: float | None = None) -> None:
         self._next, self.since_t = begin, since_t
-        self.missing: list[tuple[int, int]] = []
-
-    @property
-    def pending(self) -> int:
-        """How many numbers are missing."""
-        return sum(end - first for first, end in list(self.missing))
+        self.missing = SeqRanges()
 
     @property
     def next(self) -> int:
@@ -75,46 +70,28 @@ class GapAccount:
     @property
     def edge(self) -> int:
         """The first number that was neither received nor given up."""
-        return self.missing[0][0] if self.missing else self.next
+        return self.missing.ranges[0][0] if self.missing.ranges else self.next
 
-    def exists(self, end: int) -> None:
-        """Note that every number below ``end`` exists; those not heard of so far are missing."""
-        if self._next is None or end <= self._next:
-            return
-        begin, self._next = self._next, end
-        if self.missing and self.missing[-1][1] == begin:
-            begin = self.missing.pop()[0]
-        self.missing.append((begin, end))
+    def exists(self, last: int) -> None:
+        """Note that every number up to ``last`` exists; those not heard of so far are missing."""
+        if self._next is not None and last >= self._next:
+            self.missing.add(self._next, last)
+            self._next = last + 1
 
-    def arrived(self, first: int, end: int) -> list[tuple[int, int, bool]]:
+    def arrived(self, first: int, last: int) -> list[tuple[int, int, bool]]:
         """Account for samples; return the ranges that are new, in order, and whether they come late."""
-        if first == end:
+        if last < first:
             return []
         if self._next is None:
             self._next = first
-        if first > self._next:
-            self.exists(first)
-        new = [(low, high, True) for low, high in self.take(first, end)] if first < self._next else []
-        if end > self._next:
-            new.append((max(first, self._next), end, False))
-            self._next = end
-        if not self.missing:
+        self.exists(first - 1)
+        new = [(low, high, True) for low, high in self.missing.remove(first, last)] if first < self._next else []
+        if last >= self._next:
+            new.append((max(first, self._next), last, False))
+            self._next = last + 1
+        if not self.missing.ranges:
             self.since_t = None
         return new
-
-    def take(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Take numbers out of the missing ones, because they came or are given up; return those ranges."""
-        taken, left = [], []
-        for low, high in self.missing:
-            begin, stop = max(low, first), min(high, end)
-            if begin < stop:
-                taken.append((begin, stop))
-                left += [piece for piece in ((low, begin), (stop, high)) if piece[0] < piece[1]]
-            else:
-                left.append((low, high))
-        if taken:
-            self.missing = left
-        return taken
 
 
 class MissingSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +180,7 @@ class _Stream:
             account = self.accounts[boot]
             if self.held and (self.held[0].boot, self.held[0].seq) < (boot, account.edge):
                 return True
-            if boot == self.node.told or account.missing or len(self.accounts) == 1:
+            if boot == self.node.told or account.missing.ranges or len(self.accounts) == 1:
                 return False
             del self.accounts[boot]
             self.done = max(self.done, boot + 1)
@@ -213,14 +190,14 @@ class _Stream:
         """Return the oldest missing range."""
         for boot in sorted(self.accounts):
             account = self.accounts[boot]
-            if account.missing:
-                return self.range(boot, *account.missing[0], since_t=account.since_t)
+            if account.missing.ranges:
+                return self.range(boot, *account.missing.ranges[0], since_t=account.since_t)
         return None
 
-    def range(self, boot: int, first: int, end: int, *, since_t: float | None = None) -> MissingSamples:
-        """Return the samples ``first`` up to ``end``, not included."""
+    def range(self, boot: int, first: int, last: int, *, since_t: float | None = None) -> MissingSamples:
+        """Return the samples from ``first`` to ``last``."""
         return MissingSamples(
-            node_id=self.node.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=end - 1, since_t=since_t
+            node_id=self.node.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=last, since_t=since_t
         )
 
 
@@ -261,7 +238,7 @@ class StreamFollower:
             for stream in list(node.streams.values())
             for account in list(stream.accounts.values())
         )
-        return sum(account.pending for account in accounts) + self._held_samples
+        return sum(account.missing.total for account in accounts) + self._held_samples
 
     def newest_boot(self, node_id: NodeId) -> int:
         """Return the newest boot heard of, -1 if there is none."""
@@ -284,17 +261,17 @@ class StreamFollower:
         if account is None:
             return
         if not self._accepts(stream, batch, size_bytes):
-            account.exists(batch.last_seq + 1)
+            account.exists(batch.last_seq)
         else:
-            new = account.arrived(batch.seq, batch.seq + len(batch.t))
-            self.repeated += len(batch.t) - sum(end - first for first, end, _ in new)
-            for first, end, late in new:
-                self._take(stream, batch, first, end, size_bytes, late=late)
+            new = account.arrived(batch.seq, batch.last_seq)
+            self.repeated += len(batch.t) - sum(last - first + 1 for first, last, _ in new)
+            for first, last, late in new:
+                self._take(stream, batch, first, last, size_bytes, late=late)
             if self._ordered:
                 self._flush(stream)
-        if account.missing:
-            while len(account.missing) > MAX_MISSING_RANGES:
-                self._give_up(stream, batch.boot, account, *account.missing[0], TOO_MANY_GAPS)
+        if account.missing.ranges:
+            while len(account.missing.ranges) > MAX_MISSING_RANGES:
+                self._give_up(stream, batch.boot, account, *account.missing.ranges[0], TOO_MANY_GAPS)
             self.wanting[node.node_id] = None
 
     def pulled(self, batch: Batch, size_bytes: int) -> bool:
@@ -305,9 +282,9 @@ class StreamFollower:
         stream, account = found
         if not self._accepts(stream, batch, size_bytes):
             return False
-        for first, end in account.take(batch.seq, batch.last_seq + 1):
-            self.refilled += end - first
-            self._take(stream, batch, first, end, size_bytes, late=True)
+        for first, last in account.missing.remove(batch.seq, batch.last_seq):
+            self.refilled += last - first + 1
+            self._take(stream, batch, first, last, size_bytes, late=True)
         self._flush(stream)
         return True
 
@@ -341,7 +318,7 @@ class StreamFollower:
         found = self._find(want.node_id, want.stream, want.boot)
         if found is not None:
             stream, account = found
-            account.take(want.first_seq, seq)
+            account.missing.remove(want.first_seq, seq - 1)
             if is_known:
                 account.since_t = None
             self._flush(stream)
@@ -351,7 +328,7 @@ class StreamFollower:
         found = self._find(want.node_id, want.stream, want.boot)
         if found is not None:
             stream, account = found
-            self._give_up(stream, want.boot, account, want.first_seq, want.last_seq + 1, reason)
+            self._give_up(stream, want.boot, account, want.first_seq, want.last_seq, reason)
             if want.since_t is not None:
                 account.since_t = None
 
@@ -360,7 +337,7 @@ class StreamFollower:
         node = self._nodes.get(node_id)
         for stream in node.streams.values() if node is not None else ():
             for boot, account in list(stream.accounts.items()):
-                self._give_up(stream, boot, account, 0, account.next, reason)
+                self._give_up(stream, boot, account, 0, account.next - 1, reason)
                 account.since_t = None
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -384,9 +361,9 @@ class StreamFollower:
     def tick(self, now: float) -> None:
         """Take the announcements that are due, and deliver held batches if there is room again."""
         while self._announced and self._announced[0][0] <= now:
-            _, node_id, account, end = self._announced.popleft()
-            if end > account.next:
-                account.exists(end)
+            _, node_id, account, last = self._announced.popleft()
+            if last >= account.next:
+                account.exists(last)
                 self.wanting[node_id] = None
         if self.is_full and self._sink.has_room():
             self.is_full = False
@@ -409,17 +386,17 @@ class StreamFollower:
         self.is_full = self.is_full or not self._sink.has_room()
         return not self.is_full
 
-    def _take(self, stream: _Stream, batch: Batch, first: int, end: int, size_bytes: int, *, late: bool) -> None:
+    def _take(self, stream: _Stream, batch: Batch, first: int, last: int, size_bytes: int, *, late: bool) -> None:
         """Deliver a part of a batch, or hold it until `_flush`.
 
         That is called once, after all parts of a batch: samples between two parts may be held already.
         """
-        part = batch if end - first == len(batch.t) else batch.part(first, end - 1)
+        part = batch.part(first, last)
         if not self._ordered:
             self._sink.put(part, size_bytes=size_bytes, late=late)
             return
         self._held_bytes += size_bytes
-        self._held_samples += end - first
+        self._held_samples += len(part.t)
         heapq.heappush(stream.held, _Held(batch.boot, first, part, size_bytes, late))
 
     def _flush(self, stream: _Stream) -> None:
@@ -437,11 +414,11 @@ class StreamFollower:
         self._held_bytes -= held.size_bytes
         self._held_samples -= len(held.batch.t)
 
-    def _give_up(self, stream: _Stream, boot: int, account: GapAccount, first: int, end: int, reason: str) -> None:
+    def _give_up(self, stream: _Stream, boot: int, account: GapAccount, first: int, last: int, reason: str) -> None:
         """Count missing samples as lost, and tell the sink; how many are wanted before a beginning is not known."""
-        for low, high in account.take(first, end):
+        for low, high in account.missing.remove(first, last):
             if account.since_t is None:
-                self.losses[reason] += high - low
+                self.losses[reason] += high - low + 1
                 self._sink.lost_for_good(stream.range(boot, low, high), reason)
         self._flush(stream)
 
@@ -490,7 +467,7 @@ class StreamFollower:
         if len(stream.accounts) >= MAX_BOOTS:
             oldest = min(stream.accounts)
             account = stream.accounts[oldest]
-            self._give_up(stream, oldest, account, 0, account.next, TOO_MANY_GAPS)
+            self._give_up(stream, oldest, account, 0, account.next - 1, TOO_MANY_GAPS)
             stream.accounts.pop(oldest, None)
             stream.done = max(stream.done, oldest + 1)
             stream.node.told = max(stream.node.told, min(stream.accounts))
@@ -533,13 +510,12 @@ class StreamFollower:
 
     def _extent(self, node: _Node, stream: _Stream, extent: Extent, now: float) -> None:
         account = stream.accounts.get(extent.boot) or self._add_boot(stream, extent.boot, 0)
-        end = extent.last_seq + 1
         if extent.boot < node.newest_boot or account.since_t is not None:
-            account.exists(end)
-        elif end > account.next:
-            self._announced.append((now + GRACE_S, node.node_id, account, end))
-        account.exists(extent.oldest_seq)
-        self._give_up(stream, extent.boot, account, 0, extent.oldest_seq, TOO_OLD)
+            account.exists(extent.last_seq)
+        elif extent.last_seq >= account.next:
+            self._announced.append((now + GRACE_S, node.node_id, account, extent.last_seq))
+        account.exists(extent.oldest_seq - 1)
+        self._give_up(stream, extent.boot, account, 0, extent.oldest_seq - 1, TOO_OLD)
 
 
 def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
@@ -688,7 +664,8 @@ class Resend:
                 self._failed(want, NOT_KEPT, counts=False)
             too_old = reply.oldest_seq is None or reply.oldest_seq > begin
             wanted = msgspec.structs.replace(want, since_t=None)
-            self._gone(wanted, TOO_OLD if too_old else NOT_KEPT, _left_out(begin, end, batches))
+            sent = SeqRanges((batch.seq, batch.last_seq) for batch in batches)
+            self._gone(wanted, TOO_OLD if too_old else NOT_KEPT, sent.absent(begin, end - 1))
 
     def _deliver(self, asking: StreamFollower, batches: Sequence[Batch]) -> bool:
         """Hand a page to all followers; return whether the one that asked had room for any of it."""
@@ -728,12 +705,3 @@ class Resend:
         logger.info("missed samples of node %s cannot be sent again: %s", node_id, reason)
         for follower in self._followers:
             follower.cannot(node_id, reason)
-
-
-def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:
-    """Return the ranges, both ends included, from ``first`` up to ``end`` (not included) that no batch covers."""
-    account = GapAccount(first)
-    account.exists(end)
-    for batch in batches:
-        account.take(batch.seq, batch.last_seq + 1)
-    return [(low, high - 1) for low, high in account.missing]

@@ -39,6 +39,7 @@ class Shelf:
         self.taken: list[tuple[int, int]] = []
         self.late: list[tuple[int, int]] = []
         self.lost: list[tuple[int, int, int]] = []
+        self.reasons: list[str] = []
 
     def has_room(self) -> bool:
         return self.room
@@ -52,6 +53,7 @@ class Shelf:
     def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         assert reason
         self.lost.append((want.boot, want.first_seq, want.last_seq))
+        self.reasons.append(reason)
 
 
 def follower(

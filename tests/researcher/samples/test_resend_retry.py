@@ -8,26 +8,16 @@ import msgspec
 import pytest
 
 from fedmon.common.errors import NotConnectedError
-from fedmon.common.ids import NodeId
-from fedmon.common.metrics.sample import Batch
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.resend import (
-    HOLD_BYTES,
-    MAX_TRIES,
-    NOT_KEPT,
-    REPLY_WITHIN_S,
-    MissingSamples,
-    Resend,
-    StreamFollower,
-)
+from fedmon.researcher.samples.resend import HOLD_BYTES, MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
 from fedmon.researcher.session.connection import Connection, Dialect
-
-NODE = NodeId("a")
+from tests.researcher.samples.test_follower import NODE, Shelf, batch, follower
 
 
 class Line:
@@ -49,24 +39,6 @@ class Line:
         return NotConnectedError("not connected")
 
 
-class Shelf:
-    """A sink that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.seqs: list[int] = []
-        self.lost: list[tuple[int, int, str]] = []
-
-    def has_room(self) -> bool:
-        return True
-
-    def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
-        assert late or size_bytes == 100
-        self.seqs.extend(range(batch.seq, batch.last_seq + 1))
-
-    def lost_for_good(self, want: MissingSamples, reason: str) -> None:
-        self.lost.append((want.first_seq, want.last_seq, reason))
-
-
 class Bench:
     """Resend requests with one consumer that misses samples 1 to 4 of a node, and a clock that stands still."""
 
@@ -83,12 +55,21 @@ class Bench:
             keep=lambda _reply: None,
         )
         self.resend = Resend(self.asker, clock=lambda: self.now)
-        self.follower = StreamFollower(
-            self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node, _at: None
-        )
+        self.follower, _ = follower(self.shelf)
         self.resend.link(up=True)
         for seq in (0, 5):
-            self.follower.heard(_batch(seq), 100)
+            self.follower.heard(batch(seq), 100)
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """The first and last number of what was given up."""
+        return [(first, last) for _, first, last in self.shelf.lost]
+
+    def answer(self, kind: type[Reply], **fields: Any) -> None:
+        """Answer the last request."""
+        asked = self.line.sent[-1]
+        echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
+        self.pending.match(kind(node_id=NODE, **echo, **fields))
 
     def look(self) -> int:
         """Look, and return how often was asked so far."""
@@ -104,13 +85,13 @@ class Bench:
 
     def refuse(self, code: ErrorCode) -> None:
         """Answer the last request with an error."""
-        asked = self.line.sent[-1]
-        echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
-        self.pending.match(Error(node_id=NODE, code=code, reason="no", **echo))
+        self.answer(Error, code=code, reason="no")
 
-
-def _batch(seq: int) -> Batch:
-    return Batch(node_id=NODE, boot=1, stream="host", seq=seq, t=[1.0], mono=[1.0], columns={"m": [1.0]})
+    def page(self, *, seqs: range, next_seq: int | None = None) -> None:
+        """Answer the last request with a page of samples."""
+        batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
+        more = {"next_seq": next_seq, "oldest_seq": 0, "last_seq": 9**9}
+        self.answer(SamplesReply, boot=1, stream="host", batches=batches, **more)
 
 
 def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_pauses_and_then_given_up() -> None:
@@ -125,8 +106,8 @@ def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_paus
             pauses.append(bench.until_due())
 
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
-    assert bench.shelf.lost == [(1, 4, f"it did not answer ({MAX_TRIES} times)")]
-    assert bench.shelf.seqs == [0, 5]
+    assert (bench.lost, bench.shelf.reasons) == ([(1, 4)], [f"it did not answer ({MAX_TRIES} times)"])
+    assert bench.shelf.taken == [(1, 0), (1, 5)]
 
 
 def test_a_node_that_is_not_heard_of_is_never_given_up() -> None:
@@ -136,7 +117,7 @@ def test_a_node_that_is_not_heard_of_is_never_given_up() -> None:
         bench.look()
         bench.until_due()
 
-    assert bench.shelf.lost == []
+    assert bench.lost == []
     assert len(bench.line.sent) > MAX_TRIES
 
 
@@ -163,8 +144,8 @@ def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
             if bench.resend.due_at is not None:
                 bench.until_due()
 
-    assert busy.shelf.lost == []
-    assert failing.shelf.lost == [(1, 4, f"no ({MAX_TRIES} times)")]
+    assert busy.lost == []
+    assert (failing.lost, failing.shelf.reasons) == ([(1, 4)], [f"no ({MAX_TRIES} times)"])
 
 
 def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_back() -> None:
@@ -178,70 +159,52 @@ def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_ba
     assert (without, bench.look()) == (1, 2)
 
 
-def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
-    """Answer the last request with a page of samples."""
-    asked = bench.line.sent[-1]
-    echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
-    batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
-    bench.pending.match(
-        SamplesReply(
-            node_id=NODE, boot=1, stream="host", batches=batches, next_seq=next_seq, oldest_seq=0, last_seq=9**9, **echo
-        )
-    )
-
-
 def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
     bench = Bench()
-    bench.follower = StreamFollower(
-        bench.shelf,
-        nodes=None,
-        ordered=True,
-        start=lambda _node, _stream: 0.0,
-        inquire=lambda _node, _at: None,
-    )
-    bench.follower.heard(_batch(0), HOLD_BYTES)
-    bench.follower.heard(_batch(5), 100)
+    bench.follower, _ = follower(bench.shelf, start=lambda _node, _stream: 0.0)
+    bench.follower.heard(batch(0), HOLD_BYTES)
+    bench.follower.heard(batch(5), 100)
     assert bench.look() == 1
 
-    _page(bench, seqs=range(1, 6))
+    bench.page(seqs=range(1, 6))
 
     assert bench.look() == 1
     assert bench.until_due() == pytest.approx(1.0)
     assert bench.look() == 2
-    assert bench.shelf.lost == []
+    assert bench.lost == []
 
 
 def test_a_node_that_passes_over_sample_after_sample_is_asked_after_pauses() -> None:
     bench = Bench()
-    bench.follower.heard(_batch(5000), 100)
+    bench.follower.heard(batch(5000), 100)
     assert bench.look() == 1
-    _page(bench, seqs=range(1, 5))
+    bench.page(seqs=range(1, 5))
     assert bench.look() == 2
 
-    _page(bench, seqs=range(0), next_seq=7)
+    bench.page(seqs=range(0), next_seq=7)
 
     assert bench.look() == 2
     assert bench.until_due() == pytest.approx(1.0)
     assert bench.look() == 3
-    _page(bench, seqs=range(0), next_seq=3000)
+    bench.page(seqs=range(0), next_seq=3000)
     assert bench.look() == 4
-    assert [(first, last) for first, last, _ in bench.shelf.lost] == [(6, 6), (7, 2999)]
+    assert bench.lost == [(6, 6), (7, 2999)]
 
 
 def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.follower.heard(_batch(1000), 100)
+    bench.follower.heard(batch(1000), 100)
     bench.look()
-    _page(bench, seqs=range(1, 5))
+    bench.page(seqs=range(1, 5))
     bench.look()
 
     with caplog.at_level("WARNING"):
-        _page(bench, seqs=range(6, 1000, 2))
+        bench.page(seqs=range(6, 1000, 2))
 
     assert [record.getMessage() for record in caplog.records] == [
         f"497 of samples 7 to 999 of node a (boot 1, host) are lost: {NOT_KEPT}"
     ]
-    assert len(bench.shelf.lost) == 497
+    assert len(bench.lost) == 497
 
 
 def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() -> None:
