@@ -85,7 +85,7 @@ def status(node_id: str) -> str:
     return f"general/status/{node_id}"
 
 
-@functools.lru_cache(maxsize=256)  # a flood comes on one topic
+@functools.lru_cache(maxsize=8_192)
 def parse(topic: str) -> Address:  # noqa: PLR0911  # a table of topics, one return each
     """Read a topic; one of another wire, or with an unusable id, becomes channel OTHER."""
     levels = topic.split("/")

@@ -49,7 +49,8 @@ def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bo
     )
 
 
-def _union(choices: Iterable[Choice]) -> Choice:
+def union(choices: Iterable[Choice]) -> Choice:
+    """Return the nodes that any of the choices names."""
     found = list(choices)
     return None if None in found else frozenset(node_id for nodes in found for node_id in nodes or ())
 
@@ -184,8 +185,8 @@ class Consumers:
 
     def _change_leases(self, wishes: Iterable[Wish], now: float) -> None:
         """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
-        before, self._wishes = _union(wish.nodes for wish in self._wishes), tuple(wishes)
-        wanted = _union(wish.nodes for wish in self._wishes)
+        before, self._wishes = union(wish.nodes for wish in self._wishes), tuple(wishes)
+        wanted = union(wish.nodes for wish in self._wishes)
         if wanted is not None:
             if before is None:
                 self._tell("stop", None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
 from fedmon.researcher.runs.follow import RunBook
-from fedmon.researcher.samples.consumers import Consumers
+from fedmon.researcher.samples.consumers import Consumers, union
 from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
@@ -50,7 +49,6 @@ _DECODERS: dict[Channel, Callable[[bytes], Any]] = {
     Channel.METRICS: decode_telemetry,
     Channel.LOG: decode_log,
 }
-_parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
 class FederationStatus(Circumstances, frozen=True, kw_only=True):
@@ -242,14 +240,16 @@ class Session:
             if self._subscriptions["telemetry"]:
                 metrics.append(None)
             logs = [stream.nodes for stream in list(self.logs.streams)]
-            self.connection.want(
-                _filters(metrics, self.dialect.metrics_filters) | _filters(logs, self.dialect.logs_filters)
-            )
+            names = set[str]()
+            for wanted, of in ((metrics, self.dialect.metrics_filters), (logs, self.dialect.logs_filters)):
+                nodes = union(wanted)
+                names |= of(None) if nodes is None else {name for node in nodes for name in of(node)}
+            self.connection.want(names)
 
     # --- messages, on the inbox's thread -----------------------------------------------------------------------------
 
     def _message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - as `Inbox` hands it over
-        address = _parsed(topic)
+        address = topics.parse(topic)
         try:
             self._read(topic, address, payload, retained=retained)
         except InvalidMessageError as error:
@@ -431,11 +431,3 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
         if wanted is not None:
             raise
         return InstanceId(secrets.token_hex(4)), None
-
-
-def _filters(choices: Iterable[frozenset[NodeId] | None], of: Callable[[NodeId | None], set[str]]) -> set[str]:
-    """Return the topic filters of the chosen nodes; None among the choices stands for all nodes."""
-    chosen = list(choices)
-    if any(nodes is None for nodes in chosen):
-        return of(None)
-    return {name for nodes in chosen for node in nodes or () for name in of(node)}
