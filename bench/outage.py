@@ -24,6 +24,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.record import Record
 from fedmon.researcher.samples.watch import LiveSample
+from tests.common.store.recordings import missing
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 
@@ -70,7 +71,7 @@ def holes(path: Path) -> int:
     lacking = 0
     with Recording(path, read_only=True) as recording:
         for one in recording.extents():
-            gaps = recording.missing(one.node_id, one.boot, one.stream, one.oldest_seq, one.last_seq)
+            gaps = missing(recording, one.oldest_seq, one.last_seq, of=(one.node_id, one.boot, one.stream))
             lacking += sum(high - low + 1 for low, high in gaps)
     return lacking
 

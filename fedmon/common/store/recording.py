@@ -170,7 +170,8 @@ class Recording(Closing):
         with self.changing():
             for key, first_seq, last_seq, reason in losses:
                 found = self._streams.make(key)
-                for first, last in _gaps(found, first_seq, min(last_seq, LARGEST)):
+                absent = found.stored.absent(max(first_seq, found.floor_seq), min(last_seq, LARGEST))
+                for first, last in (gap for part in absent for gap in found.lost.absent(*part)):
                     self._file.run(
                         "INSERT OR REPLACE INTO lost (source, first_seq, last_seq, reason) VALUES (?, ?, ?, ?)",
                         (found.source, first, last, reason),
@@ -243,12 +244,6 @@ class Recording(Closing):
         with self._current():
             return {stream.key[1] for stream in self._streams.values() if stream.key[0] == node_id}
 
-    def missing(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-        """Return the ranges of samples that are neither here nor lost, nor dropped by a bound."""
-        with self._current():
-            found = self._streams.get((node_id, stream, boot)) or Stream(key=(node_id, stream, boot), source=0)
-            return _gaps(found, first_seq, last_seq)
-
     def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
         """Return the lost samples of a stream with their reasons, by number."""
         with self._current():
@@ -266,14 +261,12 @@ class Recording(Closing):
             for first, last in found.stored.absent(max(low, found.floor_seq), high)
         ]
 
-    def descriptions(self, node_id: str | None = None) -> list[NodeDescription]:
+    def descriptions(self) -> list[NodeDescription]:
         """Return the descriptions of nodes, by node and boot."""
-        rows = self._file.rows(
-            "SELECT node_id, boot, document FROM description WHERE ?1 IS NULL OR node_id = ?1 ORDER BY node_id, boot",
-            (node_id,),
-        )
         found = []
-        for node, boot, body in rows:
+        for node, boot, body in self._file.rows(
+            "SELECT node_id, boot, document FROM description ORDER BY node_id, boot"
+        ):
             try:
                 # Earlier versions wrote the text itself.
                 text = body if isinstance(body, str) else zlib.decompress(body)
@@ -285,16 +278,13 @@ class Recording(Closing):
             found.append(NodeDescription(node_id=node, boot=boot, document=document))
         return found
 
-    def marks(self, node_id: str | None = None) -> list[Mark]:
-        """Return the marks of a node, or of all, in the order in which they were made."""
-        rows = self._file.rows(
-            "SELECT node_id, boot, stream, t, text FROM mark JOIN source ON source.id = mark.source "
-            "WHERE ?1 IS NULL OR node_id = ?1 ORDER BY mark.id",
-            (node_id,),
-        )
+    def marks(self) -> list[Mark]:
+        """Return all marks in the order in which they were made."""
         return [
             Mark(node_id=node, boot=boot, stream=stream, t=t, text=text)
-            for node, boot, stream, t, text in rows
+            for node, boot, stream, t, text in self._file.rows(
+                "SELECT node_id, boot, stream, t, text FROM mark JOIN source ON source.id = source ORDER BY mark.id"
+            )
             # After damage there may be values of any type.
             if isinstance(t, int | float) and isinstance(text, str)
         ]
@@ -319,8 +309,3 @@ class Recording(Closing):
         except BaseException:
             self._streams.forget()
             raise
-
-
-def _gaps(stream: Stream, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-    absent = stream.stored.absent(max(first_seq, stream.floor_seq), last_seq)
-    return [gap for first, last in absent for gap in stream.lost.absent(first, last)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.store.recording import Recording
+from fedmon.common.store.seq_ranges import SeqRanges
 
 NODE, STREAM = "a", "host"
 T0, MONO0 = 1_760_000_000.0, 1_000.0
@@ -52,3 +55,12 @@ def flat(batches: Iterable[Batch]) -> Flat:
 def seqs(batches: Iterable[Batch]) -> list[int]:
     """Return the numbers of samples, in order."""
     return [one.seq + at for one in batches for at in range(len(one.t))]
+
+
+def missing(
+    recording: Recording, first: int, last: int, *, of: tuple[str, int, str] = (NODE, 1, STREAM)
+) -> list[tuple[int, int]]:
+    """Return the ranges of samples of a stream that are neither there nor said to be lost."""
+    there = [one.ranges for one in recording.extents() if (one.node_id, one.boot, one.stream) == of]
+    lost = [(one.first_seq, one.last_seq) for one in recording.lost(*of)]
+    return SeqRanges(itertools.chain(lost, *there)).absent(first, last)

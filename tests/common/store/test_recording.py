@@ -15,7 +15,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_file import LARGEST
 from fedmon.common.store.recording_reader import chooser
-from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
+from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, missing, seqs
 from tests.support.compaction import compact
 
 
@@ -105,13 +105,13 @@ def test_extents_and_gaps_tell_what_is_there(path: Path) -> None:
         recording.append([batch(10), batch(40), batch(0, boot=2)])
 
         first, second = recording.extents()
-        gaps = recording.missing(NODE, 1, STREAM, 0, 60)
+        gaps = missing(recording, 0, 60)
 
         assert (first.ranges, first.oldest_seq, first.last_seq, first.samples) == (((10, 19), (40, 49)), 10, 49, 20)
         assert (first.oldest_t, first.last_t) == (T0 + 10, T0 + 49)
         assert (second.boot, second.samples) == (2, 10)
         assert gaps == [(0, 9), (20, 39), (50, 60)]
-        assert recording.missing("c", 1, STREAM, 3, 4) == [(3, 4)]
+        assert missing(recording, 3, 4, of=("c", 1, STREAM)) == [(3, 4)]
 
 
 def test_what_is_declared_lost_is_not_missing_and_may_come_after_all(path: Path) -> None:
@@ -119,13 +119,13 @@ def test_what_is_declared_lost_is_not_missing_and_may_come_after_all(path: Path)
         recording.append([batch(0), batch(30)])
         recording.set_all_lost([((NODE, STREAM, 1), 5, 24, "the node kept them no longer")])
 
-        assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
+        assert missing(recording, 0, 39) == [(25, 29)]
         recording.append([batch(12, 3)])
 
     with Recording(path, read_only=True) as recording:
         lost = [(one.first_seq, one.last_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)]
         assert lost == [(10, 11, "the node kept them no longer"), (15, 24, "the node kept them no longer")]
-        assert recording.missing(NODE, 1, STREAM, 0, 39) == [(25, 29)]
+        assert missing(recording, 0, 39) == [(25, 29)]
 
 
 def test_losses_beyond_the_highest_number_of_a_sample_keep_nothing_else_from_being_stored(path: Path) -> None:
@@ -145,7 +145,7 @@ def test_descriptions_and_marks_are_kept_beside_the_samples(path: Path) -> None:
         recording.mark(NODE, 1, STREAM, T0 + 1, "training began")
 
     with Recording(path, read_only=True) as recording:
-        (known,), (mark,) = recording.descriptions(), recording.marks(NODE)
+        (known,), (mark,) = recording.descriptions(), recording.marks()
     assert (known.boot, known.document) == (1, {"cpu": "second", "cores": 2})
     assert (mark.t, mark.text, mark.stream) == (T0 + 1, "training began", STREAM)
 
@@ -157,7 +157,7 @@ def test_what_a_block_adds_is_stored_whole_or_not_at_all(path: Path) -> None:
             recording.describe(NODE, 1, {"cpu": "first"})
             raise KeyboardInterrupt
 
-        assert (recording.missing(NODE, 1, STREAM, 0, 9), recording.descriptions()) == ([(0, 9)], [])
+        assert (missing(recording, 0, 9), recording.descriptions()) == ([(0, 9)], [])
 
         with recording.changing():
             recording.append([batch(0)])

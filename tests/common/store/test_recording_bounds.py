@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from tests.common.store.recordings import NODE, STREAM, T0, batch, seqs
+from tests.common.store.recordings import NODE, STREAM, T0, batch, missing, seqs
 from tests.support.compaction import compact
 
 MIB = 2**20
@@ -67,7 +67,7 @@ def test_what_was_dropped_is_not_missed_and_not_taken_again(path: Path) -> None:
 
         assert oldest > 100
         assert recording.append([batch(0, 100)]) == 0
-        assert recording.missing(NODE, 1, STREAM, 0, 1199) == []
+        assert missing(recording, 0, 1199) == []
         (lost,) = recording.lost(NODE, 1, STREAM)
         assert (lost.first_seq, lost.last_seq) == (0, oldest - 1)
 

@@ -16,7 +16,7 @@ import pytest
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
-from tests.common.store.recordings import NODE, STREAM, batch, flat, seqs
+from tests.common.store.recordings import NODE, STREAM, batch, flat, missing, seqs
 from tests.support.compaction import compact
 from tests.support.waiting import stays
 
@@ -67,19 +67,23 @@ def test_a_database_of_others_is_refused_and_not_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_of_garbage_is_set_aside_and_reported_and_recording_goes_on(
-    path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_garbage", [True, False], ids=["garbage", "truncated"])
+def test_a_damaged_file_is_set_aside_and_reported_and_recording_goes_on(
+    path: Path, caplog: pytest.LogCaptureFixture, *, is_garbage: bool
 ) -> None:
-    path.write_bytes(b"this is no database at all " * 2000)
+    filled(path)
+    content = b"this is no database at all " * 2000 if is_garbage else path.read_bytes()[: 16_384 * 5 + 100]
+    path.write_bytes(content)
 
-    with pytest.raises(StorageError, match="cannot read the recording"):
-        Recording(path, read_only=True)
+    if is_garbage:
+        with pytest.raises(StorageError, match="cannot read the recording"):
+            Recording(path, read_only=True)
     with caplog.at_level(logging.WARNING), Recording(path) as recording:
-        assert recording.append([batch(0)]) == 10
+        assert recording.append([batch(5000)]) == 10
         aside = recording.aside
 
     assert aside is not None
-    assert aside.read_bytes().startswith(b"this is no database")
+    assert aside.read_bytes() == content
     assert str(aside) in caplog.text
 
 
@@ -90,11 +94,11 @@ def test_what_can_be_read_of_a_damaged_file_is_taken_over(path: Path) -> None:
     with Recording(path) as recording:
         assert recording.aside is not None
         kept = seqs(recording.read())
-        missing = recording.missing(NODE, 1, STREAM, 0, 1999)
+        gaps = missing(recording, 0, 1999)
         assert recording.append([batch(2000)]) == 10
 
         assert len(kept) >= 500
-        assert sum(last - first + 1 for first, last in missing) == 2000 - len(kept)
+        assert sum(last - first + 1 for first, last in gaps) == 2000 - len(kept)
         whole = {one[3]: one for one in flat([batch(0, 2000)])}
         assert all(whole[one[3]] == one for one in flat(recording.read(last_seq=1999)))
 
@@ -148,15 +152,6 @@ def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_ho
         assert recording.aside is not None
         found = seqs(recording.read())
     assert 0 < len(found) == len(set(found)) < 3000
-
-
-def test_a_truncated_file_is_set_aside(path: Path) -> None:
-    filled(path)
-    path.write_bytes(path.read_bytes()[: 16_384 * 5 + 100])
-
-    with Recording(path) as recording:
-        assert recording.aside is not None
-        assert recording.append([batch(5000)]) == 10
 
 
 def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
@@ -229,7 +224,7 @@ FULL_DISK = """
     from pathlib import Path
     from fedmon.common.errors import StorageError
     from fedmon.common.store.recording import Recording
-    from tests.common.store.recordings import batch, seqs
+    from tests.common.store.recordings import batch, missing, seqs
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Recording(Path(sys.argv[1])) as recording:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
@@ -241,7 +236,7 @@ FULL_DISK = """
         except StorageError as error:
             print(error)
         print(seqs(recording.read("a")) == seqs(recording.read("b")) == list(range(first)), first > 100)
-        print(recording.missing("a", 1, "host", 0, first + 9) == [(first, first + 9)])
+        print(missing(recording, 0, first + 9) == [(first, first + 9)])
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         print(recording.append([batch(first), batch(first, node="b")]))
         print(seqs(recording.read("b")) == list(range(first + 10)))

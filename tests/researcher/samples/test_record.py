@@ -15,6 +15,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.record import Record, RecordPosition
 from fedmon.researcher.samples.resend import TOO_OLD
+from tests.common.store.recordings import missing
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import CPU, RecordingNode
@@ -161,7 +162,7 @@ def test_what_is_lost_is_written_down_with_its_reason(mosquitto: Broker, federat
     with Recording(path, read_only=True) as recording:
         (lost,) = recording.lost("a", 1, "host")
         assert (lost.first_seq, lost.last_seq, lost.reason) == (2, 4, TOO_OLD)
-        assert recording.missing("a", 1, "host", 0, 7) == []
+        assert missing(recording, 0, 7) == []
 
 
 def test_what_a_node_says_of_itself_is_written_down(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_what_a_node_says_of_itself_is_written_down(mosquitto: Broker, federate:
             wait_until(lambda: record.counts.stored == 1)
 
     with Recording(tmp_path / "store.fedmon", read_only=True) as recording:
-        (description,) = recording.descriptions("a")
+        (description,) = recording.descriptions()
     assert (description.boot, description.document["hardware"]) == (1, hardware)
     assert description.document["metrics"] == [CPU]
 
