@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +15,14 @@ from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 
 Open = Callable[..., Federation]
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Return a function that interrupts the thread of the test, as Ctrl-C does."""
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.fixture

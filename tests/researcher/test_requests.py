@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -47,25 +45,23 @@ def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Br
     assert time.monotonic() - started < 10
 
 
-def test_answers_of_a_call_that_is_interrupted_are_kept(mosquitto: Broker, federate: Open) -> None:
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
-            federation = federate(timeout_s=60)
-            wait_until(lambda: len(federation.nodes().online) == 2)
+def test_answers_of_a_call_that_is_interrupted_are_kept(
+    mosquitto: Broker, federate: Open, interrupt: Callable[[], None]
+) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
+        federation = federate(timeout_s=60)
+        wait_until(lambda: len(federation.nodes().online) == 2)
 
-            def interrupt(_request: Message) -> None:
-                if not all(waiting.is_owed_by(NodeId("a")) for waiting in federation.session.pending.all_open()):
-                    os.kill(os.getpid(), signal.SIGUSR1)
+        def once_a_has_answered(_request: Message) -> None:
+            if not all(waiting.is_owed_by(NodeId("a")) for waiting in federation.session.pending.all_open()):
+                interrupt()
 
-            silent.answer = interrupt
-            with pytest.raises(KeyboardInterrupt):
-                federation.ping()
-            silent.answer = silent.honest
+        silent.answer = once_a_has_answered
+        with pytest.raises(KeyboardInterrupt):
+            federation.ping()
+        silent.answer = silent.honest
 
-            kept = federation.session.replies.take(timeout_s=10)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+        kept = federation.session.replies.take(timeout_s=10)
 
     assert [(one.command, one.message.node_id) for one in kept] == [("pong", "a")]
 

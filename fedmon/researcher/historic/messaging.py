@@ -293,26 +293,30 @@ class OutstandingRequests:
         """Take replies of these commands, or of all when there are none named, out of the queue for good.
 
         Ends as soon as every node expected has answered all requests; if there are none, as soon as there is a reply.
-        Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
-        NotConnectedError when the federation is closed before anything came.
+        Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. A caller that is
+        interrupted, or killed, takes none. Raises NotConnectedError when the federation is closed before anything came.
         """
         with self._awaited(commands) as awaited:
             own = {one.waiting.id for one in awaited if one.owner is threading.current_thread()}
             found: list[KeptReply] = []
             deadline = Deadline(timeout_s)
-            while True:
-                pauses = [pause for one in awaited if (pause := self._step(one)) is not None]
-                is_last = self._replies.released or deadline.passed() or not (pauses or not (awaited or found))
-                if is_last:
-                    self._replies.settle()
-                # A node that went offline meanwhile is not waited for.
-                pause_s = 0.0 if is_last else min(deadline.left_s(), RESTART_S, *pauses)
-                taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s)
-                found += taken
-                if taken and while_replies:
-                    deadline = Deadline(timeout_s)
-                if is_last:
-                    break
+            try:
+                is_last = False
+                while not is_last:
+                    pauses = [pause for one in awaited if (pause := self._step(one)) is not None]
+                    is_last = self._replies.released or deadline.passed() or not (pauses or not (awaited or found))
+                    if is_last:
+                        self._replies.settle()
+                    # A node that went offline meanwhile is not waited for.
+                    pause_s = 0.0 if is_last else min(deadline.left_s(), RESTART_S, *pauses)
+                    taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s, more=bool(found))
+                    found += taken
+                    if taken and while_replies:
+                        deadline = Deadline(timeout_s)
+            except BaseException:
+                self._replies.give_back(found)
+                raise
+            self._replies.confirm()
             if self._replies.released and not found:
                 raise NotConnectedError(CLOSED)
             for one in awaited:
@@ -345,7 +349,7 @@ class OutstandingRequests:
                     one.awaited = False
 
     def _take(
-        self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
+        self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float, more: bool
     ) -> list[KeptReply]:
         def wanted(kept: KeptReply) -> bool:
             request_id = kept.message.id
@@ -356,10 +360,7 @@ class OutstandingRequests:
             # A node that refuses has answered; its error goes with the replies that it stands for.
             return not commands or kept.command in commands or (kept.command == ERROR and request_id in own)
 
-        taken = self._replies.take(wanted=wanted, timeout_s=timeout_s)
-        if taken:
-            self._replies.confirm()
-        return taken
+        return self._replies.take(wanted=wanted, timeout_s=timeout_s, more=more)
 
     def _is_anothers(self, request_id: str, *, collecting: bool) -> bool:
         """Tell whether a reply is for another thread: one that waits, or will when we, too, collect our own."""

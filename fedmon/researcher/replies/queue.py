@@ -125,22 +125,25 @@ class Replies:
         wanted: Callable[[KeptReply], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
+        more: bool = False,
     ) -> list[KeptReply]:
         """Take kept replies, or those that ``wanted`` chooses, oldest first; the others stay.
 
         Waits up to ``timeout_s``, None for ever, for the first. Replies that a thread took leave the disk when it takes
-        again, at `confirm`, or at `stop`: after a crash in between, they come again marked ``redelivered``.
+        again, unless ``more`` than before, at `confirm`, or at `stop`: after a crash in between, they come again marked
+        ``redelivered``.
         """
         with self._changed:
-            self._gone.extend(self._handed.pop(threading.get_ident(), ()))
-            self._actor.post(self._write)
+            if not more:
+                self._gone.extend(self._handed.pop(threading.get_ident(), ()))
+                self._actor.post(self._write)
             self._changed.wait_for(
                 lambda: self.released or next(self._matching(wanted), None) is not None, timeout=timeout_s
             )
             keys = list(itertools.islice(self._matching(wanted), limit))
             taken = [self._kept.pop(key) for key in keys]
             if keys and self.durable:
-                self._handed[threading.get_ident()] = keys
+                self._handed.setdefault(threading.get_ident(), []).extend(keys)
                 self._to_mark.extend(keys)
         if keys:
             self.settle()
@@ -153,6 +156,13 @@ class Replies:
             self._gone.extend(keys)
         if keys:
             self.settle()
+
+    def give_back(self, taken: Sequence[KeptReply]) -> None:
+        """Keep replies that this thread took, and did not confirm, as if it had not."""
+        with self._changed:
+            self._handed.pop(threading.get_ident(), None)
+            self._kept = dict(sorted([*((one.key, one) for one in taken), *self._kept.items()]))
+            self._changed.notify_all()
 
     def kept(self, kind: type[K]) -> list[tuple[int, K]]:
         """Return the kept messages of one kind, and leave them."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, late_pong, sample
+from tests.support.environment import plain_environment
 from tests.support.fedbiomed4 import payload
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -185,6 +189,50 @@ def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broke
         collector.join(60)
 
     assert sorted((message["node_id"], message["sequence"]) for message in taken) == [("a", 6), ("b", 6)]
+
+
+def test_replies_of_a_wait_that_is_interrupted_are_there_for_the_next(
+    mosquitto: Broker, open_requests: Open, interrupt: Callable[[], None]
+) -> None:
+    def once_a_has_answered(_request: Message) -> None:
+        if len(silent.copies("ping")) > 1 and requests.queue.qsize() == 0:  # it is asked again
+            interrupt()
+
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
+        requests = open_requests("a", "b")
+        silent.answer = once_a_has_answered
+        requests.send_message(ping(6))
+        with pytest.raises(KeyboardInterrupt):
+            requests.get_responses(["pong"], timeout=60)
+        silent.answer = silent.honest
+
+        told = requests.get_responses(["pong"], timeout=60)
+
+    assert sorted((message["node_id"], message["sequence"]) for message in told) == [("a", 6), ("b", 6)]
+
+
+WAITS = """
+from fedmon.researcher.requests import Requests
+requests = Requests()
+requests.send_message({"command": "ping", "researcher_id": "alice", "sequence": 1})
+requests.get_responses(["pong"], timeout=60)
+"""
+
+
+def test_replies_of_a_wait_that_is_killed_are_there_for_the_next_process(
+    mosquitto: Broker, open_requests: Open, tmp_path: Path
+) -> None:
+    environ = plain_environment(
+        FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"), RESEARCHER_ID="alice"
+    )
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b", answer=lambda _: None) as silent:
+        with subprocess.Popen([sys.executable, "-c", WAITS], env=environ) as waiting:
+            silent.wait(lambda: len(silent.copies("ping")) >= 4)  # 750 ms after the first one of the script
+            waiting.kill()
+
+        told = open_requests("a").get_messages(["pong"])
+
+    assert [(message["node_id"], message["redelivered"]) for message in told] == [("a", True)]
 
 
 def test_late_replies_wait_in_order_and_those_not_asked_for_stay(mosquitto: Broker, open_requests: Open) -> None:
