@@ -90,7 +90,8 @@ class BrokerConnection:
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
     ``will()`` is called before each attempt. ``id_is_contested()`` tells whether another client was seen with our
     client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure. ``keeps_session`` has a
-    broker of several hosts keep subscriptions and QoS 1 messages while we change hosts.
+    broker of several hosts keep subscriptions and QoS 1 messages while we change hosts. A broker must grant all
+    ``subscriptions``; those that `resubscribe` adds may be refused, which is logged.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class BrokerConnection:
         self._broker, self._client_id = broker, client_id
         self._keeps_session = keeps_session and len(broker.hosts) > 1
         self._subscriptions = dict(subscriptions)
+        self._needed = frozenset(self._subscriptions)
         self._held: set[str] = set()
         self._on_message, self._on_link, self._will = on_message, on_link, will
         self._id_is_contested = id_is_contested
@@ -236,7 +238,6 @@ class BrokerConnection:
 
     def _connect_once(self, host: BrokerHost) -> tuple[float | None, str]:
         """Hold one connection until it ends; return how many seconds it was up, or None, and why it ended."""
-        connected_at: float | None = None
         client: MqttClient | None = None
         try:
             client = self._new_client(self._will())
@@ -246,20 +247,19 @@ class BrokerConnection:
                 self._client = client
                 wanted = dict(self._subscriptions)
             if client.open(host, wanted):
-                connected_at = time.monotonic()
                 self._came_up(client, wanted, host)
                 client.closed.wait()
             cause = client.cause
         except (OSError, FedmonError, RuntimeError, ValueError) as error:  # such as too many open files, or threads
             cause = str(error)
         finally:
-            self._up = False
-            self._up_since = math.inf
+            lasted_s = time.monotonic() - self._up_since
+            self._up, self._up_since = False, math.inf
             if client is not None:
                 client.close()
                 if client.granted:
                     self._granted_until, self._tries = client.ended_at, 0
-        return None if connected_at is None else time.monotonic() - connected_at, cause
+        return None if lasted_s < 0 else lasted_s, cause
 
     def _new_client(self, will: Will | None) -> MqttClient:
         broker, client_id, session = self._broker, self._client_id, SessionKind.CLEAN
@@ -272,7 +272,7 @@ class BrokerConnection:
         if len(broker.hosts) > 1 and away_s < math.inf and self._tries < QUICK_ROUNDS * len(broker.hosts):
             timeout_s = min(QUICK_ANSWER_S, broker.connect_timeout_s)
             broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
-        return MqttClient(broker, client_id, will, self._on_message, session=session)
+        return MqttClient(broker, client_id, will, self._on_message, session=session, needed=self._needed)
 
     def _has_lasted(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
         """Tell whether a lost connection had lasted; count it if not.
@@ -344,8 +344,10 @@ class MqttClient:
         on_message: Callable[[str, bytes, bool], None],
         *,
         session: SessionKind = SessionKind.CLEAN,
+        needed: Collection[str] = (),
     ) -> None:
         self._broker, self._client_id, self._deliver, self._session = broker, client_id, on_message, session
+        self._needed = needed
         self.granted, self.ended_at, self._may_publish = False, 0.0, False
         self.closed = threading.Event()
         self.cause = ""
@@ -353,6 +355,7 @@ class MqttClient:
         self._sent = self._done = 0
         self._socket: Any = None
         self._wanted: dict[str, int] = {}
+        self._asked: dict[int | None, list[str]] = {}
         version = MQTTProtocolVersion.MQTTv5 if broker.mqtt_version == "5" else MQTTProtocolVersion.MQTTv311
         clean = None if broker.mqtt_version == "5" else session is SessionKind.CLEAN
         client = mqtt.Client(
@@ -425,10 +428,14 @@ class MqttClient:
         """Add wanted subscriptions, by filter and QoS, that are not granted; then take back held ones."""
         added = [(name, qos) for name, qos in wanted.items() if name not in granted]
         if added:
-            self._client.subscribe(added)
+            self._subscribe(added)
         for name in held:
             if name not in wanted:
                 self._client.unsubscribe(name)
+
+    def _subscribe(self, filters: list[tuple[str, int]]) -> None:
+        _, number = self._client.subscribe(filters)
+        self._asked[number] = [name for name, _ in filters]
 
     def cut(self) -> None:
         """Cut the connection, as a crash would."""
@@ -457,25 +464,28 @@ class MqttClient:
         with contextlib.suppress(OSError, AttributeError):
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
-    def _on_connect(self, client: mqtt.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             self._end(_refusal(str(reason), self._broker.username))
             return
         # A session that goes on brings commands before our subscriptions are confirmed; they are answered.
         self._may_publish = self._session is SessionKind.RESUMED
         if self._wanted:
-            client.subscribe(list(self._wanted.items()))
+            self._subscribe(list(self._wanted.items()))
         else:
             self._grant()
 
-    def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
-        for name, reason in zip(self._wanted, reasons, strict=False):
-            if reason.is_failure and not self._answered.is_set():
-                self._end(
-                    f"it refused our subscription to {name}; ask its operator to check the access list, and the limit "
-                    "on subscriptions (of NATS: max_consumers)"
-                )
+    def _on_subscribe(self, _client: Any, _userdata: Any, number: int, reasons: Any, _properties: Any) -> None:
+        names = self._asked.pop(number, ())
+        for name in (name for name, reason in zip(names, reasons, strict=False) if reason.is_failure):
+            refused = (
+                f"it refused our subscription to {name}; ask its operator to check the access list, and the limit "
+                "on subscriptions (of NATS: max_consumers)"
+            )
+            if name in self._needed:
+                self._end(refused)
                 return
+            logger.warning("no message comes from the broker on %s: %s", name, refused)
         self._grant()
 
     def _grant(self) -> None:

@@ -9,7 +9,7 @@ import socketserver
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,9 +41,9 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
             server.shutdown()
 
 
-def made(broker: BrokerSettings) -> BrokerConnection:
+def made(broker: BrokerSettings, subscriptions: Sequence[tuple[str, int]] = ()) -> BrokerConnection:
     return BrokerConnection(
-        broker, client_id="north", subscriptions=(), on_message=lambda _topic, _payload, _retained: None
+        broker, client_id="north", subscriptions=subscriptions, on_message=lambda _topic, _payload, _retained: None
     )
 
 
@@ -76,6 +76,20 @@ def test_a_broker_that_lets_nobody_in_is_told_with_its_reason_and_what_to_check(
         failure = first_failure(broker_from_url(f"mqtt://{user}127.0.0.1:{port}"))
 
     assert failure.cause == cause
+
+
+def test_a_later_subscription_that_is_refused_costs_its_own_messages_alone(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("always", 0)])
+    connection.resubscribe([("always", 0), ("later", 0)])
+    with greeter("127.0.0.1", port, b"\x20\x02\x00\x00" + b"\x90\x04\x00\x01\x00\x80"):  # CONNACK, SUBACK
+        connection.start()
+        try:
+            wait_until(lambda: connection.is_connected)
+        finally:
+            connection.stop()
+
+    assert "it refused our subscription to later; ask its operator to check the access list" in caplog.text
 
 
 def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_to_mend(tmp_path: Path) -> None:
