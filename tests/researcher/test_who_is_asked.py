@@ -19,7 +19,10 @@ from fedmon.researcher.runs.errors import NobodyToRunError
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.environment import plain_environment
 from tests.support.running_node import PLAN, RunningNode
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
 
 JOBS = 100
 TIMEOUT_S = 60.0
@@ -64,7 +67,10 @@ def heard_of(node: EchoNode, command: str) -> list[tuple[str, Message]]:
     return found()
 
 
-def test_presences_of_jobs_are_shown_and_delay_no_request(two: list[EchoNode], federate: Open) -> None:
+def test_presences_of_jobs_are_shown_and_delay_and_fail_no_request(
+    two: list[EchoNode], forged: Broker, federate: Open, tmp_path: Path
+) -> None:
+    environ = plain_environment(FEDMON_BROKER_URL=forged.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
     federation = federate(timeout_s=TIMEOUT_S)
     begun = time.monotonic()
 
@@ -72,12 +78,15 @@ def test_presences_of_jobs_are_shown_and_delay_no_request(two: list[EchoNode], f
     datasets = federation.datasets()
     approved = federation.approve(Plan)
     run = federation.run(f"sha256:{PLAN}")
+    verb = fedmon_here("datasets", environ=environ | {"RESEARCHER_ID": "alice"})
 
     assert time.monotonic() - begun < WAITED_S
-    assert [sorted(one.ok) for one in (answered, datasets, approved)] == [["a", "b"]] * 3
+    assert [sorted(one) for one in (answered, datasets, approved)] == [["a", "b"]] * 3
+    assert all(outcomes.failed == {} for outcomes in (answered, datasets, approved))
+    assert (verb.returncode, verb.stderr) == (0, "")
     assert sorted(run.nodes) == ["a", "b"]
     assert len(federation.nodes()) == JOBS + 2
-    assert "batch job" in answered["job-7"].reason
+    assert "batch job" in federation.datasets(nodes=["job-7"])["job-7"].reason
     assert all(node.received for node in two)
 
 
@@ -103,6 +112,30 @@ def test_a_job_that_answers_or_is_named_has_its_answer(
 
         assert list(named.ok) == ["job-7"]
         assert "job-7" in {request.get("node_id") for request in job.sent("ping")}
+
+
+def test_what_a_job_answers_late_or_refuses_is_neither_kept_nor_among_the_outcomes(
+    mosquitto: Broker, federate: Open
+) -> None:
+    refusal = {"command": "error", "success": False, "code": "unsupported", "reason": "only publishes"}
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "job-7", answer=lambda _: None) as job:
+        federation = federate()
+        wait_until(lambda: len(federation.nodes()) == 2)
+        assert list(federation.ping()) == ["a"]
+        job.wait(lambda: len(job.sent("ping")) == 2)
+        asked = job.sent("ping")[-1]
+
+        for reply in (refusal, {}):
+            job.publish(job.reply_topic(asked), (job.honest(asked) or {}) | reply)
+        wait_until(lambda: federation.status().counters.get("late replies"))
+        job.answer = lambda request: (job.honest(request) or {}) | refusal
+        listed = [list(federation.datasets()) for _ in range(5)]
+        job.wait(lambda: len(job.sent("list")) == 5)
+        federation.ping()
+
+        assert listed == [["a"]] * 5
+        assert federation.status().kept_replies == 0
+        assert "errors from nodes" not in federation.status().counters
 
 
 def test_a_directed_request_names_its_node_and_a_broadcast_names_none(two: list[EchoNode], federate: Open) -> None:

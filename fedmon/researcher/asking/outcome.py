@@ -281,7 +281,10 @@ _STATUS_OF_CODE = {
 
 
 def outcomes_of(asked: Answers, kind: type[R], roster: Roster, *, to_all: bool) -> dict[NodeId, Outcome[R]]:
-    """Return one outcome for each node that answered, was waited for, or (``to_all``) is known."""
+    """Return one outcome for each node that answered, was waited for, or (``to_all``) is known.
+
+    Of parties that only tell, whose refusals may come in time or not, ``to_all`` leaves out those that did not do it.
+    """
     now = Moment.now()
     found: dict[NodeId, Outcome[R]] = {}
     for node_id, answer in asked.answers.items():
@@ -292,6 +295,8 @@ def outcomes_of(asked: Answers, kind: type[R], roster: Roster, *, to_all: bool) 
         for node_id, node in roster.nodes(now).items():
             if node_id not in found:
                 found[node_id] = _of_silence(node_id, node, asked)
+            if only_tells(node_id, node.capabilities) and not found[node_id].ok:
+                del found[node_id]
     return found
 
 

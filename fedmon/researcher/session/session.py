@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
-from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, new_id
+from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, made_at, new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire import topics
@@ -78,7 +79,7 @@ class Session:
     """
 
     def __init__(self, settings: ResearcherSettings, *, instance: str | None, timeout_s: float) -> None:
-        self.researcher_id = settings.id
+        self.researcher_id, self._begun = settings.id, utc_now()
         self.instance, queue = claim_instance(settings.folder, settings.id, wanted=instance)
         self.tally = Tally()
         is_fedbiomed = settings.wire == "fedbiomed4"
@@ -350,9 +351,10 @@ class Session:
                 self.tally.count("late answers about metrics and jobs", quiet=True)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
-                if isinstance(reply, Error):
-                    self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
-                self.replies.keep(reply)
+                if self._is_of_use(reply):
+                    if isinstance(reply, Error):
+                        self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
+                    self.replies.keep(reply)
             case ReplyMatch.REPEATED:
                 self.tally.count("repeated replies", quiet=True)
             case ReplyMatch.STALE:
@@ -360,6 +362,16 @@ class Session:
                     "replies of a wrong session, sequence or kind", f"{type(reply).__name__} of {reply.node_id}"
                 )
         self._heard(NodeId(reply.node_id), revives=True)
+
+    def _is_of_use(self, reply: Reply) -> bool:
+        """Tell whether a caller may want a reply later.
+
+        No caller waits for batch jobs and reporters, and what was asked since we began, but not by us, is the business
+        of another machine with this researcher's id.
+        """
+        node, asked = self.roster.get(reply.node_id, Moment.now()), made_at(reply.id)
+        is_anothers = reply.session != self.pending.session and asked is not None and asked > self._begun
+        return not (is_anothers or only_tells(reply.node_id, node.capabilities if node else ()))
 
     def _unreadable(self, node_id: NodeId, request_id: object, error: InvalidMessageError) -> None:
         """Let a caller know that a reply of this node could not be read."""

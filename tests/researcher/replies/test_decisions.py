@@ -195,6 +195,20 @@ def test_the_first_process_is_main_and_the_next_get_names_of_their_own(
         federate(instance="main")
 
 
+def test_no_machine_keeps_replies_to_another_with_the_id_of_its_researcher(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        laptop, server = federate(), federate(folder=tmp_path / "server")
+
+        asked = [one.ping().ok.keys() for one in (laptop, server)]
+        wait_until(lambda: all(one.status().counters.get("unknown replies") for one in (laptop, server)))
+
+        assert asked == [{"a"}, {"a"}]
+        assert [one.instance for one in (laptop, server)] == ["main", "main"]
+        assert [one.status().kept_replies for one in (laptop, server)] == [0, 0]
+
+
 def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
