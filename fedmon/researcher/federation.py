@@ -358,7 +358,7 @@ class Federation:
         return begin_record(
             session.asker,
             session.consumers,
-            None if path is None else Path(path),
+            None if path is None else Path(path).expanduser(),
             to=to,
             settings=self.settings,
             wish=wished(node_ids(nodes), interval_s, live=False),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,6 +54,23 @@ def own_environment(folder: Path) -> dict[str, str]:
     return {**plain_environment(), "FEDMON_RESEARCHER_FOLDER": str(folder / "researcher")}
 
 
+CPU_HALF_BUSY = {CPU: 0.5}
+
+
+def append(
+    recording: Recording,
+    node_id: str,
+    t: list[float],
+    values: Mapping[str, float] = CPU_HALF_BUSY,
+    *,
+    seq: int = 0,
+    stream: str = "host",
+) -> None:
+    """Record samples of equal values."""
+    columns: dict[str, list[float | None]] = {name: [value] * len(t) for name, value in values.items()}
+    recording.append([Batch(node_id=node_id, boot=1, stream=stream, seq=seq, t=t, mono=t, columns=columns)])
+
+
 def pause(seconds: float) -> None:
     """Let an outage last."""
     deadline = Deadline(seconds)
@@ -66,11 +83,12 @@ def expected(node: RecordingNode) -> dict[int, float]:
 
 
 def test_all_samples_reach_the_store_beside_the_file(
-    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store
+    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     with RecordingNode(mosquitto.port, "a") as node:
         node.sample(5, live=False)
-        with federate().record(tmp_path / "store.fmr", to=store.url) as record:
+        with federate().record("~/store.fmr", to=store.url) as record:
             node.wait(lambda: node.leased)
             node.sample(3)
             wait_until(lambda: record.store is not None and record.store.counts.sent == 8)
@@ -227,9 +245,8 @@ def filled(path: Path) -> list[float]:
     """Make a recording with a few samples, and return their times."""
     now = int(time.time())
     times = [float(now - 20 + seq) for seq in range(10)]
-    columns: dict[str, list[float | None]] = {CPU: [0.5] * len(times)}
     with Recording(path) as recording:
-        recording.append([Batch(node_id="a", boot=1, stream="host", seq=0, t=times, mono=times, columns=columns)])
+        append(recording, "a", times)
     return times
 
 
@@ -325,19 +342,9 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
     path = tmp_path / "store.fmr"
     with Recording(path) as recording:
         for node_id, series, first_t in (("bad", "bad name{", 0.0), ("late", CPU, 1e300), ("good", CPU, 100.0)):
-            times = [first_t + seq for seq in range(30)]
             for seq in range(0, 30, 10):
-                columns: dict[str, list[float | None]] = {series: [float(seq)] * 10}
-                batch = Batch(
-                    node_id=node_id,
-                    boot=1,
-                    stream="host",
-                    seq=seq,
-                    t=times[seq:][:10],
-                    mono=times[:10],
-                    columns=columns,
-                )
-                recording.append([batch])
+                times = [first_t + at for at in range(seq, seq + 10)]
+                append(recording, node_id, times, {series: float(seq)}, seq=seq)
     with closing_store() as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
@@ -348,19 +355,18 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
 
 
 def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None:
-    path, length = tmp_path / "store.fmr", 100
-    columns: dict[str, list[float | None]] = {f"metric_{number}": [0.123456] * length for number in range(100)}
+    path, values = tmp_path / "store.fmr", {f"metric_{number}": 0.123456 for number in range(100)}
     with Recording(path) as recording:
         for name in ("a", "b", "c", "d", "e", "f"):
-            for seq in range(0, 1000, length):
-                t = [1_700_000_000.0 + at for at in range(seq, seq + length)]
-                recording.append([Batch(node_id=name, boot=1, stream="host", seq=seq, t=t, mono=t, columns=columns)])
+            for seq in range(0, 1000, 100):
+                t = [1_700_000_000.0 + at for at in range(seq, seq + 100)]
+                append(recording, name, t, values, seq=seq)
     with closing_store() as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
 
-    values = sum(len(line["values"]) for line in server.lines if line["metric"]["__name__"].startswith("metric_"))
-    assert values == 600_000
+    sent = sum(len(line["values"]) for line in server.lines if line["metric"]["__name__"].startswith("metric_"))
+    assert sent == 600_000
     assert sum(server.sizes) > 3 * 2**22
     assert max(server.sizes) <= 2 * 2**22
 
@@ -374,8 +380,7 @@ def test_a_backlog_passes_a_store_that_fails_on_the_way_and_tells_positions_and_
     t = [1_700_000_000.0 + at for at in range(100)]
     with Recording(path) as recording:
         for name in names:
-            batch = Batch(node_id=name, boot=1, stream="host", seq=0, t=t, mono=t, columns={CPU: list(t)})
-            recording.append([batch])
+            append(recording, name, t)
     for constant, value in constants.items():
         monkeypatch.setattr(f"fedmon.researcher.samples.store.{constant}", value)
     reached: list[int] = []
@@ -404,22 +409,21 @@ def test_samples_that_a_bound_dropped_while_the_store_was_never_there_are_counte
 ) -> None:
     path, url = tmp_path / "store.fmr", f"http://127.0.0.1:{free_port()}"
 
-    def append(stream: str, seq: int) -> None:
+    def noisy(stream: str, seq: int) -> None:
         chance = random.Random(seq)
-        times = [1000.0 + seq / 1e6] * 10
-        columns: dict[str, list[float | None]] = {f"user_{at}": [chance.random() for _ in times] for at in range(60)}
-        recording.append([Batch(node_id="a", boot=1, stream=stream, seq=seq, t=times, mono=times, columns=columns)])
+        values = {f"user_{at}": chance.random() for at in range(600)}
+        append(recording, "a", [1000.0 + seq / 1e6] * 10, values, seq=seq, stream=stream)
         recording.maintain()
 
     for constant in ("FIRST_RETRY_S", "LONGEST_RETRY_S"):
         monkeypatch.setattr(f"fedmon.researcher.samples.store.{constant}", 0.05)
     with Recording(path, max_bytes=2**20) as recording:
-        append("job", 0)
-        append("host", 0)
+        noisy("job", 0)
+        noisy("host", 0)
         push = StorePush(path, import_url(url), StoreSettings(), is_online=dict)
         wait_until(lambda: push.counts.waiting == 20)
         for seq in range(10, 2000, 10):
-            append("host", seq)
+            noisy("host", seq)
         assert [one.stream for one in recording.extents()] == ["host"]
         dropped = recording.counts()[DROPPED_BY_SIZE]
         wait_until(lambda: push.counts.waiting == 2010 - dropped, what="a look at what is left")
@@ -433,8 +437,7 @@ def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp
     Path(f"{path}.sent").write_bytes(msgspec.json.encode({"url": import_url(url), "sent": [("a", "host", 1, 9)]}))
     times = [100.0 + seq for seq in range(60, 70)]
     with Recording(path) as recording:
-        columns: dict[str, list[float | None]] = {CPU: [0.5] * 10}
-        recording.append([Batch(node_id="a", boot=1, stream="host", seq=60, t=times, mono=times, columns=columns)])
+        append(recording, "a", times, seq=60)
     push = StorePush(path, import_url(url), StoreSettings(), is_online=dict)
     wait_until(lambda: push.counts.error)
     assert not push.stop()
