@@ -18,7 +18,7 @@ from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, RunScalars, Stop, StopReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 
-MAX_LEASE_S = 60.0
+MAX_INTERVAL_S, MAX_LEASE_S = 3600.0, 60.0
 MAX_PAGE = 1000
 CONNECTION_LOST = "connection lost"
 """The reason in a last will, which was written when its node connected: its ``since`` is not when the node went."""
@@ -104,7 +104,7 @@ class Monitor(Request, frozen=True, kw_only=True, tag="monitor"):
     """
 
     action: Literal["start", "stop", "status", "resend"]
-    interval_s: Annotated[float, Meta(gt=0, le=3600)] | None = None
+    interval_s: Annotated[float, Meta(gt=0, le=MAX_INTERVAL_S)] | None = None
     lease_s: Annotated[float, Meta(gt=0, le=MAX_LEASE_S)] = 30.0
     live: bool = True
     stream: ShortText = "host"

@@ -15,7 +15,7 @@ import msgspec
 from fedmon.common.files import Closing
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error, Monitor
+from fedmon.common.wire.messages import MAX_INTERVAL_S, Error, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.samples.resend import Resend, StreamFollower
@@ -41,10 +41,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bool) -> Wish:
-    """Return a wish. Raises InvalidInputError for an interval that is not a positive, finite number of seconds."""
+    """Return a wish, of an hour at most, as no owner's own interval is longer.
+
+    Raises InvalidInputError for an interval that is not a positive, finite number of seconds.
+    """
     return Wish(
         nodes=None if nodes is None else frozenset(nodes),
-        interval_s=None if interval_s is None else checked_timeout(interval_s, name="interval_s"),
+        interval_s=None if interval_s is None else min(checked_timeout(interval_s, name="interval_s"), MAX_INTERVAL_S),
         live=live,
     )
 
