@@ -7,6 +7,7 @@ result is then as empty as it was there; `Federation` raises and explains instea
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -54,23 +55,24 @@ _GONE = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE)
 
 
 class OnePerProcess(type):
-    """Makes a class return its one object in this process until it is closed, as scripts of 4.4 expect."""
+    """Makes a class return its one object in this process, not in its forks, until it is closed, as scripts expect."""
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
-    _living: ClassVar[dict[type, Any]] = {}
+    _living: ClassVar[dict[tuple[type, int], Any]] = {}
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return the one object; make it if there is none."""
+        key = cls, os.getpid()
         with cls._lock:
-            if cls not in cls._living:
-                cls._living[cls] = super().__call__(*args, **kwargs)
-            return cls._living[cls]
+            if key not in cls._living:
+                cls._living[key] = super().__call__(*args, **kwargs)
+            return cls._living[key]
 
     def forget(cls, closed: object) -> None:
         """Let the next call make a new object, if this is the present one."""
         with cls._lock:
-            if cls._living.get(cls) is closed:
-                del cls._living[cls]
+            for key in [key for key, living in cls._living.items() if living is closed]:
+                del cls._living[key]
 
 
 class ReplyQueue:

@@ -15,6 +15,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.waiting import stays, wait_until
 
@@ -25,6 +26,18 @@ with Requests() as requests:
     print(requests.messaging.federation.instance, flush=True)
     for line in sys.stdin:
         print(*requests.ping_nodes(), flush=True)
+"""
+
+
+FORKED = """
+import os, sys
+from fedmon.researcher.requests import Requests
+requests = Requests()
+if os.fork() == 0:
+    print(*Requests().ping_nodes(), flush=True)
+    os._exit(0)
+os.wait()
+print(requests is Requests(), *requests.ping_nodes())
 """
 
 
@@ -66,14 +79,26 @@ def test_closing_ends_the_connection_that_it_made_itself(
         assert not messaging.is_connected()
 
 
+@pytest.fixture
+def environ(mosquitto: Broker, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of another process of the researcher."""
+    return plain_environment(
+        FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"), RESEARCHER_ID="alice"
+    )
+
+
+def test_a_fork_makes_an_object_of_its_own(mosquitto: Broker, environ: dict[str, str]) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        done = subprocess.run(
+            [sys.executable, "-c", FORKED], env=environ, capture_output=True, text=True, timeout=60, check=True
+        )
+
+    assert done.stdout.splitlines() == ["a", "True a"]
+
+
 def test_two_notebooks_of_one_researcher_work_side_by_side(
-    mosquitto: Broker, open_requests: Open, tmp_path: Path
+    mosquitto: Broker, open_requests: Open, environ: dict[str, str]
 ) -> None:
-    environ = {
-        "FEDMON_BROKER_URL": mosquitto.url,
-        "FEDMON_RESEARCHER_FOLDER": str(tmp_path / "alice"),
-        "RESEARCHER_ID": "alice",
-    }
     with EchoNode(mosquitto.port, "a"):
         requests = open_requests("a")
         other = subprocess.Popen(
