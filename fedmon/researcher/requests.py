@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from fedmon.common.errors import (
-    ConnectionFailedError,
-    FedmonError,
-    InvalidIdError,
-    InvalidMessageError,
-    NotConnectedError,
-)
+from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.files import Closing
 from fedmon.common.log import escape_control
 from fedmon.common.store.queue import TasksQueueError
@@ -29,7 +23,7 @@ from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
 from fedmon.common.wire.messages import DatasetsReply
 from fedmon.researcher.asking.match import CLOSED
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.asking.request import checked_timeout
+from fedmon.researcher.asking.request import checked_tags, checked_timeout
 from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import checked, echoing, historic
@@ -229,6 +223,7 @@ class Requests(Closing, metaclass=OnePerProcess):
 
         ``tags`` is a list or tuple, else InvalidInputError is raised.
         """
+        tags = checked_tags(tags)
         logger.info("searching datasets with tags %r on %s", tags, _named(nodes))
         answered = _datasets("search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes))
         found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
@@ -262,11 +257,8 @@ class Requests(Closing, metaclass=OnePerProcess):
         ``save_code(path)``, which writes the bytes that are sent. A file that is not readable Python is logged and not
         sent, and the result is empty. A node that is named and did not take the plan is False.
         """
-        if nodes is not None and (isinstance(nodes, str) or not isinstance(nodes, Collection)):
-            logger.error("nodes is %r, not a list of node ids: the training plan was not sent", nodes)
-            return {}
-        timeout_s = self._timeout_s(timeout)
         try:
+            timeout_s = self._timeout_s(timeout)
             outcomes = self._federation.approve(
                 training_plan, description=str(description), nodes=nodes or None, timeout_s=timeout_s
             )
@@ -342,7 +334,7 @@ def _asked(what: str, ask: Callable[[], Outcomes[R]], *, named: bool) -> Outcome
     """Ask, and log why no node could be asked, or why one did not answer."""
     try:
         outcomes = ask()
-    except (ConnectionFailedError, NotConnectedError, InvalidIdError) as error:
+    except FedmonError as error:
         logger.error("%s: %s", what, error)  # noqa: TRY400 - an error of ours says what happened
         return None
     _explain(what, outcomes, named=named)

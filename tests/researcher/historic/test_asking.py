@@ -239,8 +239,8 @@ def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
     mosquitto.stop()
     wait_until(lambda: not requests.messaging.is_connected())
 
-    with caplog.at_level(logging.ERROR):
-        results = [
+    def results() -> list[Any]:
+        return [
             requests.ping_nodes(),
             requests.list(),
             requests.search(["breast"]),
@@ -248,7 +248,13 @@ def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
             requests.send_message({"command": "ping", "researcher_id": "alice", "sequence": 1}),
         ]
 
-    assert results == [[], {}, {}, {}, None]
-    assert not requests.messaging.is_failed()
+    with caplog.at_level(logging.ERROR):
+        lost = results()
+        is_failed = requests.messaging.is_failed()
+        requests.messaging.stop()
+        stopped = results()
+
+    assert (lost, stopped, is_failed) == ([[], {}, {}, {}, None], [[], {}, {}, {}, None], False)
     reasons = [record.getMessage() for record in caplog.records if record.name.startswith("fedmon.researcher")]
     assert len([reason for reason in reasons if f"127.0.0.1:{mosquitto.port}" in reason]) >= 5
+    assert len([reason for reason in reasons if "call start()" in reason]) == 5
