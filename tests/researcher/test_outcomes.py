@@ -107,8 +107,6 @@ def test_a_short_form_names_each_node_or_counts_very_many() -> None:
     assert "70 of 100 nodes are online. 7 more were heard of and are not kept track of" in many.explanation()
     assert "at least 3 more were heard of" in str(endless)
     assert repr(outcomes(pong("b"), refused("a", "no"))) == "<Outcomes of ping: a: refused, b: ok>"
-    nobody: Outcomes[Pong] = Outcomes("ping", {}, circumstances=HERE, elapsed_s=0.0, named=True)
-    assert str(nobody) == "no node was asked to ping: `nodes` names none"
 
 
 def test_a_notebook_and_a_terminal_show_states_in_colours_and_a_notebook_nothing_of_the_connection() -> None:

@@ -44,20 +44,6 @@ def pong(request: Ping, **changes: Any) -> Pong:
     return msgspec.structs.replace(reply, **changes)
 
 
-def test_a_reply_after_the_caller_left_is_late_and_one_to_nothing_is_unknown() -> None:
-    pending = Pending("session")
-    waiting, request = waiting_in(pending)
-    pending.close(waiting)
-
-    late = pending.match(pong(request))
-    unknown = pending.match(pong(request, id="never-asked"))
-    earlier_process = pending.match(pong(request, id="x", session="earlier", sequence=999))
-
-    assert late == (ReplyMatch.LATE, waiting)
-    assert unknown == (ReplyMatch.UNKNOWN, None)
-    assert earlier_process == (ReplyMatch.UNKNOWN, None)
-
-
 def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -> None:
     pending = Pending("session")
     waiting, request = waiting_in(pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -42,7 +43,9 @@ def test_nobody_there_is_known_after_the_quiet_time(federate: Open) -> None:
     assert (len(nodes), nodes.circumstances.settled) == (0, True)
 
 
-def test_coming_dying_and_leaving_are_told_at_once_with_the_reason(mosquitto: Broker, federate: Open) -> None:
+def test_coming_dying_and_leaving_are_told_at_once_and_in_outcomes_with_the_reason(
+    mosquitto: Broker, federate: Open
+) -> None:
     told: list[Node] = []
     federation = federate()
     federation.on("presence", told.append)
@@ -59,9 +62,13 @@ def test_coming_dying_and_leaving_are_told_at_once_with_the_reason(mosquitto: Br
     took_s = time.monotonic() - started
     stopped.stop()
     wait_until(lambda: len(gone()) == 2)
+    outcomes = federation.ping()
 
     assert took_s < 10.0
     assert gone() == [("killed", "connection lost"), ("stopped", "stopped by its owner")]
+    for node_id, why in gone():
+        assert outcomes[node_id].status is OutcomeStatus.OFFLINE
+        assert re.fullmatch(rf"offline since 20.*: {why}", outcomes[node_id].reason)
 
 
 @pytest.mark.parametrize("error", [KeyError, SystemExit])

@@ -290,29 +290,6 @@ def test_a_node_that_comes_back_during_a_request_is_asked_at_once(mosquitto: Bro
     assert len(back.sent("list")) == 1
 
 
-def test_a_known_node_that_is_gone_is_offline_since_and_why(mosquitto: Broker, federate: Open) -> None:
-    killed, stopped = EchoNode(mosquitto.port, "killed").start(), EchoNode(mosquitto.port, "stopped").start()
-    with EchoNode(mosquitto.port, "here"):
-        federation = federate(timeout_s=30)
-        wait_until(lambda: len(federation.nodes().online) == 3)
-
-        killed.die()
-        stopped.stop()
-        wait_until(lambda: federation.nodes().online == ["here"])
-        started = time.monotonic()
-        outcomes = federation.ping()
-
-    assert time.monotonic() - started < 10
-    assert statuses(outcomes) == {
-        "here": OutcomeStatus.OK,
-        "killed": OutcomeStatus.OFFLINE,
-        "stopped": OutcomeStatus.OFFLINE,
-    }
-    assert outcomes["killed"].reason.startswith("offline since 20")
-    assert outcomes["killed"].reason.endswith("connection lost")
-    assert outcomes["stopped"].reason.endswith("stopped by its owner")
-
-
 def test_a_request_stops_waiting_for_a_node_that_goes_offline_and_says_so(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "here"), EchoNode(mosquitto.port, "gone") as gone:
         federation = federate(timeout_s=60)
@@ -459,48 +436,50 @@ def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
     assert known.ok["a"].status is None
 
 
+def listing(node: EchoNode, page: Callable[[int], Message | None]) -> None:
+    """Have a node answer a list, from an offset, with these fields of a page; or not at all."""
+
+    def answer(request: Message) -> Message | None:
+        reply = node.honest(request) or {}
+        if request["command"] != "list":
+            return reply
+        fields = page(request["offset"])
+        return None if fields is None else reply | fields
+
+    node.answer = answer
+
+
 def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Broker, federate: Open) -> None:
     many = [DATASETS[0] | {"dataset_id": str(number), "name": f"table {number}"} for number in range(25)]
 
-    def in_tens(request: Message) -> Message:
-        offset = request["offset"]
+    def in_tens(offset: int) -> Message:
         end = offset + 10
-        page = {"datasets": many[offset:end], "count": 25, "offset": offset, "next_offset": end if end < 25 else None}
-        return (node.honest(request) or {}) | page
+        return {"datasets": many[offset:end], "count": 25, "offset": offset, "next_offset": end if end < 25 else None}
 
     with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        node.answer = lambda request: in_tens(request) if request["command"] == "list" else node.honest(request)
+        listing(node, in_tens)
 
-        listed = federation.datasets()
+        listed = federate().datasets()
 
     assert [dataset.name for dataset in listed.ok["a"].datasets] == [f"table {number}" for number in range(25)]
     assert [request["offset"] for request in node.sent("list")] == [0, 10, 20]
 
 
 def test_a_node_that_falls_silent_after_its_first_page_has_timed_out(mosquitto: Broker, federate: Open) -> None:
-    def first_only(request: Message) -> Message | None:
-        return (node.honest(request) or {}) | {"next_offset": 2} if request["offset"] == 0 else None
-
     with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        node.answer = lambda request: first_only(request) if request["command"] == "list" else node.honest(request)
+        listing(node, lambda offset: None if offset else {"next_offset": 2})
 
-        listed = federation.datasets(timeout_s=5)
+        listed = federate().datasets(timeout_s=5)
 
     assert (list(listed.ok), listed["a"].status) == ([], OutcomeStatus.TIMED_OUT)
 
 
 def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Broker, federate: Open) -> None:
-    def forever(request: Message) -> Message:
-        return (node.honest(request) or {}) | {"next_offset": 2}
-
     with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(timeout_s=30)
-        node.answer = lambda request: forever(request) if request["command"] == "list" else node.honest(request)
+        listing(node, lambda _offset: {"next_offset": 2})
 
         started = time.monotonic()
-        listed = federation.datasets()
+        listed = federate(timeout_s=30).datasets()
 
     assert listed["a"].ok
     assert time.monotonic() - started < 10
@@ -508,13 +487,9 @@ def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Brok
 
 
 def test_a_node_whose_pages_never_end_is_asked_for_a_thousand(mosquitto: Broker, federate: Open) -> None:
-    def one_more(request: Message) -> Message:
-        return (node.honest(request) or {}) | {"datasets": [DATASETS[0]], "next_offset": request["offset"] + 1}
-
     with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(timeout_s=60)
-        node.answer = lambda request: one_more(request) if request["command"] == "list" else node.honest(request)
+        listing(node, lambda offset: {"datasets": [DATASETS[0]], "next_offset": offset + 1})
 
-        federation.datasets()
+        federate(timeout_s=60).datasets()
 
     assert len(node.sent("list")) == 1 + MAX_PAGES

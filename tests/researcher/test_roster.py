@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import OTHER_WIRE, Presence
+from fedmon.common.wire.messages import CONNECTION_LOST, OTHER_WIRE, Presence
 from fedmon.researcher.roster import STALE_AFTER_S, Moment, Node, NodeState, Roster
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 NODE = NodeId("a")
+Step = Callable[[Roster], object]
 
 
 def at(seconds: float) -> Moment:
@@ -25,20 +28,107 @@ def presence(state: Any = "online", *, boot: int = 5, node_id: str = "a", reason
     )
 
 
+def said(seconds: float, state: str = "online", *, retained: bool = False, **fields: Any) -> Step:
+    """Let the node tell its presence."""
+    return lambda roster: roster.presence(presence(state, **fields), retained=retained, now=at(seconds))
+
+
+def heard(seconds: float, *, revives: bool = True) -> Step:
+    """Let another message of the node arrive."""
+    return lambda roster: roster.heard(NODE, now=at(seconds), revives=revives)
+
+
+def reconnected(seconds: float) -> Step:
+    return lambda roster: roster.reconnected(at(seconds))
+
+
+def silent(roster: Roster) -> None:
+    roster.silent(NODE)
+
+
 def known(roster: Roster, seconds: float) -> Node:
     node = roster.get(NODE, at(seconds))
     assert node is not None
     return node
 
 
-def test_a_retained_presence_is_a_belief_and_no_sign_of_life() -> None:
+NOT_HEARD = "said to be online, but not heard since we connected"
+LIVES: dict[str, tuple[list[Step], float, dict[str, Any]]] = {
+    "a retained presence is a belief and no sign of life": (
+        [said(0, retained=True)], 1, {"state": "online", "last_seen": None, "expected": True},
+    ),
+    "silence while we were away makes nobody stale": ([said(0), reconnected(500)], 501, {"state": "online"}),
+    "one that does not come back with the connection is not waited for": (
+        [said(0), reconnected(10)], 16, {"state": "stale", "reason": "not heard of since the reconnect"},
+    ),
+    "one that has 5 s to come back is waited for": ([said(0), reconnected(10)], 14, {"expected": True}),
+    "a retained presence is a word of it after a reconnect": (
+        [said(0), reconnected(10), said(10, retained=True)], 16, {"expected": True},
+    ),
+    "so is any other message": ([said(0), reconnected(10), heard(12)], 16, {"expected": True}),
+    "a last will of an older boot puts no node offline": (
+        [said(0, boot=6), said(1, "offline", boot=5)], 2, {"state": "online", "told": False},
+    ),
+    "one that vanishes is offline from when we heard of it": (
+        [said(0), said(9, "offline", reason=CONNECTION_LOST)], 10,
+        {"state": "offline", "since": at(9).utc, "reason": CONNECTION_LOST, "expected": False},
+    ),
+    "since when one that vanished before we came is gone is not known": (
+        [said(0, "offline", retained=True, reason=CONNECTION_LOST)], 1, {"state": "offline", "since": None},
+    ),
+    "one that left in order said since when": (
+        [said(0, "offline", retained=True, reason="stopped")], 1, {"since": START - timedelta(days=1)},
+    ),
+    "samples after a last will revive no node": (
+        [said(0), said(1, "offline"), heard(2, revives=False)], 2, {"state": "offline", "told": False},
+    ),
+    "nor does a reply that the last will overtook": (
+        [said(0), said(1, "offline"), heard(1.5)], 2, {"state": "offline", "told": False},
+    ),
+    "a later reply does": ([said(0), said(1, "offline"), heard(3)], 3, {"state": "online", "told": True}),
+    "a folder that was set back is believed once the newer boot is silent": (
+        [said(0, boot=57, retained=True), said(STALE_AFTER_S + 1, boot=1)], 100, {"boot": 1, "state": "online"},
+    ),
+    "also if its node answers meanwhile": (
+        [
+            said(0, boot=57), said(1, "offline", boot=57, reason=CONNECTION_LOST),
+            *(step for second in (2, 32, 62, 92) for step in (said(second, boot=1), heard(second), heard(second + 10))),
+            said(122, boot=1),
+        ], 122, {"boot": 1, "state": "online", "id_in_use": False},
+    ),
+    "one that left in order is believed at once also with an older boot": (
+        [said(0, boot=57), said(1, "offline", boot=57, reason="stopped"), said(2, boot=1), said(3, boot=1)], 4,
+        {"boot": 1, "state": "online", "id_in_use": False},
+    ),
+    "its end is believed then": (
+        [said(0, boot=57), said(1, "offline", boot=57, reason="stopped"), said(2, boot=1), said(5, "offline", boot=1)],
+        6, {"state": "offline"},
+    ),
+    "two processes that take the connection from each other are noticed": (
+        [
+            step
+            for boot in (57, 12, 58, 13)
+            for step in (said(boot, boot=boot), said(boot, "offline", boot=boot, reason=CONNECTION_LOST))
+        ], 60, {"id_in_use": True},
+    ),
+    "a believed one that lets a whole request pass is not waited for again": (
+        [said(0, retained=True), silent], 1, {"reason": NOT_HEARD, "expected": False},
+    ),
+    "until it is heard": ([said(0, retained=True), silent, heard(2)], 3, {"expected": True}),
+    "one that was heard live has its three intervals": ([said(0), silent], 1, {"expected": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "seconds", "expected"), LIVES.values(), ids=list(LIVES))
+def test_a_node_is_as_its_life_was(steps: list[Step], seconds: float, expected: dict[str, Any]) -> None:
     roster = Roster()
+    changes = [step(roster) for step in steps]
 
-    roster.presence(presence(), retained=True, now=at(0))
+    node = known(roster, seconds)
 
-    assert known(roster, 1).state is NodeState.ONLINE
-    assert known(roster, 1).last_seen is None
-    assert roster.expected(at(1)) == {NODE}
+    more = {"expected": roster.expected(at(seconds)) == {NODE}, "told": changes[-1] is not None}
+    found = msgspec.structs.asdict(node) | {"state": node.state.value} | more
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_node_unheard_for_three_intervals_is_stale_and_not_expected_until_it_is_heard() -> None:
@@ -58,70 +148,15 @@ def test_a_node_unheard_for_three_intervals_is_stale_and_not_expected_until_it_i
     assert change.node.state is NodeState.ONLINE
 
 
-def test_silence_while_we_were_away_makes_nobody_stale() -> None:
+@pytest.mark.parametrize("boot", [4, 6])
+def test_a_node_that_comes_back_with_another_boot_came_up(boot: int) -> None:
     roster = Roster()
-    roster.presence(presence(), retained=False, now=at(0))
+    roster.presence(presence("offline", reason="stopped"), retained=True, now=at(0))
 
-    roster.reconnected(at(500))
-
-    assert known(roster, 501).state is NodeState.ONLINE
-
-
-def test_a_node_that_does_not_come_back_with_the_connection_is_not_waited_for() -> None:
-    roster = Roster()
-    for node_id in ("a", "b", "c"):
-        roster.presence(presence(node_id=node_id), retained=False, now=at(0))
-
-    roster.reconnected(at(10))
-    roster.presence(presence(node_id="b"), retained=True, now=at(10))
-    roster.heard(NodeId("c"), now=at(12), revives=True)
-
-    assert roster.expected(at(14)) == {"a", "b", "c"}
-    assert roster.expected(at(16)) == {"b", "c"}
-    assert known(roster, 16).reason == "not heard of since the reconnect"
-
-
-def test_a_last_will_of_an_older_boot_does_not_put_a_node_offline() -> None:
-    roster = Roster()
-    roster.presence(presence(boot=6), retained=False, now=at(0))
-
-    change = roster.presence(presence("offline", boot=5), retained=False, now=at(1))
-
-    assert change is None
-    assert known(roster, 2).state is NodeState.ONLINE
-
-
-def test_offline_counts_from_when_we_heard_of_it_and_says_why() -> None:
-    roster = Roster()
-    roster.presence(presence(), retained=False, now=at(0))
-
-    roster.presence(presence("offline", reason="connection lost"), retained=False, now=at(9))
-
-    assert known(roster, 10).state is NodeState.OFFLINE
-    assert known(roster, 10).since == at(9).utc
-    assert known(roster, 10).reason == "connection lost"
-    assert roster.expected(at(10)) == set()
-
-
-def test_since_when_a_node_is_gone_is_said_only_where_it_is_known() -> None:
-    vanished, left = Roster(), Roster()
-
-    # A last will was written when the node connected, so it does not know when the node went.
-    vanished.presence(presence("offline", reason="connection lost"), retained=True, now=at(0))
-    left.presence(presence("offline", reason="stopped"), retained=True, now=at(0))
-
-    assert known(vanished, 1).since is None
-    assert known(left, 1).since == START - timedelta(days=1)
-
-
-def test_a_node_that_comes_back_with_a_new_boot_came_up() -> None:
-    roster = Roster()
-    roster.presence(presence("offline"), retained=True, now=at(0))
-
-    change = roster.presence(presence(boot=6), retained=False, now=at(1))
+    change = roster.presence(presence(boot=boot), retained=False, now=at(1))
 
     assert change is not None
-    assert (change.came_up, change.node.state, change.node.boot) == (True, NodeState.ONLINE, 6)
+    assert (change.came_up, change.node.state, change.node.boot) == (True, NodeState.ONLINE, boot)
 
 
 def test_a_party_that_comes_up_anew_within_one_connection_can_still_vanish() -> None:
@@ -131,88 +166,11 @@ def test_a_party_that_comes_up_anew_within_one_connection_can_still_vanish() -> 
     anew = msgspec.structs.replace(presence(), since=START)
     change = roster.presence(anew, retained=False, now=at(1))
     again = roster.presence(anew, retained=False, now=at(2))
-    roster.presence(presence("offline", reason="connection lost"), retained=False, now=at(3))
+    roster.presence(presence("offline", reason=CONNECTION_LOST), retained=False, now=at(3))
 
     assert change is not None
     assert (change.came_up, again) == (True, None)
     assert known(roster, 4).state is NodeState.OFFLINE
-
-
-def test_what_the_last_will_overtook_does_not_revive_a_node_but_a_later_reply_does() -> None:
-    roster = Roster()
-    roster.presence(presence(), retained=False, now=at(0))
-    roster.presence(presence("offline"), retained=False, now=at(1))
-
-    by_sample = roster.heard(NODE, now=at(2), revives=False)
-    after_sample = known(roster, 2).state
-    overtaken = roster.heard(NODE, now=at(1.5), revives=True)
-    by_reply = roster.heard(NODE, now=at(3), revives=True)
-
-    assert (by_sample, after_sample, overtaken) == (None, NodeState.OFFLINE, None)
-    assert by_reply is not None
-    assert known(roster, 3).state is NodeState.ONLINE
-
-
-def test_a_node_whose_folder_was_set_back_is_believed_once_the_newer_boot_is_silent() -> None:
-    roster = Roster()
-    roster.presence(presence(boot=57), retained=True, now=at(0))
-
-    roster.presence(presence(boot=1), retained=False, now=at(STALE_AFTER_S + 1))
-
-    assert (known(roster, 100).boot, known(roster, 100).state) == (1, NodeState.ONLINE)
-
-
-def test_a_folder_that_was_set_back_is_believed_however_often_its_node_answers_meanwhile() -> None:
-    roster = Roster()
-    roster.presence(presence(boot=57), retained=False, now=at(0))
-    roster.presence(presence("offline", boot=57, reason="connection lost"), retained=False, now=at(1))
-
-    for second in range(2, int(STALE_AFTER_S) + 32, 10):
-        if second % 30 == 2:
-            roster.presence(presence(boot=1), retained=False, now=at(second))
-        roster.heard(NODE, now=at(second), revives=True)
-
-    found = known(roster, STALE_AFTER_S + 32)
-    assert (found.boot, found.state, found.id_in_use) == (1, NodeState.ONLINE, False)
-
-
-def test_a_node_that_left_in_order_is_believed_at_once_also_with_an_older_boot() -> None:
-    roster = Roster()
-    roster.presence(presence(boot=57), retained=False, now=at(0))
-    roster.presence(presence("offline", boot=57, reason="stopped"), retained=False, now=at(1))
-
-    came_up = roster.presence(presence(boot=1), retained=False, now=at(2))
-    roster.presence(presence(boot=1), retained=False, now=at(3))
-    up = known(roster, 4)
-    roster.presence(presence("offline", boot=1, reason="stopped"), retained=False, now=at(5))
-
-    assert came_up is not None
-    assert (came_up.came_up, up.state, up.id_in_use, known(roster, 6).state) == (
-        True, NodeState.ONLINE, False, NodeState.OFFLINE,
-    )  # fmt: skip
-
-
-def test_two_processes_that_take_the_connection_from_each_other_are_noticed() -> None:
-    roster = Roster()
-    for boot in (57, 12, 58, 13):
-        roster.presence(presence(boot=boot), retained=False, now=at(boot))
-        roster.presence(presence("offline", boot=boot, reason="connection lost"), retained=False, now=at(boot))
-
-    assert known(roster, 60).id_in_use
-
-
-def test_a_believed_node_that_lets_a_whole_request_pass_is_not_waited_for_again() -> None:
-    roster = Roster()
-    roster.presence(presence(), retained=True, now=at(0))
-    roster.presence(presence(node_id="b"), retained=False, now=at(0))
-
-    roster.silent(NODE)
-    roster.silent(NodeId("b"))
-
-    assert roster.expected(at(1)) == {"b"}
-    assert known(roster, 1).reason == "said to be online, but not heard since we connected"
-    roster.heard(NODE, now=at(2), revives=True)
-    assert roster.expected(at(3)) == {"a", "b"}
 
 
 def test_a_forgotten_node_stays_hidden_until_it_shows_itself() -> None:

@@ -70,21 +70,15 @@ def test_datasets_are_dictionaries_by_node_without_column_types_in_a_list(
         requests = open_requests("a", "b")
 
         listed, found = requests.list(), requests.search(["breast"])
+        same, one = requests.search(("breast",)), requests.search(("breast", "part-1"))
+        with pytest.raises(InvalidInputError, match="list or tuple"):
+            requests.search("breast")
 
     assert {"a", "b"} == set(listed) == set(found)
     assert [dataset["name"] for dataset in DATASETS] == [dataset["name"] for dataset in listed["a"]]
     assert all(set(dataset) == LISTED for dataset in listed["b"])
     assert all(LISTED | {"dtypes"} == set(dataset) for dataset in found["b"])
-
-
-def test_a_search_takes_a_tuple_as_well_as_a_list_and_no_bare_text(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a"):
-        requests = open_requests("a")
-
-        assert requests.search(("breast", "part-1")) == requests.search(["breast", "part-1"])
-        assert [dataset["name"] for dataset in requests.search(("part-1",))["a"]] == ["table 1"]
-        with pytest.raises(InvalidInputError, match="list or tuple"):
-            requests.search("breast")
+    assert (found, [dataset["name"] for dataset in one["a"]]) == (same, ["table 1"])
 
 
 def test_only_nodes_that_are_named_are_asked(mosquitto: Broker, open_requests: Open) -> None:

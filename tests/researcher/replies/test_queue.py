@@ -58,7 +58,7 @@ def keep(tmp_path: Path) -> Iterator[Keep]:
     with ExitStack() as opened:
 
         def keep(**options: Any) -> Replies:
-            replies = Replies(TasksQueue(tmp_path / "queue"), tally=Tally(), **options)
+            replies = Replies(TasksQueue(tmp_path / "queue"), **({"tally": Tally()} | options))
             replies.start()
             opened.callback(replies.stop)
             return replies
@@ -107,17 +107,15 @@ def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Pat
     assert heard == [True]
 
 
-def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) -> None:
+def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(keep: Keep) -> None:
     tally = Tally()
-    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally, limit=3)
-    replies.start()
+    replies = keep(tally=tally, limit=3)
     for number in range(5):
         replies.keep(pong(number))
 
     wait_until(lambda: tally.as_dict().get("kept replies dropped: no caller takes them") == 2)
 
     assert sequences(replies) == [2, 3, 4]
-    replies.stop()
 
 
 TAKER = """
@@ -165,23 +163,18 @@ def test_without_a_disk_everything_is_kept_in_memory() -> None:
     replies.stop()
 
 
-def test_an_entry_that_cannot_be_read_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_read_is_counted_and_stops_nothing(keep: Keep, tmp_path: Path) -> None:
     with TasksQueue(tmp_path / "queue") as queue:
         queue.add_many([{"payload": "{"}, {"payload": 7}, {}, {"payload": msgspec.json.encode(pong(1)).decode()}])
     tally = Tally()
 
-    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
-    replies.start()
-
-    assert sequences(replies) == [1]
+    assert sequences(keep(tally=tally)) == [1]
     assert tally.as_dict().get("unreadable entries of the reply queue") == 3
-    replies.stop()
 
 
-def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
+def test_large_replies_make_room_and_decisions_outlast_them(keep: Keep) -> None:
     tally = Tally()
-    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
-    replies.start()
+    replies = keep(tally=tally)
     replies.keep(decision(), only_once=True)
     large = MAX_KEPT_BYTES // 8
     for number in range(12):
@@ -194,9 +187,6 @@ def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> N
     wait_until(lambda: sum(tally.as_dict().values()) >= 5, what="replies to be dropped")
     replies.stop()
 
-    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
-    survivor.start()
-    commands = [kept.command for kept in survivor.take()]
-    survivor.stop()
+    commands = [kept.command for kept in keep().take()]
     assert commands[0] == "plan-decision"
     assert 1 < len(commands) <= 8
