@@ -112,9 +112,11 @@ class BrokerLink:
                 self._refreshed = time.monotonic()
                 self._transport.publish(self._topic, self._presence, qos=1, retain=True)
 
-    def come_up_again(self) -> None:
-        """Have every researcher ask again for its lease: a newer presence says that this party restarted."""
-        self._announce()
+    def announce(self) -> None:
+        """Publish a newer presence; readers take this party for restarted, and ask again for their leases."""
+        with self._changed:
+            self._presence = self._made(*self._state)
+            self.refresh()
 
     def keep(self) -> None:
         """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
@@ -126,7 +128,7 @@ class BrokerLink:
     def finish(self, reason: str) -> None:
         """Say that the scenario is over: in the presence, now "draining", and in a log record as an event."""
         self._state = ("draining", reason)
-        self._announce()
+        self.announce()
         record = LogRecord(
             node_id=self._node_id, boot=self._boot, time=utc_now(), level="INFO", logger="fedmon.reporter", msg=reason
         )
@@ -153,11 +155,6 @@ class BrokerLink:
         self._actor.close(timeout_s=timeout_s)
         farewell = Will(topic=self._topic, payload=self._made("offline", self._state[1] or reason))
         self._transport.stop(timeout_s, farewell=farewell)
-
-    def _announce(self) -> None:
-        with self._changed:
-            self._presence = self._made(*self._state)
-            self.refresh()
 
     def _made(self, state: str, reason: str) -> bytes:
         presence = Presence(
@@ -207,7 +204,7 @@ class BrokerLink:
 
     def _on_link(self, link: Link) -> None:
         if link.up:
-            self._announce()
+            self.announce()
             with self._changed:
                 self._send_backlog()
 

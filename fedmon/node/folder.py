@@ -49,7 +49,6 @@ class NodeFolder:
         self.runs_dir = self.path / "runs"
         self.lock_file = self.path / LOCK_NAME
         self.boot_file = self.path / "boot"
-        self.client_id_file = self.path / CLIENT_FILE
 
     @classmethod
     def create(cls, path: Path) -> NodeFolder:
@@ -91,7 +90,7 @@ class NodeFolder:
         """Raise StorageError when the folder or a file of ours in it is open to other users."""
         _refuse_wide(self.path, FOLDER_MODE)
         files = (self.settings_file, self.database_file, self.audit_file, self.recording_file, self.lock_file)
-        for path in (*files, self.client_id_file):
+        for path in (*files, self.path / CLIENT_FILE):
             _refuse_wide(path, FILE_MODE)
         _refuse_wide(self.plans_dir, FOLDER_MODE)
         _refuse_wide(self.runs_dir, FOLDER_MODE)

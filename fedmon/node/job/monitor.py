@@ -383,7 +383,7 @@ class JobStream:
         self._asked_at = time.monotonic()
         if self._link.is_connected and self._leases.held():
             self._pulling = Deadline(_PULL_WITHIN_S)
-            self._link.come_up_again()
+            self._link.announce()
 
     def stop(self) -> None:
         """Wait until researchers with a lease have pulled missed samples, and say farewell.

@@ -133,7 +133,8 @@ class ControlServer:
                 logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
                 self._give_spare()
                 continue
-            user = _user_of(client)
+            # Elsewhere than on Linux the 0600 mode of the socket must do.
+            user = _peer(client)[1] if sys.platform == "linux" else os.geteuid()
             if user not in (os.geteuid(), 0):
                 logger.warning("control connection refused: it comes from another user")
                 client.close()
@@ -266,13 +267,6 @@ def short_address(path: Path) -> Iterator[str]:
         link = Path(private, "n")
         link.symlink_to(path.parent)
         yield str(link / path.name)
-
-
-def _user_of(client: socket.socket) -> int:
-    """Return the id of a client's user; elsewhere than on Linux the 0600 mode of the socket must do."""
-    if sys.platform != "linux":
-        return os.geteuid()
-    return _peer(client)[1]
 
 
 def _peer(connected: socket.socket) -> tuple[int, int]:

@@ -140,10 +140,8 @@ def diff(old: bytes, new: bytes, *, old_name: str = "approved", new_name: str = 
 
 def _common(left: list[str], right: list[str]) -> int:
     """Count how many lines two lists share from their start."""
-    for number, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return number
-    return min(len(left), len(right))
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -13,6 +13,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
 from fedmon.common.settings import NodeSettings
+from fedmon.common.text import joined, plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.datasets import DatasetRegister
@@ -29,7 +30,6 @@ _DATASETS = frozenset({"dataset-add", "dataset-edit", "dataset-remove"})
 _RELEASES = frozenset({"result-release", "result-withhold"})
 _ANNOUNCED = """SELECT json_extract(message, '$.sha256') AS sha256 FROM outbox
     WHERE json_extract(message, '$.command') = 'plan-decision'"""
-_SHOWN = 20
 
 
 class Registers(Closing):
@@ -44,9 +44,7 @@ class Registers(Closing):
         self._node_id = settings.id
         with contextlib.ExitStack() as opened:
             self.audit = opened.enter_context(Audit(folder.path))
-            self.database = opened.enter_context(
-                Database(folder.database_file, must_exist=self.audit.end[0] > 0),
-            )
+            self.database = opened.enter_context(Database(folder.database_file, must_exist=self.audit.end[0] > 0))
             self.datasets = DatasetRegister(self.database)
             self.plans = PlanRegister(
                 self.database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes
@@ -124,11 +122,11 @@ class Registers(Closing):
                 f"{len(withdrawn)} approved plans are pending again; look at the datasets as well"
             )
         if jobs:
-            sentences.append(f"{len(jobs)} jobs begun since then are no longer known: {_listed(jobs)}")
+            sentences.append(f"{plural(len(jobs), 'job')} begun since then, no longer known: {joined(jobs, most=20)}")
         if unsure:
             sentences.append(
-                f"{len(unsure)} results were decided about since then, and may wait for a decision again: look at "
-                f"'fedmon node audit show' before you release one: {_listed(unsure)}"
+                f"{plural(len(unsure), 'result')} decided about since then may wait for a decision again: look at "
+                f"'fedmon node audit show' before you release one: {joined(unsure, most=20)}"
             )
         sentences.append(
             f"since then {len(lines) - len(jobs) - len(missing) - len(unsure)} changes were done again from the audit; "
@@ -148,8 +146,3 @@ class Registers(Closing):
                 self.jobs.keep(msgspec.structs.replace(record, decision=decision))
                 return True
         return False
-
-
-def _listed(job_ids: list[str]) -> str:
-    more = f" and {len(job_ids) - _SHOWN} more" if len(job_ids) > _SHOWN else ""
-    return f"{', '.join(job_ids[:_SHOWN])}{more}"

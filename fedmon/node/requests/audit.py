@@ -44,8 +44,7 @@ class Audit(Closing):
     """The audit of one node folder; every method is safe from any thread.
 
     A line is one write to the file, so that readers see whole lines and a killed process leaves whole lines. Only one
-    process may write at a time, which the lock of the node folder guards. The limits of later proof are
-    told by `verify`.
+    process may write at a time, which the lock of the node folder guards. `verify` tells the limits of later proof.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Audit(Closing):
         self._counts: dict[str, dict[str, int]] = defaultdict(dict)
         self._bytes: dict[str, int] = {}
         self._counting_since = clock()
-        self._counted_from = _utc_text()
+        self._counted_from = _text(utc_now())
         self._closed = False
         try:
             self._file = _opened(self.path)
@@ -167,7 +166,7 @@ class Audit(Closing):
         if self._closed:
             raise StorageError(f"the audit {self.path} is closed: nothing more can be written")
         number = self._n + 1
-        body = _encoded({"n": number, "time": _utc_text(), "event": event, **facts, "prev": self._previous})
+        body = _encoded({"n": number, "time": _text(utc_now()), "event": event, **facts, "prev": self._previous})
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
         try:
@@ -247,7 +246,7 @@ class Audit(Closing):
             kinds = {kind: dict(sorted(counts.items())) for kind, counts in sorted(self._counts.items())}
             self._write("hourly-counts", {"since": self._counted_from, "counts": kinds})
             self._counts.clear()
-        self._counting_since, self._counted_from = self._clock(), _utc_text()
+        self._counting_since, self._counted_from = self._clock(), _text(utc_now())
 
     def _cut_torn_end(self) -> dict[str, object] | None:
         """Cut half a line off the end; return the facts of it."""
@@ -276,10 +275,6 @@ def _encoded(members: dict[str, object]) -> bytes:
     text = json.dumps(msgspec.to_builtins(members, enc_hook=str), ensure_ascii=False)
     text = _SURROGATE.sub(lambda found: f"\\\\u{ord(found.group()):04x}", text)
     return json.dumps(json.loads(text), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii")
-
-
-def _utc_text() -> str:
-    return _text(utc_now())
 
 
 def _text(moment: datetime.datetime) -> str:

@@ -77,8 +77,6 @@ class MonitorHandler:
                 self._leases.stop(request.researcher_id, request.instance)
             case "resend":
                 return self._resend(request)
-            case "status":
-                pass
         return self._measured(request, lease_s)
 
     def _measured(self, request: Monitor, lease_s: float | None) -> MonitorReply:

@@ -85,8 +85,8 @@ class Delivery:
     """Replies and results on their way out: written down in the audit, then sent; of the outbox's thread.
 
     ``send(outgoing)`` hands a message to the connection and returns False if there is none, and ``seen(researcher)``
-    returns the datasets that a decision may name. On a full disk messages go
-    out all the same; those without a line in the audit are counted.
+    returns the datasets that a decision may name. On a full disk messages go out all the same; those without a line in
+    the audit are counted.
     """
 
     def __init__(

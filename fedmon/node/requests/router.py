@@ -51,7 +51,6 @@ class Router:
         self._handlers, self._delivery, self._refused, self._fetch = handlers, delivery, refused, fetch
         self._quotas = quotas
         self.counters: Counter[str] = Counter()
-        self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
         self._noise = Throttle(burst=10, per_s=0.2)
         self._lines = Throttle(burst=20, per_s=0.2)
@@ -64,7 +63,7 @@ class Router:
             self._count_refused("retained", "a retained command was ignored on topic %s", topic)
             return
         sender = self._dialect.sender(topic)
-        if sender is not None and self._policy.refusal(sender) and not self._strangers.allows(sender):
+        if sender is not None and self._policy.refusal(sender) and self._junk.left(sender) < 1:
             # A researcher that is not obeyed must not cost more than a look at the topic.
             code = ErrorCode.REFUSED.value
             self._refused.count(sender)

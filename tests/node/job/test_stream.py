@@ -149,7 +149,7 @@ from fedmon.node.broker_link import BrokerLink
 link = BrokerLink(broker_from_url(sys.argv[1]), node_id=sys.argv[2], boot=1_700_000_000, streams=lambda: ["host"])
 link.start()
 for _ in sys.stdin:
-    link.come_up_again()
+    link.announce()
 """
 
 
