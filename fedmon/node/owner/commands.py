@@ -336,7 +336,7 @@ class OwnerCommands:
         before = plans.last_approved(found.name, other_than=found.sha256)
         earlier = [] if before is None else grants.of(before.sha256)
         return {
-            "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
+            "plan": {**_plan(found), "requested_by": list(grants.requesters(found.plan_id))},
             "asked": msgspec.to_builtins(grants.wishes(found.plan_id)),
             "grants": [
                 {"grant": msgspec.to_builtins(record.grant), "runs_left": record.runs_left}
@@ -448,7 +448,8 @@ class OwnerCommands:
             declared = check_now(source).declared
         wishes = plans.grants.wishes(plan.plan_id)
         asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
-        return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)
+        earlier = [wish for wish in wishes if wish.researcher_id not in {each.researcher_id for each in asking}]
+        return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or earlier, earlier=earlier)
 
     def _grant(
         self,
@@ -457,19 +458,19 @@ class OwnerCommands:
         declared: Declared,
         *,
         asking: Sequence[GrantRequest] = (),
-        wishes: Sequence[GrantRequest] = (),
+        earlier: Sequence[GrantRequest] = (),
     ) -> Grant:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
         def listed(researcher_id: str) -> list[str]:
             return policy.seen(researcher_id, datasets.all())
 
-        researchers = tuple(wish.researcher_id for wish in asking) or None
+        researchers = tuple(dict.fromkeys(wish.researcher_id for wish in asking)) or None
         if terms.researchers is not None:
             named = tuple(checked_id(each, what="researcher") for each in terms.researchers if each != EVERY)
             researchers = None if EVERY in terms.researchers else named
         if terms.datasets is None:
-            granted = wished_datasets(researchers, asking if researchers is None else wishes, listed)
+            granted = wished_datasets(researchers, asking if researchers is None else [*asking, *earlier], listed)
         else:
             granted = tuple(datasets.get(each).dataset_id for each in terms.datasets if each != EVERY)
             granted = None if EVERY in terms.datasets else granted

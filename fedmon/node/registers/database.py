@@ -179,7 +179,26 @@ _VERSION_4 = (
     )""",
 )
 
-SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5 = (
+    # A researcher has a row for each request: another purpose or other datasets replace none.
+    "CREATE TEMP TABLE kept AS SELECT * FROM wishes ORDER BY rowid",
+    "DROP TABLE wishes",
+    """CREATE TABLE wishes (
+        plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+        researcher_id TEXT NOT NULL,
+        datasets TEXT CHECK (datasets IS NULL OR (json_valid(datasets) AND substr(datasets, 1, 1) = '[')),
+        purpose TEXT NOT NULL,
+        is_open INTEGER NOT NULL CHECK (is_open IN (0, 1))
+    )""",
+    "CREATE INDEX wishes_plan ON wishes (plan_id, researcher_id)",
+    "INSERT INTO wishes SELECT * FROM kept ORDER BY rowid",
+    "DROP TABLE kept",
+    # A check that failed for a passing reason was kept as a plan that declares nothing.
+    "UPDATE plans SET checked = 0 WHERE problem != ''",
+    "DELETE FROM declarations WHERE sha256 IN (SELECT sha256 FROM plans WHERE NOT checked)",
+)
+
+SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 SCHEMA_VERSION = len(SCHEMA)
 TOTAL_SINCE = 3
 _TABLES = """SELECT m.name AS name, (SELECT group_concat(c.name) FROM pragma_table_info(m.name) c) AS columns

@@ -24,6 +24,8 @@ from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
 EVERY = "*"
 NEVER = "never"
 DEFAULT_DAYS = 366
+MAX_REQUESTS = 20
+"""The requests of one researcher for one plan that are kept: open ones before decided ones, the latest first."""
 _SHOWN, _MOST_REASON = 60, 300
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
@@ -38,7 +40,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The last request of a researcher for a plan; ``datasets`` are ids, None for all that are listed to them."""
+    """A request of a researcher for a plan; ``datasets`` are ids, None for all that are listed to them."""
 
     researcher_id: str
     datasets: tuple[str, ...] | None
@@ -124,18 +126,21 @@ class GrantRegister:
         plan_id: str,
         sha256: str,
         researcher_id: str,
+        time: str,
+        *,
         datasets: Sequence[str] | None,
         purpose: str,
         seen: Collection[str] | None,
     ) -> None:
-        """Keep a request, unless a grant covers it; a repeated one stays decided.
+        """Remember who asked, and keep the request unless a grant covers it; a repeated one stays decided.
 
         A grant covers a request for all datasets if it has all that the researcher has ``seen``.
         """
-        before = {wish.researcher_id: wish for wish in self.wishes(plan_id)}.get(researcher_id)
-        decided = None if before is None or before.is_open else before
-        is_told = not purpose or (decided is not None and decided.purpose == purpose)
-        is_decided = datasets is None and decided is not None and decided.datasets is None
+        self._database.execute("INSERT OR IGNORE INTO requesters VALUES (?, ?, ?)", (plan_id, researcher_id, time))
+        wishes = self.wishes(plan_id)
+        decided = [wish for wish in wishes if wish.researcher_id == researcher_id and not wish.is_open]
+        is_told = not purpose or any(wish.purpose == purpose for wish in decided)
+        is_decided = datasets is None and any(wish.datasets is None for wish in decided)
         wanted = seen if datasets is None else datasets
         for record in self.of(sha256):
             grant = record.grant
@@ -143,17 +148,30 @@ class GrantRegister:
             is_usable = record.is_for(researcher_id) and record.is_in_time() and record.runs_left != 0
             if covers and is_usable and (is_told or grant.arguments is None):
                 return
-        self._database.execute(
-            "INSERT INTO wishes (plan_id, researcher_id, datasets, purpose, is_open) VALUES (?, ?, ?, ?, 1) "
-            "ON CONFLICT DO UPDATE SET datasets = excluded.datasets, purpose = excluded.purpose, is_open = 1",
-            (plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose),
+        request = plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose
+        again = (
+            "UPDATE wishes SET is_open = 1 WHERE plan_id = ? AND researcher_id = ? AND datasets IS ? AND purpose = ?"
         )
+        if not self._database.execute(again, request):
+            self._database.execute("INSERT INTO wishes VALUES (?, ?, ?, ?, 1)", request)
+            self._database.execute(
+                "DELETE FROM wishes WHERE rowid IN (SELECT rowid FROM wishes WHERE plan_id = ? AND researcher_id = ? "
+                "ORDER BY is_open DESC, rowid DESC LIMIT -1 OFFSET ?)",
+                (plan_id, researcher_id, MAX_REQUESTS),
+            )
 
     def wishes(self, plan_id: str) -> list[GrantRequest]:
-        """Return the last request of each researcher for a plan."""
+        """Return the requests for a plan, oldest first."""
         rows = self._database.rows("SELECT * FROM wishes WHERE plan_id = ? ORDER BY rowid", (plan_id,))
         decoded = [{**row, "datasets": row["datasets"] and msgspec.json.decode(row["datasets"])} for row in rows]
         return msgspec.convert(decoded, list[GrantRequest], strict=False)  # of truth SQLite keeps 0 or 1
+
+    def requesters(self, plan_id: str) -> tuple[str, ...]:
+        """Return the researchers that asked for a plan, in the order they did."""
+        rows = self._database.rows(
+            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY requested, rowid", (plan_id,)
+        )
+        return tuple(row["researcher_id"] for row in rows)
 
     def asked_again(self) -> set[str]:
         """Return the ids of the approved plans for which a request is open."""
@@ -342,13 +360,15 @@ def wished_datasets(
 
     Without a limit on researchers and without named datasets there is none on datasets.
     """
-    by_id = {wish.researcher_id: wish.datasets for wish in wishes}
+    by_id: dict[str, list[tuple[str, ...] | None]] = {}
+    for wish in wishes:
+        by_id.setdefault(wish.researcher_id, []).append(wish.datasets)
     if researchers is None:
-        if not by_id or None in by_id.values():
+        if not wishes or any(None in each for each in by_id.values()):
             return None
         researchers = by_id
     found: dict[str, None] = {}
     for researcher_id in researchers:
-        named = by_id.get(researcher_id)
-        found |= dict.fromkeys(listed(researcher_id) if named is None else named)
+        for named in by_id.get(researcher_id, [None]):
+            found |= dict.fromkeys(listed(researcher_id) if named is None else named)
     return tuple(found)

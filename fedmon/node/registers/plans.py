@@ -212,13 +212,6 @@ class PlanRegister:
         )
         return _record(found[0]) if found else None
 
-    def requesters(self, plan_id: str) -> tuple[str, ...]:
-        """Return the researchers that asked for these bytes, in the order they did."""
-        rows = self._database.rows(
-            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY requested, rowid", (plan_id,)
-        )
-        return tuple(row["researcher_id"] for row in rows)
-
     def status_for(self, plan: PlanRecord, researcher_id: str) -> PlanStatus:
         """Return where a plan stands for a researcher; an approved one is pending while another grant is asked for."""
         wishes = self.grants.wishes(plan.plan_id) if plan.status is PlanStatus.APPROVED else []
@@ -270,7 +263,8 @@ class PlanRegister:
                 )
             else:
                 self.store.write(source)  # mends a file that was lost or altered
-            self._add_requester(plan, approval.researcher_id, timestamp(utc_now()), datasets, approval.purpose, seen)
+            who, now = approval.researcher_id, timestamp(utc_now())
+            self.grants.ask(plan.plan_id, digest, who, now, datasets=datasets, purpose=approval.purpose, seen=seen)
         return plan
 
     def register(
@@ -396,7 +390,7 @@ class PlanRegister:
                 self.grants.declare(sha256, check.declared)
             if check.parses or check.problem == plan.problem:
                 return None
-            return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+            return self._decision(self._by_id(plan.plan_id), None, moment)
 
     # --- a register that was restored from an earlier copy -----------------------------------------------------------
 
@@ -419,11 +413,14 @@ class PlanRegister:
                 type_=PlanType(line.get("type", "requested")),
                 researcher_id=line.get("researcher"),
                 plan_id=line["plan_id"],
+                time=line["time"],
             )
         if event == "approval-requested":
-            asked = line.get("datasets"), line.get("purpose", "")
-            # What was seen then is not known: a request for all counts as covered by any grant.
-            self._add_requester(plan, line["researcher"], line["time"], *asked, seen=())
+            # What the researcher saw then is not known: at most all datasets.
+            seen = [row["dataset_id"] for row in self._database.rows("SELECT dataset_id FROM datasets")]
+            datasets, purpose = line.get("datasets"), line.get("purpose", "")
+            who, then = line["researcher"], line["time"]
+            self.grants.ask(plan.plan_id, sha256, who, then, datasets=datasets, purpose=purpose, seen=seen)
         else:
             # Earlier releases approved without terms.
             before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}
@@ -449,8 +446,9 @@ class PlanRegister:
         type_: PlanType,
         researcher_id: str | None = None,
         plan_id: str | None = None,
+        time: str | None = None,
     ) -> PlanRecord:
-        now, digest = timestamp(utc_now()), self.store.write(source)
+        now, digest = time or timestamp(utc_now()), self.store.write(source)
         plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, created, "
@@ -484,25 +482,10 @@ class PlanRegister:
         )
 
     def _decision(self, plan: PlanRecord, grant: Grant | None, time: datetime.datetime) -> Decision:
-        asked = self.requesters(plan.plan_id)
+        asked = self.grants.requesters(plan.plan_id)
         if grant is not None and grant.researchers is not None:
             asked = tuple(each for each in asked if each in grant.researchers)
         return Decision(plan=plan, researchers=asked, time=time, grant=grant)
-
-    def _add_requester(
-        self,
-        plan: PlanRecord,
-        researcher_id: str,
-        time: str,
-        datasets: Sequence[str] | None,
-        purpose: str,
-        seen: Collection[str] | None = None,
-    ) -> None:
-        self._database.execute(
-            "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
-            (plan.plan_id, researcher_id, time),
-        )
-        self.grants.ask(plan.plan_id, plan.sha256, researcher_id, datasets, purpose, seen)
 
     def _remove(self, sha256: str, *, is_default: bool) -> None:
         self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))

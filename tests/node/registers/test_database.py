@@ -14,6 +14,9 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.node.registers.database import SCHEMA, SCHEMA_VERSION, Database
+from fedmon.node.registers.grants import Declared, GrantRequest
+from fedmon.node.registers.plans import PlanRegister
+from fedmon.node.requests.audit import Audit
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
 
@@ -146,6 +149,37 @@ def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:
         database.execute(EFFECT, ("r", "2"))
     with Database(path) as database:
         assert (_set_aside(path), _effects(database)) == ([], ["1", "2"])
+
+
+def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two plans that were asked for, of which one could not be read
+    insert = (
+        "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, checked, problem, type, status, created, "
+        "modified, last_action) VALUES (?1, 'p', '', ?2, 1, 1, ?3, 'requested', 'pending', ?4, ?4, ?4)"
+    )
+    digests = {digit: digit * 64 for digit in "ab"}
+    monkeypatch.setattr("fedmon.node.registers.database.SCHEMA", SCHEMA[:4])
+    monkeypatch.setattr("fedmon.node.registers.database.SCHEMA_VERSION", 4)
+    with Database(path) as database:
+        for digit, problem in (("a", ""), ("b", "could not be read within 15 s")):
+            plan_id = f"training_plan_{digit}"
+            database.execute(insert, (plan_id, digests[digit], problem, "2026-01-01T00:00:00+00:00"))
+            database.execute("INSERT INTO wishes VALUES (?, 'r', '[]', 'why', 1)", (plan_id,))
+            database.execute("INSERT INTO declarations VALUES (?, '{}')", (digests[digit],))
+
+    # when this version opens it
+    monkeypatch.undo()
+    with Database(path) as database, Audit(path.parent) as audit:
+        plans = PlanRegister(database, path.parent / "plans", audit=audit)
+
+        # then the requests are there, and that plan is read again
+        asked = GrantRequest(researcher_id="r", datasets=(), purpose="why", is_open=True)
+        assert _set_aside(path) == []
+        assert [plans.grants.wishes(f"training_plan_{digit}") for digit in "ab"] == [[asked], [asked]]
+        assert plans.unchecked() == (digests["b"],)
+        assert [plans.grants.declared(digests[digit]) for digit in "ab"] == [Declared(), None]
 
 
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:

@@ -53,7 +53,7 @@ def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -
     with NodeProcess(folder) as node, RawResearcher(lasting_broker) as raw:
         _copied(folder)
         wait_until(raw.answered, what="the node to answer")
-        ids = {name: _asked(raw, source)["plan_id"] for name, source in SOURCES.items()}
+        ids = {name: _asked(raw, source, datasets=["cells"])["plan_id"] for name, source in SOURCES.items()}
         for name in ("approved", "reset", "deleted"):
             told(folder, "plan", "approve", ids[name])
         for plan in (ids["rejected"], own):
@@ -62,6 +62,7 @@ def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -
         told(folder, "plan", "delete", ids["deleted"])
         (folder / "late.csv").write_text("a,b\n1,2\n")
         told(folder, "dataset", "add", str(folder / "late.csv"), "--name", "late", "--tags", "late")
+        assert _asked(raw, SOURCES["approved"])["status"] == "pending"  # for all datasets now
         told(folder, "dataset", "edit", "late", "--description", "Added late.")
         told(folder, "dataset", "remove", "cells")
         assert node.stop() == 0

@@ -16,6 +16,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
+from fedmon.node.registers.grants import MAX_REQUESTS
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
 from tests.support.envelopes import approval, envelope
 from tests.support.waiting import wait_until
@@ -178,8 +179,9 @@ def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> 
 
     assert (again["status"], [plan["status"] for plan in asked]) == ("pending", ["approved"])
     assert (standing["status"], len(standing["grants"])) == ("pending", 1)
-    (wish,) = opened.owner("plan-show", plan=sha256)["asked"]
-    assert (wish["researcher_id"], wish["purpose"], wish["is_open"]) == (ALICE, "60 bins", True)
+    asked = opened.owner("plan-show", plan=sha256)["asked"]
+    assert [(wish["purpose"], wish["is_open"]) for wish in asked] == [("a histogram", False), ("60 bins", True)]
+    assert {wish["researcher_id"] for wish in asked} == {ALICE}
 
     opened.approve(sha256, arguments={"bins": "range(5, 61)"}, runs=1)
 
@@ -214,7 +216,7 @@ def test_a_request_for_all_datasets_goes_beyond_a_grant_for_one(opened: Ward) ->
     opened.approve(sha256)
 
     asked = opened.ask(source, by=ALICE)
-    (wish,) = opened.owner("plan-show", plan=sha256)["asked"]
+    _, wish = opened.owner("plan-show", plan=sha256)["asked"]
     granted = opened.approve(sha256)["grant"]
 
     assert (asked["status"], wish["datasets"], wish["is_open"]) == ("pending", None, True)
@@ -239,19 +241,61 @@ def test_an_approval_answers_no_request_that_its_owner_did_not_see(opened: Ward)
     source = DECLARING.format(name="meanwhile")
     sha256 = digest(source.encode())
     opened.ask(source, by=ALICE, datasets=["cells"], purpose="a")
-    shown = opened.owner("plan-show", plan=sha256)
-    seen = {"plan": sha256, "status": "approved", "grant": shown["proposed"], "asked": shown["asked"]}
+
+    def seen() -> dict[str, Any]:
+        shown = opened.owner("plan-show", plan=sha256)
+        return {"plan": sha256, "status": "approved", "grant": shown["proposed"], "asked": shown["asked"]}
+
+    before = seen()
 
     # when she asks for something else, then the approval is refused
     opened.ask(source, by=ALICE, datasets=["more"], purpose="b")
     with pytest.raises(ConflictError, match="alice asked for something else meanwhile"):
-        opened.owner("plan-decide", **seen)
+        opened.owner("plan-decide", **before)
     assert opened.status(sha256)["status"] == "pending"
 
-    # and requests of others do not matter
+    # and repeated requests, and those of others, do not matter
+    after = seen()
     opened.ask(source, by=ALICE, datasets=["cells"], purpose="a")
     opened.ask(source, by="bob", datasets=["more"])
-    assert opened.owner("plan-decide", **seen)["tells"] == [ALICE]
+    assert opened.owner("plan-decide", **after)["tells"] == [ALICE]
+
+
+def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: Ward) -> None:
+    # given a script whose datasets and purpose were approved
+    source = DECLARING.format(name="beside")
+    sha256 = digest(source.encode())
+    nightly: dict[str, Any] = {"by": ALICE, "datasets": ["cells"], "purpose": "nightly"}
+    opened.ask(source, **nightly)
+    opened.approve(sha256)
+
+    # when it asks again before the owner decided about two other requests
+    opened.ask(source, by=ALICE, datasets=["more"])
+    opened.ask(source, by=ALICE, datasets=["cells"], purpose="once")
+    again = opened.ask(source, **nightly)
+    shown = opened.owner("plan-show", plan=sha256)
+
+    # then these wait, and no later request waits after the approval
+    assert [(wish["purpose"], wish["is_open"]) for wish in shown["asked"]] == [
+        ("nightly", False), ("", True), ("once", True),
+    ]  # fmt: skip
+    assert (again["status"], shown["proposed"]["researchers"]) == ("pending", (ALICE,))
+    assert set(shown["proposed"]["datasets"]) == set(opened.datasets.values())
+    opened.approve(sha256)
+    for fields in (nightly, nightly | {"purpose": "once"}, nightly | {"datasets": ["more"]}):
+        assert opened.ask(source, **fields)["status"] == "approved"
+    assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
+
+
+def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
+    source = DECLARING.format(name="very many")
+    sha256 = digest(source.encode())
+    for number in range(MAX_REQUESTS + 5):
+        opened.ask(source, by=ALICE, purpose=f"purpose {number}")
+
+    asked = opened.owner("plan-show", plan=sha256)["asked"]
+
+    assert [wish["purpose"] for wish in asked] == [f"purpose {number}" for number in range(5, MAX_REQUESTS + 5)]
 
 
 def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:
