@@ -223,10 +223,11 @@ class PlanRegister:
         notes = [each.grant.note for each in self.grants.of(plan.sha256) if each.is_for(researcher_id)]
         return plan.note if plan.status is not PlanStatus.APPROVED else ["", *notes][-1]
 
-    def standing(self, plan: PlanRecord) -> Decision:
-        """Return the present state of a plan as a decision, with its last grant."""
-        grants = self.grants.of(plan.sha256) if plan.status is PlanStatus.APPROVED else []
-        return self._decision(plan, grants[-1].grant if grants else None, plan.last_action)
+    def standing(self, plan: PlanRecord) -> list[Decision]:
+        """Return the present state of a plan as decisions: one for each of its grants."""
+        records = self.grants.of(plan.sha256) if plan.status is PlanStatus.APPROVED else []
+        grants: list[Grant | None] = [each.grant for each in records]
+        return [self._decision(plan, grant, plan.last_action) for grant in grants or [None]]
 
     def unchecked(self) -> tuple[str, ...]:
         """Return the digests of the plans that were not checked yet, oldest first."""
@@ -425,6 +426,8 @@ class PlanRegister:
             # Earlier releases approved without terms.
             before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}
             is_approved = line["status"] == PlanStatus.APPROVED.value
+            if is_approved:
+                self.store.read(sha256)
             grant = msgspec.convert(line.get("grant") or before, Grant) if is_approved else None
             self._set_status(sha256, line["status"], line["note"], line["time"], grant)
 

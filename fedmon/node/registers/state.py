@@ -78,8 +78,8 @@ class Registers(Closing):
             decided, lost = self._redo(behind)
             for sha256 in sorted(told | decided):
                 plan = plans.find(sha256)
-                if plan is not None:
-                    self.announce(plans.standing(plan), boot=boot)
+                for decision in [] if plan is None else plans.standing(plan):
+                    self.announce(decision, boot=boot)
             report = [f"the register was damaged: {database.mark('damage')}", *lost]
             database.set_mark("report", "\n".join(report))
             database.set_mark("restored", timestamp(utc_now()))

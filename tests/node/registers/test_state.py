@@ -18,7 +18,7 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import new_id
-from tests.node.owner.owner_desks import desk_of
+from tests.node.owner.owner_desks import ask_approval, desk_of, done, made_folder
 from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
@@ -187,7 +187,7 @@ def test_four_hundred_mutations_lose_nothing_silently_and_the_node_starts(templa
 
 @pytest.mark.parametrize("damage", ["empty", "missing", "no copy", "copy damaged"])
 def test_what_the_audit_holds_is_restored(template: Path, folder: Path, damage: str) -> None:
-    expected = _known(template)
+    expected, ended = _known(template), template.joinpath("audit.jsonl").read_text().rpartition('"time":"')[2][:19]
     register, copy = folder / "state.sqlite", folder / "state.sqlite.copy"
     register.write_bytes(b"")
     if damage == "missing":
@@ -201,6 +201,7 @@ def test_what_the_audit_holds_is_restored(template: Path, folder: Path, damage: 
     screen = fedmon_here("node", "status", "--dir", str(folder)).stdout
 
     assert _known(folder) == expected
+    assert {plan["created"][:19] <= ended for plan in told(folder, "plan", "list")["plans"]} == {True}
     assert "missing or empty" in report
     assert ("restored from its copy of" in report) == (damage in ("empty", "missing"))
     assert "RESTORED" in screen
@@ -210,6 +211,33 @@ def test_what_the_audit_holds_is_restored(template: Path, folder: Path, damage: 
 def _told_once(folder: Path) -> bool:
     """Tell whether the next verb restores nothing again."""
     return "register" not in fedmon_here("node", "status", "--dir", str(folder)).stderr
+
+
+def test_decisions_that_waited_are_told_to_each_researcher_again(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        plan_id, _ = (ask_approval(desk, by=name) for name in ("alice", "bob"))
+        done(desk, "plan-decide", plan=plan_id, status="approved", terms={"researchers": ["alice"]})
+        desk.registers.database.copy(desk.registers.audit.end)
+        done(desk, "plan-decide", plan=plan_id, status="approved", terms={"researchers": ["bob"]})
+    (folder / "state.sqlite").write_bytes(b"")
+
+    assert told(folder, "status")["undelivered"] == {"alice": 1, "bob": 1}
+
+
+def test_a_plan_that_was_pending_in_the_copy_is_not_approved_without_its_bytes(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        plan_id = ask_approval(desk)
+        desk.registers.database.copy(desk.registers.audit.end)
+        done(desk, "plan-decide", plan=plan_id, status="approved")
+        desk.registers.plans.store.keep_only(frozenset())
+    (folder / "state.sqlite").write_bytes(b"")
+
+    report = _told_of_restore(folder)
+
+    assert "plan 'logistic'" in report
+    assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
 
 
 def test_an_approval_is_pending_again_where_the_audit_is_not_whole(folder: Path) -> None:
