@@ -160,12 +160,11 @@ class DatasetRegister:
 
         Raises NotFoundError, ConflictError and InvalidInputError.
         """
-        known = self.all()
-        ids = {each.name: each.dataset_id for each in known if each.name == reference}
-        for each in known:
-            ids |= {each.dataset_id: each.dataset_id, each.dataset_id.removeprefix(ID_PREFIX): each.dataset_id}
-        found = chosen(reference, ids, what="dataset", see="fedmon node dataset list")
-        return next(each for each in known if each.dataset_id == found)
+        known = {each.dataset_id: each for each in self.all()}
+        cut = 0 if reference.startswith(ID_PREFIX) else len(ID_PREFIX)  # "data" is a name, and means no id
+        ids = {dataset_id[cut:]: dataset_id for dataset_id in known}
+        ids |= {each.name: each.dataset_id for each in known.values() if each.name == reference}
+        return known[chosen(reference, ids, what="dataset", see="fedmon node dataset list")]
 
     def search(self, tags: Collection[str]) -> list[DatasetRecord]:
         """Return the datasets that carry every one of ``tags``; every dataset when there are none."""

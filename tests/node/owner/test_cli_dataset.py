@@ -27,22 +27,13 @@ def _add(folder: Path, file: str, name: str, tags: str) -> tuple[str, ...]:
 def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
     parameters = json.dumps({"target": "age"})
 
-    added = told(
-        folder,
-        *_add(folder, "a.csv", "Ages", "age, weight"),
-        "--description",
-        "Three people",
-        "--parameters",
-        parameters,
-    )["dataset"]
+    words = _add(folder, "a.csv", "Ages", "age, weight")
+    added = told(folder, *words, "--description", "Three people", "--parameters", parameters)["dataset"]
     listed = told(folder, "dataset", "list")["datasets"]
 
     assert (added["shape"], added["dtypes"]) == ([3, 3], {"id": "int64", "age": "int64", "weight": "float64"})
-    assert (
-        added["data_type"],
-        added["tags"],
-        added["dataset_parameters"],
-    ) == ("csv", ["age", "weight"], {"target": "age"})
+    assert (added["data_type"], added["tags"]) == ("csv", ["age", "weight"])
+    assert added["dataset_parameters"] == {"target": "age"}
     assert listed == [added]
     assert events(folder) == ["dataset-add"]
 
@@ -73,7 +64,8 @@ def test_a_dataset_goes_by_four_characters_of_its_id_in_every_verb_and_by_its_wh
     digits = dataset_id.removeprefix("dataset_")
 
     assert "at least 4 characters" in refused(folder, "dataset", "show", digits[:3], code=2)
-    assert "no dataset 'Age'" in refused(folder, "dataset", "remove", "Age", code=3)
+    for beginning in ("Age", "data"):
+        assert f"no dataset '{beginning}'" in refused(folder, "dataset", "remove", beginning, code=3)
     rules = told(folder, "policy", "allow", "alice", "--dataset", digits[:6])["policy"]["datasets"]
     shown = told(folder, "dataset", "show", digits[:4])["dataset"]
     edited = told(folder, "dataset", "edit", dataset_id[:14], "--name", "Old")["dataset"]
