@@ -177,7 +177,9 @@ class OwnerCommands:
         again = plans.grants.asked_again()
         return {
             "plans": [
-                _plan(plan) for plan in plans.all() if plan.status is PlanStatus.PENDING or plan.plan_id in again
+                {**_plan(plan), "asked_again": plan.plan_id in again}
+                for plan in plans.all()
+                if plan.status is PlanStatus.PENDING or plan.plan_id in again
             ],
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }

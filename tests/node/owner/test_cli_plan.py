@@ -104,9 +104,13 @@ def test_another_digest_than_the_plans_is_a_conflict(folder: Path) -> None:
 
 def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Path) -> None:
     _asked(folder, PLAN)
+    (other,) = _asked(folder, b"x = 1\n", name="forest")
+    told(folder, "plan", "approve", other)
+    with desk_of(folder) as desk:
+        ask_approval(desk, b"x = 1\n", name="forest", by="bob")
 
     with Terminal("plan", "approve", "--dir", str(folder)) as terminal:
-        terminal.read_until("sha256 or name")
+        assert "forest    asked again" in terminal.read_until("sha256 or name")
         terminal.type("logistic")
         seen = terminal.read_until("exactly these bytes")
         terminal.type("y")
@@ -114,7 +118,7 @@ def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Pat
 
     assert DIGEST in seen
     assert code == 0, shown
-    assert told(folder, "plan", "list")["plans"][0]["status"] == "approved"
+    assert {plan["status"] for plan in told(folder, "plan", "list")["plans"]} == {"approved"}
     assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 

@@ -228,7 +228,7 @@ def allow(
 def _named(plan: str | None, shell: Shell) -> str:
     """Return the plan that was named, or ask for one of those that wait for a decision, or of all."""
     if plan is None and shell.is_interactive:
-        print(_table(shell.call("plan-list", status="pending")["plans"] or shell.call("plan-list")["plans"]))
+        print(_table(shell.call("requests")["plans"] or shell.call("plan-list")["plans"]) or "No training plans yet.")
     return plan or shell.ask("PLAN", "Id, sha256 or name")
 
 
@@ -345,7 +345,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
         [
             plan["plan_id"].removeprefix(_ID_PREFIX)[:_SHORT_ID],
             plan["name"],
-            plan["status"],
+            "asked again" if plan.get("asked_again") else plan["status"],
             plan["type"],
             plan["researcher_id"] or "-",
             ago(plan["created"]),
