@@ -76,32 +76,22 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
         assert "Traceback" not in node.log()
 
 
-def test_another_id_in_the_settings_waits_for_the_next_start(tmp_path: Path, mosquitto: Broker) -> None:
+def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs=NO_RUNS)
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
     with NodeProcess(folder) as node, Federation(settings=settings) as fed:
         wait_until(lambda: "m" in fed.nodes())
-        write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS)
+        write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS, recording={"enabled": False})
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
 
+        assert "changed settings that wait for the next start: id, recording.enabled\n" in node.log()
         with fed.monitor(interval_s=0.5) as watch:
             sample = watch.next(timeout_s=60)
 
         assert (sample and sample.node_id, set(fed.nodes())) == ("m", {"m"})
         status = fedmon("node", "status", "--dir", str(folder), "--json", timeout_s=60)
         assert json.loads(status.stdout)["node_id"] == "m"
-
-
-def test_the_log_names_the_changed_settings_that_wait_for_the_next_start(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder) as node:
-        wait_until(lambda: "connected to the broker" in node.log())
-        write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS, recording={"enabled": False})
-        node.signal(signal.SIGHUP)
-        wait_until(lambda: "settings read again" in node.log())
-
-        assert "changed settings that wait for the next start: id, recording.enabled\n" in node.log()
 
 
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:

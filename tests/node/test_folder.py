@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from fedmon.node.folder import NodeFolder
 with NodeFolder(Path(sys.argv[1])).hold("daemon"):
-    print("held", flush=True)
+    print("begun", flush=True)
     sys.stdin.read()
 """
 
@@ -25,7 +25,7 @@ ASK = """
 import sys
 from pathlib import Path
 from fedmon.node.folder import NodeFolder
-print(flush=True)
+print("begun", flush=True)
 while True:
     NodeFolder(Path(sys.argv[1])).holder()
 """
@@ -38,12 +38,13 @@ def folder(tmp_path: Path) -> NodeFolder:
     return made
 
 
-def _holding(folder: NodeFolder) -> subprocess.Popen[str]:
+def _started(script: str, folder: NodeFolder) -> subprocess.Popen[str]:
+    """Start a script on a folder, and wait for its first line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    assert process.stdout.readline() == "begun\n"
     return process
 
 
@@ -87,7 +88,7 @@ def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path
 
 
 def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) -> None:
-    process = _holding(folder)
+    process = _started(HOLD, folder)
     try:
         with pytest.raises(FolderInUseError, match=rf"already running, pid {process.pid}"), folder.hold("plan approve"):
             pass
@@ -103,7 +104,7 @@ def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) ->
 
 
 def test_waiting_for_a_held_folder_ends_when_its_holder_does(folder: NodeFolder) -> None:
-    process = _holding(folder)
+    process = _started(HOLD, folder)
     assert not folder.wait_free(0.1)
 
     process.communicate(input="")
@@ -114,18 +115,7 @@ def test_waiting_for_a_held_folder_ends_when_its_holder_does(folder: NodeFolder)
 
 
 def test_asking_who_holds_a_folder_never_makes_a_start_fail(folder: NodeFolder) -> None:
-    asking = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            ASK,
-            str(folder.path),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert asking.stdout is not None
-    asking.stdout.readline()
+    asking = _started(ASK, folder)
     try:
         for _ in range(50):
             with folder.hold("daemon"):

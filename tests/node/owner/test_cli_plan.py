@@ -122,30 +122,19 @@ def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Pat
     assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 
-def test_at_a_terminal_no_is_no(folder: Path) -> None:
-    _asked(folder, PLAN)
-
-    with Terminal("plan", "approve", "logistic", "--dir", str(folder)) as terminal:
-        terminal.read_until("exactly these bytes")
-        terminal.type("")
-        code, _ = terminal.end()
-
-    assert code == 1
-    assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
-
-
-def test_at_a_terminal_whole_digests_are_shown_and_asked_about_too(folder: Path) -> None:
+def test_at_a_terminal_whole_digests_are_asked_about_too_unless_with_yes_and_no_is_no(folder: Path) -> None:
     (plan_id,) = _asked(folder, PLAN)
 
     with Terminal("plan", "approve", plan_id, "--sha256", DIGEST, "--dir", str(folder)) as terminal:
         assert DIGEST in terminal.read_until("exactly these bytes")
-        terminal.type("y")
-        code, shown = terminal.end()
+        terminal.type("")
+        refused_code, _ = terminal.end()
+    before = told(folder, "plan", "list")["plans"][0]["status"]
     with Terminal("plan", "approve", DIGEST[:6], "--yes", "--note", "again", "--dir", str(folder)) as terminal:
-        scripted, told_by_script = terminal.end()
+        code, shown = terminal.end()
 
-    assert (code, scripted) == (0, 0), shown + told_by_script
-    assert "exactly these bytes" not in told_by_script
+    assert (refused_code, before, code) == (1, "pending", 0), shown
+    assert "exactly these bytes" not in shown
     assert told(folder, "plan", "list")["plans"][0]["note"] == "again"
 
 

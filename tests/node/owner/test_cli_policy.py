@@ -158,15 +158,9 @@ def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:
     found = {each["key"]: each for each in told(folder, "config", "show", environ=environ)["settings"]}
     screen = node(folder, "config", "show").stdout
 
-    assert (found["metrics.interval_s"]["value"], found["metrics.interval_s"]["origin"]) == (
-        2.0,
-        "FEDMON_METRICS_INTERVAL_S",
-    )
-    assert found["broker.url"] == {
-        "key": "broker.url",
-        "value": "mqtt://historic.example.org:1883",
-        "origin": "MQTT_BROKER",
-    }
+    interval, broker = found["metrics.interval_s"], found["broker.url"]
+    assert (interval["value"], interval["origin"]) == (2.0, "FEDMON_METRICS_INTERVAL_S")
+    assert broker == {"key": "broker.url", "value": "mqtt://historic.example.org:1883", "origin": "MQTT_BROKER"}
     assert (found["node.id"]["origin"], found["metrics.enabled"]["origin"]) == ("file", "default")
     assert [line for line in screen.splitlines() if len(line) > 80] == [f"Settings of {folder / 'node.toml'}"] or all(
         len(line) <= 80 for line in screen.splitlines()

@@ -66,32 +66,24 @@ def _answered(folder: Path) -> dict[str, Any]:
 PONG = {"command": "ping", "n": 1}
 
 
-def test_a_command_is_answered_with_what_the_daemon_returned(tmp_path: Path) -> None:
+def test_a_command_is_answered_with_what_the_daemon_returned_who_learns_whose_it_is(tmp_path: Path) -> None:
     with serving(tmp_path), ControlClient(tmp_path) as client:
-        answers = [client.call("plan-list", filter="ü\n"), client.call("ping", n=1)]
+        answers = [client.call("plan-list", filter="ü\n"), client.call("ping", n=1), client.call("who")]
+        mode = (tmp_path / "control.sock").stat().st_mode & 0o777
 
-    assert answers == [{"command": "plan-list", "filter": "ü\n"}, PONG]
-
-
-def test_the_socket_is_open_to_its_owner_only(tmp_path: Path) -> None:
-    with serving(tmp_path):
-        assert (tmp_path / "control.sock").stat().st_mode & 0o777 == 0o600
+    assert answers == [{"command": "plan-list", "filter": "ü\n"}, PONG, {"by": pwd.getpwuid(os.geteuid()).pw_name}]
+    assert mode == 0o600
 
 
-def test_a_refusal_keeps_its_words_type_and_exit_code(tmp_path: Path) -> None:
+def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_defect(tmp_path: Path) -> None:
     with serving(tmp_path), ControlClient(tmp_path) as client:
         with pytest.raises(ControlError) as caught:
             client.call("refuse")
-        assert client.call("ping", n=1) == PONG
-
-    assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
-
-
-def test_a_defect_in_one_command_is_told_and_the_next_is_served(tmp_path: Path) -> None:
-    with serving(tmp_path), ControlClient(tmp_path) as client:
         with pytest.raises(ControlError, match="ValueError: a defect"):
             client.call("break")
         assert client.call("ping", n=1) == PONG
+
+    assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
 
 
 def test_a_thread_that_cannot_be_had_costs_one_client_and_the_next_is_served(
@@ -190,11 +182,6 @@ def test_a_daemon_that_never_answers_ends_the_call_at_its_timeout(tmp_path: Path
         deaf.listen()
         with ControlClient(tmp_path, timeout_s=0.2) as client, pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
             client.call("ping")
-
-
-def test_the_daemon_learns_whose_command_it_is(tmp_path: Path) -> None:
-    with serving(tmp_path), ControlClient(tmp_path) as client:
-        assert client.call("who") == {"by": pwd.getpwuid(os.geteuid()).pw_name}
 
 
 @pytest.mark.skipif(

@@ -59,12 +59,6 @@ for number in itertools.count(int(sys.argv[2])):
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database(tmp_path / "state.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def audit(tmp_path: Path) -> Iterator[Audit]:
     with Audit(tmp_path) as opened:
         yield opened

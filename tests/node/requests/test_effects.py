@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,12 +14,6 @@ from fedmon.node.requests.effects import KEPT_REFUSALS, NEW_REFUSALS, Effects, c
 from tests.support.envelopes import approval, envelope
 
 DAY = datetime.timedelta(days=1)
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database(tmp_path / "state.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -37,21 +29,17 @@ def test_ids_of_different_researchers_are_different_ids(effects: Effects) -> Non
     assert effects.stored_reply("r", "one") == b"for r"
 
 
-def test_a_reply_is_kept_until_a_day_after_the_request_expires(effects: Effects) -> None:
-    expires = seconds_from_now(60)
-    effects.remember("r", "one", b"the reply", expires)
+@pytest.mark.parametrize("lives", [DAY, datetime.timedelta(days=9999)], ids=["a day", "for ever"])
+def test_a_reply_is_kept_for_a_day_more_than_its_request_lives_and_for_eight_at_most(
+    lives: datetime.timedelta, effects: Effects
+) -> None:
+    now = utc_now()
+    effects.remember("r", "one", b"the reply", now + lives)
+    end, minute = now + min(lives, 7 * DAY) + DAY, datetime.timedelta(minutes=1)
 
-    early = effects.purge(now=expires + DAY - datetime.timedelta(seconds=1))
-    late = effects.purge(now=expires + DAY + datetime.timedelta(seconds=1))
+    purged = [effects.purge(now=end - minute), effects.purge(now=end + minute)]
 
-    assert (early, late, effects.stored_reply("r", "one")) == (0, 1, None)
-
-
-def test_a_request_that_lives_for_ever_is_forgotten_after_a_week_and_a_day(effects: Effects) -> None:
-    effects.remember("r", "one", b"the reply", datetime.datetime.max.replace(tzinfo=datetime.UTC))
-
-    assert effects.purge(now=utc_now() + 7 * DAY) == 0
-    assert effects.purge(now=utc_now() + 8.1 * DAY) == 1
+    assert (purged, effects.stored_reply("r", "one")) == ([0, 1], None)
 
 
 def test_the_digest_of_a_request_is_of_what_it_asks_and_not_of_its_envelope() -> None:

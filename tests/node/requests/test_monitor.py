@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from fedmon.common.clock import seconds_from_now
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import PolicySettings
 from fedmon.common.wire import codec
@@ -23,50 +23,34 @@ from fedmon.node.measure.recorder import RECORDED, Recorder
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from tests.common.store.recordings import NODE, batch, flat, seqs
+from tests.support.envelopes import envelope
 from tests.support.waiting import wait_until
 
 DISK = 'host_disk_read_bytes_total{device="sda"}'
 
 
 @dataclasses.dataclass
-class Counted:
-    """What was counted as having left."""
-
-    metrics: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    def count(self, names: Iterable[str], n: int) -> None:
-        for name in names:
-            self.metrics[name] = self.metrics.get(name, 0) + n
-
-
-@dataclasses.dataclass
 class Node:
-    """The parts of a node that a resend needs."""
+    """The parts of a node that a resend needs; ``sent`` counts the metrics that left."""
 
     recorder: Recorder | None
     policy: Policy
-    audit: Counted = dataclasses.field(default_factory=Counted)
+    sent: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def ask(self, **fields: Any) -> SamplesReply | Error:
         """Ask as a researcher does, over the wire's bytes."""
-        request = Monitor(
-            action="resend",
-            researcher_id="anna",
-            instance="main",
-            id="1",
-            session="s",
-            sequence=1,
-            expires=seconds_from_now(10),
-            **fields,
-        )
-        pipeline = SimpleNamespace(enabled=True, recorder=self.recorder)
-        handler = MonitorHandler(cast("LeaseTable", None), cast("Pipeline", pipeline), self.policy, self.audit.count)
+        request = Monitor(action="resend", **envelope("anna"), **fields)
+        pipeline = cast("Pipeline", SimpleNamespace(enabled=True, recorder=self.recorder))
+        handler = MonitorHandler(cast("LeaseTable", None), pipeline, self.policy, self._count)
         payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
         # The frame of the reply comes on top; only a sample that is larger by itself may take a whole message.
         assert len(payload) <= 66_000 or (isinstance(reply, SamplesReply) and len(received([reply])[0].t) == 1)
         return reply
+
+    def _count(self, names: Iterable[str], samples: int) -> None:
+        self.sent.update(dict.fromkeys(names, samples))
 
     def pages(self, **fields: Any) -> list[SamplesReply]:
         """Follow the pages to the last."""
@@ -132,7 +116,7 @@ def test_pages_bring_every_sample_once_and_in_order(node: Node) -> None:
     assert len(pages) > 3
     assert flat(received(pages)) == flat([*(wide(first, 60) for first in range(0, 700, 10)), wide(700, 60, 3)])
     assert {(page.boot, page.oldest_seq, page.last_seq) for page in pages} == {(1, 0, 702)}
-    assert node.audit.metrics == {"user_loss": 703}
+    assert node.sent == {"user_loss": 703}
 
 
 def test_a_part_is_sent_without_its_surroundings(node: Node) -> None:
@@ -186,7 +170,7 @@ def test_only_what_the_owner_lets_leave_is_sent_and_counted(node: Node) -> None:
     assert seqs(found) == [*range(50), 51]
     assert {series for one in found for series in one.columns} == {DISK}
     assert found[-1].reasons == {DISK: "failed: gone"}
-    assert node.audit.metrics == {"host_disk_read_bytes_total": 51}
+    assert node.sent == {"host_disk_read_bytes_total": 51}
 
 
 def test_where_nothing_may_leave_the_pages_end_without_samples(node: Node) -> None:
@@ -198,7 +182,7 @@ def test_where_nothing_may_leave_the_pages_end_without_samples(node: Node) -> No
 
     assert received(pages) == []
     assert 1 < len(pages) < 6
-    assert node.audit.metrics == {}
+    assert node.sent == {}
 
 
 def test_a_single_sample_as_large_as_a_message_goes_alone(node: Node) -> None:
@@ -223,53 +207,38 @@ def test_one_page_costs_the_router_little(node: Node) -> None:
     assert sorted(costs)[len(costs) // 2] < 0.03
 
 
-def test_a_node_without_a_recording_says_so() -> None:
-    reply = Node(None, allowing("*")).ask()
-
-    assert isinstance(reply, Error)
-    assert (reply.code, "keeps no recording" in reply.reason) == (ErrorCode.UNSUPPORTED, True)
-
-
-def test_a_recording_that_cannot_be_read_yet_is_asked_again_later(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "recording.sqlite", node_id=NODE)
-
-    reply = Node(recorder, allowing("*")).ask(boot=1)
-
-    assert isinstance(reply, Error)
-    assert (reply.code, "try again later" in reply.reason) == (ErrorCode.BUSY, True)
-
-
-def test_a_stream_that_does_not_exist_is_named_with_those_that_do(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("recording", "fields", "code", "says"),
+    [
+        ("none", {}, ErrorCode.UNSUPPORTED, "keeps no recording"),
+        ("not open", {"boot": 1}, ErrorCode.BUSY, "try again later"),
+        ("kept", {"stream": "job-7"}, ErrorCode.FAILED, "no samples of stream 'job-7'; it keeps host, user"),
+        ("kept", {"stream": "job-7", "boot": 1}, ErrorCode.FAILED, "no samples of stream 'job-7'; it keeps host, user"),
+        ("kept", {"first_seq": 9, "last_seq": 3}, ErrorCode.MALFORMED, "first comes after the last"),
+    ],
+)
+def test_samples_that_cannot_be_sent_are_refused_with_the_reason(
+    recording: str, fields: dict[str, Any], code: ErrorCode, says: str, node: Node, tmp_path: Path
+) -> None:
     keep(node, batch(0), batch(0, stream="user"))
+    closed = Node(None if recording == "none" else Recorder(tmp_path / "other.sqlite", node_id=NODE), allowing("*"))
 
-    for fields in ({"stream": "job-7"}, {"stream": "job-7", "boot": 1}):
-        reply = node.ask(**fields)
-        assert isinstance(reply, Error)
-        assert "no samples of stream 'job-7'; it keeps host, user" in reply.reason
+    reply = (node if recording == "kept" else closed).ask(**fields)
+
+    assert isinstance(reply, Error)
+    assert (reply.code, says in reply.reason) == (code, True)
 
 
-def test_a_boot_of_which_nothing_is_left_gets_an_empty_page(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("boot", "first_seq", "extent"), [(2, 3, (None, None)), (5, 50, (0, 9))], ids=["nothing is left", "behind the end"]
+)
+def test_a_range_of_which_there_is_nothing_gets_an_empty_page(
+    boot: int, first_seq: int, extent: tuple[int | None, int | None], node: Node
+) -> None:
     keep(node, batch(0, boot=5))
 
-    reply = node.ask(boot=2, first_seq=3, last_seq=9)
+    reply = node.ask(boot=boot, first_seq=first_seq, last_seq=60)
 
     assert isinstance(reply, SamplesReply)
-    assert (reply.boot, reply.batches, reply.next_seq, reply.oldest_seq, reply.last_seq) == (2, [], None, None, None)
-
-
-def test_a_range_the_wrong_way_round_is_refused(node: Node) -> None:
-    keep(node, batch(0))
-
-    reply = node.ask(first_seq=9, last_seq=3)
-
-    assert isinstance(reply, Error)
-    assert (reply.code, "first comes after the last" in reply.reason) == (ErrorCode.MALFORMED, True)
-
-
-def test_a_range_behind_the_end_gets_an_empty_page_with_what_there_is(node: Node) -> None:
-    keep(node, batch(0))
-
-    reply = node.ask(boot=1, first_seq=50, last_seq=60)
-
-    assert isinstance(reply, SamplesReply)
-    assert (reply.batches, reply.next_seq, reply.oldest_seq, reply.last_seq) == ([], None, 0, 9)
+    assert (reply.boot, reply.batches, reply.next_seq) == (boot, [], None)
+    assert (reply.oldest_seq, reply.last_seq) == extent

@@ -26,12 +26,6 @@ DAY = datetime.timedelta(days=1)
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database(tmp_path / "state.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def outbox(database: Database) -> Outbox:
     return Outbox(database)
 
@@ -51,30 +45,16 @@ def _decision(number: int, researcher_id: str = "r") -> PlanDecision:
     )
 
 
-def test_decisions_come_back_whole_and_in_order(outbox: Outbox) -> None:
-    decisions = [_decision(number) for number in (3, 1, 2)]
+def test_decisions_come_back_whole_and_in_order_until_their_researcher_acknowledges_them(outbox: Outbox) -> None:
+    decisions = [_decision(number) for number in (3, 1, 2, 0)]
     for decision in decisions:
         outbox.add(decision)
 
-    assert outbox.unacked("r") == decisions
-    assert outbox.unacked("r", limit=2) == decisions[:2]
-
-
-def test_an_acknowledged_decision_is_gone_and_the_others_stay(outbox: Outbox) -> None:
-    for number in range(4):
-        outbox.add(_decision(number))
-
-    dropped = outbox.ack("r", ["decision-0", "decision-2", "decision-2", "unknown"])
-
-    assert dropped == 2
-    assert [decision.id for decision in outbox.unacked("r")] == ["decision-1", "decision-3"]
-
-
-def test_nobody_acknowledges_for_another_researcher(outbox: Outbox) -> None:
-    outbox.add(_decision(1))
-
+    assert (outbox.unacked("r"), outbox.unacked("r", limit=2)) == (decisions, decisions[:2])
     assert outbox.ack("other", ["decision-1"]) == 0
-    assert outbox.waiting() == {"r": 1}
+    assert outbox.waiting() == {"r": 4}
+    assert outbox.ack("r", ["decision-0", "decision-2", "decision-2", "unknown"]) == 2
+    assert [decision.id for decision in outbox.unacked("r")] == ["decision-3", "decision-1"]
 
 
 def test_a_decision_that_nobody_fetches_expires_after_thirty_days(

@@ -32,10 +32,6 @@ def test_only_the_named_researchers_are_obeyed() -> None:
     assert not policy.obeys_nobody
 
 
-def test_a_star_obeys_everybody() -> None:
-    assert _policy(researchers=["*"]).refusal("anyone") is None
-
-
 @pytest.mark.parametrize(
     ("rules", "visible"),
     [

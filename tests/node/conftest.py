@@ -1,0 +1,17 @@
+"""Parts of a node that many tests need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmon.node.registers.database import Database
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """The register of a node."""
+    with Database(tmp_path / "state.sqlite") as opened:
+        yield opened
