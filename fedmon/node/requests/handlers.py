@@ -184,11 +184,14 @@ class Handlers:
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
 
     def _status(self, request: TrainingPlanStatus) -> Reply:
-        """Return the owner's decision about these bytes; the status is null if they are not here."""
+        """Return the owner's decision about these bytes, with the latest grants that fit; null if they are not here."""
         plan = self._registers.plans.find(request.sha256)
         if plan is None:
             return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))
         seen = self._policy.seen(request.researcher_id, self._registers.datasets.all())
+        grants = self._registers.plans.grants.reports(plan.sha256, request.researcher_id, seen)
+        while len(msgspec.json.encode(grants)) > self._page_bytes // 2:  # the other half is for the note
+            del grants[0]
         return TrainingPlanStatusReply(
             sha256=plan.sha256,
             status=self._registers.plans.status_for(plan, request.researcher_id),
@@ -196,7 +199,7 @@ class Handlers:
             name=plan.name,
             note=self._registers.plans.note_for(plan, request.researcher_id),
             decided=plan.decided,
-            grants=self._registers.plans.grants.reports(plan.sha256, request.researcher_id, seen),
+            grants=grants,
             **echo(request, self._node_id),
         )
 

@@ -16,7 +16,6 @@ from fedmon.common.wire.samples import Columns, MonitorReply
 from fedmon.node.measure.leases import LeaseRefusedError, LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
-from fedmon.node.measure.recorder import Recorder
 from fedmon.node.requests.dialect import echo, error
 from fedmon.node.requests.policy import Policy
 
@@ -114,7 +113,9 @@ class MonitorHandler:
         is_allowed = may_read(request.stream, request.researcher_id)
         kept = recorder.extent(request.stream, request.boot) if is_allowed else None
         if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
-            return error(request, self._node_id, ErrorCode.FAILED, _nothing(request, recorder))
+            there = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
+            reason = f"this node keeps no samples of stream {request.stream[:64]!r}; it keeps {there or 'none at all'}"
+            return error(request, self._node_id, ErrorCode.FAILED, reason)
         # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
         is_own = request.stream == user_stream(request.researcher_id)
         found = _Page()
@@ -141,11 +142,6 @@ class MonitorHandler:
             last_seq=None if kept is None else kept.last_seq,
             **echo(request, self._node_id),
         )
-
-
-def _nothing(request: Monitor, recorder: Recorder) -> str:
-    kept = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
-    return f"this node keeps no samples of stream {request.stream[:64]!r}; it keeps {kept or 'none at all'}"
 
 
 class _Page:

@@ -298,6 +298,19 @@ def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
     assert [wish["purpose"] for wish in asked] == [f"purpose {number}" for number in range(5, MAX_REQUESTS + 5)]
 
 
+def test_a_status_has_the_latest_grants_that_fit_into_a_message(opened: Ward) -> None:
+    source = DECLARING.format(name="large grants")
+    opened.ask(source, by=ALICE)
+    rules = {name: [f"value {number}" for number in range(300)] for name in "abc"}
+    for runs in range(1, 11):
+        opened.approve(digest(source.encode()), arguments=rules, runs=runs)
+
+    status = opened.status(digest(source.encode()))
+
+    assert status["command"] == "training-plan-status", status
+    assert [each["grant"]["runs"] for each in status["grants"]] == [7, 8, 9, 10]
+
+
 def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:
     reply = opened.ask(DECLARING.format(name="nowhere"), by=ALICE, datasets=["nowhere"])
 
