@@ -30,6 +30,7 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_S = 10.0
 ACCEPT_AGAIN_S = 1.0
 READ_WITHIN_S, READ_AGAIN_S = 20.0, 0.1
+RESTART = "another fedmon runs here: restart it with 'fedmon node stop' and 'fedmon node start'"
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
 
@@ -233,14 +234,15 @@ class ControlClient:
         while True:
             response = self._answer(command, args)
             if "error" not in response:
-                result: dict[str, Any] = response["result"]
-                return result
+                return response["result"]
             error = ControlError(response["error"])
+            if "unknown field" in str(error):
+                raise ControlError({**error.facts(), "message": f"{error}; {RESTART}"})
             if error.type != "BeingReadError" or deadline.passed():
                 raise error
             threading.Event().wait(READ_AGAIN_S)
 
-    def _answer(self, command: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, command: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
             line = self._responses.readline(MAX_RESPONSE_BYTES)
@@ -252,7 +254,7 @@ class ControlClient:
             line = b""
         if not line.endswith(b"\n"):
             raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered")
-        return msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.json.decode(line, type=dict[str, dict[str, Any]])
 
 
 @contextlib.contextmanager

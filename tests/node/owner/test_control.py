@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NoAnswerError
 from fedmon.node.owner.control import (
     MAX_REQUEST_BYTES,
     ControlClient,
@@ -31,6 +31,8 @@ def _echo(command: str, args: dict[str, Any], by: str) -> dict[str, Any]:
     match command:
         case "refuse":
             raise ConflictError("the name is taken")
+        case "newer":
+            raise InvalidInputError("newer: Object contains unknown field `asked`")
         case "break":
             raise ValueError("a defect")
         case "who":
@@ -82,6 +84,9 @@ def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_d
         with pytest.raises(ControlError, match="ValueError: a defect"):
             client.call("break")
         assert client.call("ping", n=1) == PONG
+
+        with pytest.raises(ControlError, match=r"unknown field .*; another fedmon runs here: restart it with"):
+            client.call("newer", asked=[])
 
     assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
 
