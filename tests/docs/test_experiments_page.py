@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from fedmon.experiment import ExperimentController
 from fedmon.experiment.calls import Function
 from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.document.conditions import condition_from
+from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import MET, OBSOLETE, Blocked, Resource, Want, verdict_on
 from fedmon.experiment.states import ResourceState
-from tests.docs.state_machine import FILE, VERBS, svg, transitions
 
 PAGE = (Path(__file__).parents[2] / "docs/experiments.md").read_text()
+VERBS = ("discover", "reserve", "provision", "deploy", "start", "stop", "fail", "release")
 
 
 def section(title: str) -> str:
@@ -33,9 +38,38 @@ def listed(cell: str) -> set[str]:
     return {name.strip() for name in cell.split(",") if name.strip()}
 
 
+@functools.cache
 def done() -> set[tuple[str, str, str]]:
-    """Return the transitions that verbs make, by name."""
-    return {(start.name, verb, end.name) for start, verb, end in transitions()}
+    """Return the transitions that verbs make, each tried from each state."""
+    found = set()
+    ResourceFactory.register_type(ResourceManager)
+    for state in ResourceState:
+        for verb in VERBS:
+            ec = ExperimentController(journal=False)
+            rm = ec.get_resource(ec.register_resource("Resource", critical=False))
+            rm.set_state(state)
+            before = ec.snapshot.resources[rm.guid].times
+            with contextlib.suppress(InvalidStateError):
+                getattr(rm, verb)()
+            if ec.snapshot.resources[rm.guid].times != before:
+                found.add((state.name, verb, rm.state.name))
+            ec.give_up()
+    return found
+
+
+def drawn(diagram: str) -> set[tuple[str, str, str]]:
+    """Return the transitions of a diagram; an arrow from a frame leaves each state in it."""
+    arrows, frames, around = [], defaultdict[str, set[str]](set), list[str]()
+    for line in diagram.splitlines():
+        if frame := re.search(r" as (\w+) {", line):
+            around.append(frame[1])
+        elif line.strip() == "}":
+            around.pop()
+        elif arrow := re.search(r"(\w+) --> (\w+): (\w+)", line):
+            arrows.append(arrow.groups())
+            for frame_name in around:
+                frames[frame_name] |= {*arrow.groups()[:2]} & {*ResourceState.__members__}
+    return {(state, verb, end) for start, end, verb in arrows for state in frames.get(start, {start})}
 
 
 def test_the_table_of_verbs_is_what_verbs_do() -> None:
@@ -47,10 +81,13 @@ def test_the_table_of_verbs_is_what_verbs_do() -> None:
     assert found == done()
 
 
-def test_the_picture_is_the_one_that_the_code_draws() -> None:
-    assert FILE.read_text(encoding="utf-8") == svg()
-    assert "![The states of a resource" in PAGE
-    assert f"({FILE.name})" in PAGE
+def test_the_diagram_shows_what_verbs_do() -> None:
+    found = drawn(section("The states of a resource").partition("```mermaid")[2].partition("```")[0])
+
+    # The first three verbs are drawn in their usual order alone; the table says that they may be called in any.
+    others = {(start, verb, end) for start, verb, end in done() if verb not in VERBS[:3] and start != end}
+    assert others <= found <= done()
+    assert {verb for _, verb, _ in found} == set(VERBS)
 
 
 def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
