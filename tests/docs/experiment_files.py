@@ -75,8 +75,7 @@ A condition is a text, in which `after` and `when` may be left out:
 ## Attributes
 
 Keys of `attributes`, and arguments of `register_resource`. Every resource has `critical` (true: the experiment fails
-with it) and
-`hardRelease` (false: a release does not take it out of the experiment).
+with it) and `hardRelease` (false: a release does not take it out of the experiment).
 """
 
 

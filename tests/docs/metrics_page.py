@@ -39,22 +39,20 @@ lists the metrics of a machine with source and period, and the reasons of missin
 - Every 60 s at most: the hardware.
 
 Metrics that cost more than microseconds, or hardly change, are read less often. Samples in between have `null` without
-a
-reason: the metric was not due. `fedmon node probe` shows the period of each metric.
+a reason: the metric was not due. `fedmon node probe` shows the period of each metric.
 
 ## Values and missing values
 
 - A *gauge* is a state. A *counter* only grows until the machine or the node restarts; it travels as read, and the
-  reader divides the difference of two values by the difference of their `mono` times. Counters
-  of the node itself "since its start" (energy, perf) restart at 0 when its owner changes `per_core`, `plugins` or a
-  root of `[metrics]`, or any key of `[energy]`, `[perf]` and `[plugins]`. Another interval changes nothing.
+  reader divides the difference of two values by the difference of their `mono` times. Counters of the node itself
+  "since its start" (energy, perf) restart at 0 when its owner changes `per_core`, `plugins` or a root of `[metrics]`,
+  or any key of `[energy]`, `[perf]` and `[plugins]`. Another interval changes nothing.
 - Units are base units: bytes, seconds, ratios from 0 to 1.
 - Metrics that the machine lacks are absent, and the answer to `monitor status` has the reason. A missed reading is
   `null`, with the reason in `reasons` of its batch. A `null` without a reason was not due, or its device was absent. A
   value is never invented: no 0, no -1, no repeated value.
 - A malformed file, a truncated number, and an impossible one (negative counters, 5,000 degrees) count as missed
-  readings
-  of their series; all others continue.
+  readings of their series; all others continue.
 - A removed device is reported once, as `null` with the reason `not found`; then its series are absent.
 - The settings `proc_root`, `sys_root` and `cgroup_root`, or options of `fedmon node probe`, can replace `/proc` and
   `/sys` by a tree of files. The description of the hardware then says `simulated`, and so does the label of
@@ -66,9 +64,8 @@ _AFTER = """\
 ## Left out on purpose
 
 - File systems: only local ones are asked for their space, because a dead NFS server blocks forever. The others are
-  named
-  in the capability report. Pseudo file systems, images (squashfs, ISO), container layers, second mounts of
-  one device and memory file systems other than `/tmp` and `/dev/shm` are not listed. The node notices a change of the
+  named in the capability report. Pseudo file systems, images (squashfs, ISO), container layers, second mounts of one
+  device and memory file systems other than `/tmp` and `/dev/shm` are not listed. The node notices a change of the
   mounts within 10 s. At most 64 are listed.
 - Disks: partitions, loop, RAM, floppy and optical devices are not listed. Volumes and arrays (`dm-0`, `md0`) are
   listed only if their disks are not, since their disks count the same traffic. At most 64 are.
@@ -79,9 +76,8 @@ _AFTER = """\
 - Thermal zones are used if no hwmon chip has a temperature, since they repeat the same sensors. At most 256 sensors
   are read. If chips have the same name, the name of their device is added: `coretemp-coretemp.1`.
 - A port without a link has no traffic: its counters are `null` and the reason names its state; its errors are read.
-  If
-  the kernel has only the old counters of 32 bits, the capability report says so; a full one stops, and is then `null`.
-  At most 32 ports are read.
+  If the kernel has only the old counters of 32 bits, the capability report says so; a full one stops, and is then
+  `null`. At most 32 ports are read.
 - The machine's host name, serial numbers, addresses and users are not read.
 - The agent's CPU time is that of the node's process without its children.
 
@@ -89,8 +85,7 @@ _AFTER = """\
 
 There psutil reads CPU, memory, load, file systems, disks, network and uptime, and if the system offers them,
 temperatures, frequencies and swapping. Other metrics are absent with the reason `unsupported`; pressure, NUMA,
-InfiniBand
-and the description of the hardware are Linux only.
+InfiniBand and the description of the hardware are Linux only.
 """
 
 
