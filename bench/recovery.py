@@ -14,6 +14,7 @@ from bench.line import print_line
 from fedmon.broker.engine import choose_engine
 from fedmon.common.errors import NotConnectedError
 from fedmon.researcher.federation import Federation
+from tests.support.brokers import crash
 from tests.support.echo_node import EchoNode
 
 BUDGET_S = 5.0
@@ -29,7 +30,7 @@ def recovery(*, killed: bool) -> float:
         with EchoNode(broker.port, "a", boot=1):
             assert federation.ping().ok
             if killed:
-                broker.kill()
+                crash(broker)
             else:
                 broker.stop()
         broker.start()

@@ -49,6 +49,8 @@ class BrokerEngine(abc.ABC):
 
     name: ClassVar[str]
     limits: ClassVar[str]
+    remedy: ClassVar[str]
+    """How it is installed."""
 
     def __init__(
         self,
@@ -161,12 +163,6 @@ class BrokerEngine(abc.ABC):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def kill(self) -> None:
-        """Kill the broker, as a crash would; `start` brings it back on the same port."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
     def reload(self) -> None:
         """Make a running broker read its users and access lists again."""
         if self.has_users and self._process is not None:
@@ -228,6 +224,7 @@ class MosquittoEngine(BrokerEngine):
 
     name = "mosquitto"
     limits = "packets up to 1 MiB; with users 256 KiB, and all messages within 512 MiB of memory"
+    remedy = "install mosquitto (Debian: apt install mosquitto)"
 
     @staticmethod
     def program() -> str | None:
@@ -240,11 +237,6 @@ class MosquittoEngine(BrokerEngine):
         return cls.program() is not None
 
     def _command(self) -> list[str]:
-        program = self.program()
-        if program is None:
-            raise NotFoundError(
-                "mosquitto is not on PATH; install it (Debian: apt install mosquitto) or use the engine 'embedded'"
-            )
         if self._access is None:
             (self.folder / "data").mkdir(mode=0o700, exist_ok=True)
         else:
@@ -258,7 +250,7 @@ class MosquittoEngine(BrokerEngine):
             process_user=pwd.getpwuid(0).pw_name if os.geteuid() == 0 else None,
         )
         write_whole(self.folder / _CONFIGURATION_FILE, configuration.encode(), mode=0o600)
-        return [program, "-c", _CONFIGURATION_FILE]
+        return [self.program() or self.name, "-c", _CONFIGURATION_FILE]
 
     def _make_user_files(self, access: Access) -> None:
         """Make the files that a configuration with users names; existing access lists stay unchanged."""
@@ -285,6 +277,7 @@ class EmbeddedEngine(BrokerEngine):
 
     name = "embedded"
     limits = "memory only, no users and no access lists, about 100 retained messages: for demos, tests and one machine"
+    remedy = "pip install iotcore"
 
     @classmethod
     def available(cls) -> bool:
@@ -294,11 +287,8 @@ class EmbeddedEngine(BrokerEngine):
     def _command(self) -> list[str]:
         if self._access is not None:
             raise BrokerStartError(
-                "the embedded broker cannot have users: install mosquitto (Debian: apt install mosquitto), or choose "
-                "another --data-dir"
+                f"the embedded broker cannot have users: {MosquittoEngine.remedy}, or choose another --data-dir"
             )
-        if not self.available():
-            raise NotFoundError("the embedded broker needs the package iotcore: pip install iotcore")
         script = pathlib.Path(__file__).resolve().with_name("embedded_server.py")
         # -P: the modules beside the script must not shadow others.
         return [sys.executable, "-P", str(script), ports.numeric_host(self.host), str(self.port)]
@@ -309,10 +299,9 @@ def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
 
     Raises NotFoundError naming the package to install.
     """
-    for engine in (MosquittoEngine, EmbeddedEngine):
-        if engine.name == name or (name == "auto" and engine.available()):
+    wanted = [engine for engine in (MosquittoEngine, EmbeddedEngine) if name in ("auto", engine.name)]
+    for engine in wanted:
+        if engine.available():
             return engine
-    raise NotFoundError(
-        "no broker is installed; pip install iotcore brings the embedded one, or install mosquitto "
-        "(Debian: apt install mosquitto)"
-    )
+    what = "no broker is installed" if name == "auto" else f"the {name} broker is not installed"
+    raise NotFoundError(f"{what}: {' or '.join(engine.remedy for engine in wanted)}")

@@ -77,10 +77,9 @@ class FileStore:
             for path in self._stored():
                 self._count(None, size_bytes=path.stat().st_size, files=1)
             for charge in self._parties.glob("*/*"):
-                if (charged := self._files / charge.name).exists():
-                    self._count(charge.parent.name, size_bytes=charged.stat().st_size, files=1)
-                else:
-                    charge.unlink()
+                with contextlib.suppress(FileNotFoundError):
+                    size_bytes = (self._files / charge.name).stat().st_size
+                    self._count(charge.parent.name, size_bytes=size_bytes, files=1)
         except OSError as error:
             raise StorageError(f"cannot use the folder {folder}: {error.strerror}") from None
         self.sweep()

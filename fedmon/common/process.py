@@ -80,11 +80,6 @@ class ChildProcess:
             with contextlib.suppress(OSError, ValueError):
                 self._keeper.stdin.write(bytes([number]))
 
-    def kill(self) -> None:
-        """Send SIGKILL to the process and wait for its end."""
-        self.send(signal.SIGKILL)
-        self._reap()
-
     def end(self, *, timeout_s: float) -> None:
         """Send SIGTERM to the process, SIGKILL after ``timeout_s``, and wait for its end."""
         self.send(signal.SIGTERM)

@@ -18,9 +18,8 @@ from fedmon.broker import ports
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
 from fedmon.broker.ports import BrokerStartError, PortInUseError
 from tests.broker.party import Party
-from tests.support.brokers import takes_messages
+from tests.support.brokers import crash, takes_messages
 from tests.support.requirements import require
-from tests.support.waiting import wait_until
 
 ENGINES = [MosquittoEngine, EmbeddedEngine]
 
@@ -45,10 +44,8 @@ def answers(broker: BrokerEngine) -> bool:
 def test_a_killed_broker_comes_back_on_the_same_port(engine: BrokerEngine) -> None:
     engine.start()
     port, pid = engine.port, engine.pid
-    assert pid is not None
 
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not engine.alive())
+    crash(engine)
     engine.start()
 
     assert port == engine.port

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -11,6 +13,7 @@ from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
 from fedmon.common.settings import BrokerHost, BrokerSettings
 from tests.support.ports import free_port
 from tests.support.requirements import require
+from tests.support.waiting import wait_until
 
 ENGINES: dict[str, type[BrokerEngine]] = {"mosquitto": MosquittoEngine, "embedded": EmbeddedEngine}
 
@@ -22,6 +25,13 @@ def takes_messages(port: int) -> bool:
     except (OSError, MQTTException):
         return False
     return True
+
+
+def crash(engine: BrokerEngine) -> None:
+    """Kill a broker; `start` brings it back on the same port."""
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until(lambda: not engine.alive(), what="the end of the broker")
 
 
 class Broker:
@@ -67,7 +77,7 @@ class Broker:
 
     def kill(self) -> None:
         """Kill it as a crash would."""
-        self._engine.kill()
+        crash(self._engine)
 
     def restart(self) -> None:
         """Stop it and bring it back on the same port."""
