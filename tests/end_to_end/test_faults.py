@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.settings import ResearcherSettings
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
@@ -29,8 +27,7 @@ from tests.support.waiting import pause, wait_until
 def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
-    with Proxy(mosquitto.port) as line, Federation(settings=settings) as fed:
+    with Proxy(mosquitto.port) as line, mosquitto.researcher(tmp_path) as fed:
         url = f"mqtt://127.0.0.1:{line.port}"
         folder = write_node_folder(
             tmp_path / "far",

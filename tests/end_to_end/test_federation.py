@@ -60,8 +60,7 @@ def nodes(started: dict[str, NodeProcess]) -> dict[str, NodeProcess]:
 
 @pytest.fixture
 def federation(broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Federation]:
-    settings = ResearcherSettings(id="alice", broker=broker.settings, folder=tmp_path / "alice", timeout_s=30.0)
-    with Federation(settings=settings) as fed:
+    with broker.researcher(tmp_path) as fed:
         wait_until(lambda: {"north", "south"} <= set(online(fed)), what="two nodes online")
         yield fed
 
@@ -197,8 +196,7 @@ def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: B
     with NodeProcess(folder):
         wait_until((folder / "control.sock").exists, what="the node to run")
         broker.start()
-        settings = ResearcherSettings(id="bob", broker=broker.settings, folder=tmp_path / "bob")
-        with Federation(settings=settings) as fed:
+        with broker.researcher(tmp_path, "bob") as fed:
             wait_until(lambda: "early" in answering(fed), what="the node to answer")
 
 

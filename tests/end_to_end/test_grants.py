@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.settings import ResearcherSettings
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.experiment import ExperimentController, ResourceState
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
@@ -37,9 +35,8 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
     environ = plain_environment(
         FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_ID="alice", FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell")
     )
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", timeout_s=30.0)
     decisions: list[PlanDecision] = []
-    with NodeProcess(folder), Federation(settings=settings) as fed:
+    with NodeProcess(folder), mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "north" in fed.nodes(), what="the node")
         fed.on("decision", decisions.append)
 

@@ -56,8 +56,7 @@ def nodes(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def requests(lasting_broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
-    settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path / "alice", timeout_s=30.0)
-    with Federation(settings=settings) as federation, Requests(federation) as made:
+    with lasting_broker.researcher(tmp_path) as federation, Requests(federation) as made:
         wait_until(lambda: set(nodes) <= set(federation.nodes().online), what="three nodes online")
         yield made
 

@@ -12,7 +12,6 @@ import pytest
 from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotConnectedError
-from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
@@ -37,7 +36,6 @@ def answering(federation: Federation) -> set[str]:
 def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
     """Kill and start the broker every 0.8 s, and see that every node answers once it stays up."""
     names = {"north", "south", "west"}
-    settings = ResearcherSettings(id="alice", broker=broker.settings, folder=folder / "alice")
     with contextlib.ExitStack() as running:
         nodes = [
             running.enter_context(
@@ -45,7 +43,7 @@ def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
             )
             for name in sorted(names)
         ]
-        federation = running.enter_context(Federation(settings=settings))
+        federation = running.enter_context(broker.researcher(folder))
         wait_until(lambda: answering(federation) == names, what="every node to answer")
 
         for _ in range(crashes):
@@ -152,11 +150,10 @@ def test_client_ids_end_in_128_random_bits_that_a_private_file_keeps(mosquitto: 
     folder = write_node_folder(
         tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, policy={"log_level": "DEBUG"}
     )
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
     for _ in range(2):
-        with NodeProcess(folder) as node, Federation(settings=settings) as federation:
+        with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as federation:
             wait_until(lambda: answering(federation) == {"ward"}, what="the node to answer")
-            with Federation(settings=settings) as second:
+            with mosquitto.researcher(tmp_path) as second:
                 assert second.instance != "main"
 
     log = mosquitto.log()

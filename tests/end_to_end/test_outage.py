@@ -87,10 +87,6 @@ def pause(seconds: float) -> None:
     wait_until(deadline.passed, seconds + 5)
 
 
-def researcher(broker: Broker, folder: Path, name: str) -> Federation:
-    return Federation(settings=ResearcherSettings(id=name, broker=broker.settings, folder=folder / name))
-
-
 def node_folder(folder: Path, url: str, interval_s: float) -> Path:
     metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
     return write_node_folder(folder / "ward", node_id="ward", url=url, runs=NO_RUNS, metrics=metrics)
@@ -120,7 +116,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
     stores = [folder / f"{name}.fedmon" for name in ("anna", "bert", "carl")]
     with (
         NodeProcess(node_folder(folder, broker.url, interval_s)),
-        researcher(broker, folder, "anna") as anna,
+        broker.researcher(folder, "anna") as anna,
         anna.record(stores[0], interval_s=interval_s) as record,
     ):
         heard = Heard(anna, interval_s=interval_s)
@@ -136,7 +132,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
         at_end = heard.ordered[-1]
         with (
             recording(broker, folder, "carl") as (carl, lines),
-            researcher(broker, folder, "bert") as bert,
+            broker.researcher(folder, "bert") as bert,
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
             wait_until(lambda: told(lines).get("positions"), what="the record to go on")
@@ -203,7 +199,7 @@ def test_links_that_are_cut_for_ten_minutes_at_1_hz_lose_nothing(mosquitto: Brok
 def test_a_node_killed_and_started_again_loses_no_more_than_its_open_batch(mosquitto: Broker, tmp_path: Path) -> None:
     with (
         NodeProcess(node_folder(tmp_path, mosquitto.url, 0.2)) as node,
-        researcher(mosquitto, tmp_path, "anna") as anna,
+        mosquitto.researcher(tmp_path, "anna") as anna,
     ):
         heard = Heard(anna, interval_s=0.2)
         with anna.record(tmp_path / "anna.fedmon", interval_s=0.2) as record:
@@ -232,7 +228,7 @@ def test_a_store_goes_on_with_all_samples_of_a_node_whose_folder_was_made_anew(
         folder = node_folder(tmp_path, mosquitto.url, 0.2)
         with (
             NodeProcess(folder),
-            researcher(mosquitto, tmp_path, "anna") as anna,
+            mosquitto.researcher(tmp_path, "anna") as anna,
             anna.record(store, interval_s=0.2) as record,
         ):
             wait_until(lambda record=record: record.counts.stored >= 5, what="samples")  # type: ignore[misc]  # bound now

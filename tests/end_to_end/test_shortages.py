@@ -14,10 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.node.runs.folder import JobFolder
-from fedmon.researcher.federation import Federation
 from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
@@ -87,8 +85,7 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
 
 def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "north", mosquitto)
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", timeout_s=30.0)
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, mosquitto.researcher(tmp_path) as alice:
         site = Site(mosquitto, node, raw)
         wait_until((folder / "control.sock").exists, what="the node to start")
         first = wait_until(lambda: sandbox(site), what="the sandbox")
@@ -178,8 +175,7 @@ def stored(path: Path) -> list[int]:
 
 def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
-    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna", timeout_s=30.0)
-    with NodeProcess(folder) as node, Federation(settings=settings) as anna:
+    with NodeProcess(folder) as node, mosquitto.researcher(tmp_path, "anna") as anna:
         wait_until(lambda: anna.ping(timeout_s=5.0).ok, what="the node")
         write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
         with Listener(mosquitto) as listener:
@@ -206,8 +202,7 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
         metrics={"interval_s": 0.2, "min_interval_s": 0.2},
     )
     store = tmp_path / "store"
-    settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna", timeout_s=30.0)
-    with NodeProcess(folder) as node, Federation(settings=settings) as anna, anna.record(store) as record:
+    with NodeProcess(folder) as node, mosquitto.researcher(tmp_path, "anna") as anna, anna.record(store) as record:
         wait_until(lambda: record.counts.stored >= 5, what="first samples")
         mosquitto.stop()
         limit_files(node, 1)

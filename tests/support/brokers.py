@@ -11,6 +11,7 @@ from paho.mqtt import MQTTException, publish
 
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
 from fedmon.common.settings import BrokerHost, BrokerSettings
+from fedmon.researcher.federation import Federation
 from tests.support.ports import free_port
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -58,6 +59,10 @@ class Broker:
     def settings(self) -> BrokerSettings:
         """What a transport needs to connect."""
         return BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=self.port),))
+
+    def researcher(self, folder: Path, name: str = "alice", *, timeout_s: float = 30.0) -> Federation:
+        """Return the federation of a researcher, not started; the folder of that name holds its state."""
+        return Federation(self.url, researcher_id=name, folder=folder / name, timeout_s=timeout_s)
 
     @property
     def pid(self) -> int | None:
