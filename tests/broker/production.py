@@ -7,7 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -18,6 +18,7 @@ from fedmon.broker.ports import is_open
 from fedmon.broker.users import Role, Users
 from fedmon.common.clock import Deadline
 from tests.broker.certificates import make_broker_certificate, make_client_authority
+from tests.broker.party import Party
 from tests.support.ports import free_ports
 from tests.support.requirements import require
 
@@ -50,6 +51,7 @@ class Production:
                 make_client_authority(folder / "certificates", role.file_name)
         for name, role in users.items():
             Users(self.folder).add(name, role, PASSWORD)
+        self._users = users
         self._memory_limit_bytes, self._appended = memory_limit_bytes, appended
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -95,6 +97,11 @@ class Production:
         while not is_open("127.0.0.1", self.observer_port, timeout_s=1.0):
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
+
+    def party(self, name: str, client_id: str = "", **more: Any) -> Party:
+        """Return a connection of one of its users; ``more`` is whatever Party takes."""
+        port, credentials = self.ports[self._users[name]], (name, PASSWORD)
+        return Party(port, client_id=client_id or name, credentials=credentials, ca_file=self.ca_file, **more)
 
     @property
     def memory_bytes(self) -> int:

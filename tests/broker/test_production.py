@@ -246,7 +246,7 @@ def test_with_client_certificates_the_common_name_is_the_user(tmp_path: Path) ->
                 production.ports[Role.RESEARCHER], client_id="alice-main", certificate=researcher, ca_file=ca_file
             ) as alice,
             Party(production.ports[Role.NODE], client_id="whatever", certificate=node, ca_file=ca_file) as hospital,
-            Party(production.ports[Role.MONITOR], client_id="m", credentials=("grafana", PASSWORD), ca_file=ca_file),
+            production.party("grafana"),
         ):
             alice.subscribe("general/status/+")
             hospital.publish("general/status/hospital-b", b"forged")
@@ -268,35 +268,29 @@ def test_a_flood_of_one_party_stays_within_the_memory_limit_and_the_others_are_s
     limit_bytes = 40 * 2**20
     with Production(tmp_path / "broker", users, memory_limit_bytes=limit_bytes) as production:
 
-        def party(name: str, client_id: str = "", *, clean: bool = True) -> Party:
-            port, credentials = production.ports[users[name]], (name, PASSWORD)
-            return Party(
-                port, client_id=client_id or name, credentials=credentials, ca_file=production.ca_file, clean=clean
-            )
-
         def serves() -> None:
             """Check that a message between two parties passes, and that a third one can still log in and hear it."""
             presence = f"{production.memory_bytes}".encode()
             hospital.publish("general/status/hospital-b", presence, retain=True)
             alice.wait_for("general/status/hospital-b", presence)
-            with party("alice", "alice-second") as second:
+            with production.party("alice", "alice-second") as second:
                 second.subscribe("general/status/+")
                 second.wait_for("general/status/hospital-b", presence)
 
         begun_bytes = production.memory_bytes
-        with party("hospital-b") as hospital, party("alice") as alice:
+        with production.party("hospital-b") as hospital, production.party("alice") as alice:
             alice.subscribe("general/status/+")
-            with party("hospital-a") as flooder:
+            with production.party("hospital-a") as flooder:
                 kept = flooder.flood(lambda number: f"general/researcher/x/{number}/hospital-a", retain=True)
             retained_bytes = production.memory_bytes
             serves()
         production.restart()
-        with party("hospital-b") as hospital, party("alice") as alice:
+        with production.party("hospital-b") as hospital, production.party("alice") as alice:
             alice.subscribe("general/status/+")
             for number in range(20):
-                with party("bob", f"bob-{number}", clean=False) as leaving:
+                with production.party("bob", f"bob-{number}", clean=False) as leaving:
                     leaving.subscribe(f"general/researcher/bob/{number}/bob")
-            with party("bob") as flooder:
+            with production.party("bob") as flooder:
                 queued = flooder.flood(lambda number: f"general/researcher/bob/{number % 20}/bob", retain=False)
             queued_bytes = production.memory_bytes
             serves()
@@ -314,12 +308,11 @@ def test_config_write_renders_another_packet_limit_for_the_wire_fedbiomed4(tmp_p
 
 @pytest.mark.parametrize(("role", "name"), [(Role.RESEARCHER, "alice"), (Role.ADMIN, "operator")])
 def test_500_idle_sockets_lock_nobody_out(production: Production, role: Role, name: str) -> None:
-    port = production.ports[role]
     with contextlib.ExitStack() as idle:
         for _ in range(500):
-            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0))
+            idle.enter_context(socket.create_connection(("127.0.0.1", production.ports[role]), timeout=10.0))
 
-        with Party(port, client_id=name, credentials=(name, PASSWORD), ca_file=production.ca_file) as party:
+        with production.party(name) as party:
             party.subscribe("general/status/+")
 
 

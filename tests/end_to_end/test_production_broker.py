@@ -18,7 +18,6 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
-from tests.broker.party import Party
 from tests.broker.production import PASSWORD, Production
 from tests.broker.shell import Foreground, foreground
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
@@ -111,10 +110,7 @@ def test_the_account_of_batch_jobs_hears_no_plan(
 ) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text("answer = 'CANARY'\n")
-    job = Party(
-        production.ports[Role.JOB], client_id="4711-n1", credentials=("cluster", PASSWORD), ca_file=production.ca_file
-    )
-    with job:
+    with production.party("cluster", "4711-n1") as job:
         job.subscribe("#", topics.BROADCAST_FILTER, topics.command_filter("job-4711-n1"))
 
         approved, status = federation.approve(plan), federation.plan_status(plan)
@@ -158,9 +154,7 @@ def replies_beside_a_thief(federation: Federation, production: Production, *, du
         for client_id in itertools.cycle(("north", "alice-main", "alice", "north-main")):
             if stop.is_set():
                 return
-            credentials = ("grafana", PASSWORD)
-            port = production.ports[Role.MONITOR]
-            with Party(port, client_id=client_id, credentials=credentials, ca_file=production.ca_file):
+            with production.party("grafana", client_id):
                 taken += 1
                 stop.wait(0.15)
 
