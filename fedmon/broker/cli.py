@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.broker.configuration import Access, production_files, write_production
+from fedmon.broker.configuration import Access, production_files, revoking, write_production
 from fedmon.broker.engine import BrokerEngine, EngineName, choose_engine
 from fedmon.broker.file_store import StoreLimits
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
@@ -91,7 +91,7 @@ def start(
     access = None
     if client_certificates or Users(folder).all():
         tls = client_certificates or (folder.path / "certificates" / "broker.crt").exists()
-        access = Access(tls=tls, client_certificates=client_certificates)
+        access = Access(tls=tls, client_certificates=client_certificates, revoking=revoking(folder.path))
     broker = choose_engine(engine)(host=host, port=port, folder=folder.path, access=access)
     # Blocked from here on, and taken one by one: the start and the end of the broker are not cut short.
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
@@ -314,7 +314,9 @@ def write_config(
     as_json: JsonOption = False,
 ) -> None:
     """Write these files into a folder, readable by you only; users and certificates that lie there stay."""
-    rendered = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
+    rendered = production_files(
+        client_certificates=client_certificates, revoking=revoking(folder), max_packet_bytes=max_packet_kib * 1024
+    )
     files = write_production(BrokerFolder(folder), rendered)
     _emit(
         {"folder": str(folder), "files": files},
@@ -399,7 +401,8 @@ PublicUrl = Annotated[str | None, typer.Option(help="Address in the URLs of file
 
 
 @repository_app.command("start")
-def start_repository(  # noqa: PLR0917 - each is an option, and none is given by its place
+def start_repository(
+    *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8890,
     data_dir: FilesDir = None,

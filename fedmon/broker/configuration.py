@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.resources
+import pathlib
+import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import TOKENS_FILE, Role
+from fedmon.common.errors import ConflictError
 
 FIRST_PORT = 8883
 PRIVATE_FOLDERS = ("certificates", "files", "passwords", "secrets")
@@ -45,11 +48,18 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     Passwords lie in ``passwords/<role>s`` of the broker's folder. ``tls`` needs ``certificates/broker.crt`` and
     ``broker.key``. With ``client_certificates`` nodes and researchers need a certificate whose common name is their
-    id, from an authority in ``certificates/<role>s-ca.crt``, and no password.
+    id, from an authority in ``certificates/<role>s-ca.crt``, and no password. ``certificates/<role>s.crl`` lists those
+    that the authorities of the roles in ``revoking`` have revoked.
     """
 
     tls: bool = False
     client_certificates: bool = False
+    revoking: Sequence[Role] = ()
+
+
+def revoking(folder: pathlib.Path) -> list[Role]:
+    """Return the roles with a list of revoked certificates in a broker's folder."""
+    return [role for role in Role if (folder / "certificates" / f"{role.file_name}.crl").exists()]
 
 
 def render_mosquitto(
@@ -92,6 +102,8 @@ def _listener(role: Role | None, address: str, access: Access) -> str:
         identity = (
             f"require_certificate true\nuse_identity_as_username true\ncafile certificates/{role.file_name}-ca.crt"
         )
+        if role in access.revoking:
+            identity += f"\ncrlfile certificates/{role.file_name}.crl"
     else:
         text, identity = "listener.conf", f"password_file passwords/{role.file_name}"
     rendered = string.Template(template(text)).substitute(
@@ -104,7 +116,12 @@ def _listener(role: Role | None, address: str, access: Access) -> str:
     return rendered.rstrip() + "\n"
 
 
-def production_files(*, client_certificates: bool = False, max_packet_bytes: int = MAX_PACKET_BYTES) -> dict[str, str]:
+def production_files(
+    *,
+    client_certificates: bool = False,
+    revoking: Sequence[Role] = (),
+    max_packet_bytes: int = MAX_PACKET_BYTES,
+) -> dict[str, str]:
     """Return the text of every file of a production broker by its path in the broker's folder."""
 
     def mosquitto(admin_host: str) -> str:
@@ -113,7 +130,7 @@ def production_files(*, client_certificates: bool = False, max_packet_bytes: int
             listeners={
                 role: (FIRST_PORT + role.port_offset, admin_host if role is Role.ADMIN else "") for role in Role
             },
-            access=Access(tls=True, client_certificates=client_certificates),
+            access=Access(tls=True, client_certificates=client_certificates, revoking=revoking),
             # mosquitto 2.0 holds back standard output by the page when it goes to no terminal.
             log_destination="stderr",
             max_packet_bytes=max_packet_bytes,
@@ -136,9 +153,17 @@ def production_files(*, client_certificates: bool = False, max_packet_bytes: int
 def write_production(folder: BrokerFolder, files: Mapping[str, str]) -> list[str]:
     """Write production files into a folder, and return their paths in it; users and certificates in it stay.
 
-    Raises StorageError.
+    Raises StorageError, and ConflictError where certificates would be revoked no longer.
     """
     folder.make()
+    for name in ("mosquitto.conf", "mosquitto-container.conf"):
+        path = folder.path / name
+        old = path.read_text(errors="replace") if path.exists() else ""
+        for line in set(re.findall("^crlfile .*", old, re.MULTILINE)) - set(files[name].splitlines()):
+            raise ConflictError(
+                f"the new {path} would lack the line {line!r}: give --client-certificates and call the list of revoked "
+                f"certificates certificates/nodes.crl or certificates/researchers.crl, or remove the line"
+            )
     for name, text in files.items():
         folder.replace(name, text)
     for name in PRIVATE_FOLDERS:

@@ -41,6 +41,23 @@ def make_client_certificate(folder: Path, authority: str, common_name: str) -> t
     return folder / certificate, folder / key
 
 
+def revoke(folder: Path, authority: str, certificate: Path) -> None:
+    """Write ``<authority>.crl``, in which the authority revokes a certificate."""
+    (folder / "index.txt").touch()
+    lines = (
+        "[ca]",
+        "default_ca = one",
+        "[one]",
+        "database = index.txt",
+        "default_md = default",
+        "default_crl_days = 2",
+    )
+    (folder / "ca.conf").write_text("\n".join(lines))
+    signer = ["-config", "ca.conf", "-keyfile", f"{authority}-ca.key", "-cert", f"{authority}-ca.crt"]
+    _run(["openssl", "ca", *signer, "-revoke", str(certificate)], folder)
+    _run(["openssl", "ca", *signer, "-gencrl", "-out", f"{authority}.crl"], folder)
+
+
 def _run(command: list[str], folder: Path) -> None:
     finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 0, finished.stderr

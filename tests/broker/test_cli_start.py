@@ -17,7 +17,7 @@ import pytest
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
-from tests.broker.certificates import make_broker_certificate, make_client_authority, make_client_certificate
+from tests.broker.certificates import make_broker_certificate, make_client_authority, make_client_certificate, revoke
 from tests.broker.party import Party, RefusedError
 from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.brokers import takes_messages
@@ -151,7 +151,9 @@ def test_with_a_certificate_in_its_folder_it_speaks_tls(tmp_path: Path) -> None:
     assert (facts["tls"], facts["warnings"]) == (True, [])
 
 
-def test_with_client_certificates_it_needs_the_authorities_and_no_password(tmp_path: Path) -> None:
+def test_with_client_certificates_it_needs_the_authorities_and_no_password_and_takes_revocations(
+    tmp_path: Path,
+) -> None:
     require_engine("mosquitto")
     make_broker_certificate(tmp_path)
     certificates = tmp_path / "certificates"
@@ -161,15 +163,16 @@ def test_with_client_certificates_it_needs_the_authorities_and_no_password(tmp_p
     for name in ("nodes", "researchers"):
         make_client_authority(certificates, name)
     certificate = make_client_certificate(certificates, "nodes", "hospital-a")
-    with (
-        foreground(*start) as running,
-        Party(
-            port_of(running.facts["url"]), client_id="x", certificate=certificate, ca_file=certificates / "ca.crt"
-        ) as node,
-    ):
-        node.subscribe("general/status/hospital-a")
-        node.publish("general/status/hospital-a", b"online")
-        node.wait_for("general/status/hospital-a")
+    revoked = make_client_certificate(certificates, "nodes", "hospital-b")
+    revoke(certificates, "nodes", revoked[0])
+    with foreground(*start) as running:
+        port, ca_file = port_of(running.facts["url"]), certificates / "ca.crt"
+        with Party(port, client_id="x", certificate=certificate, ca_file=ca_file) as node:
+            node.subscribe("general/status/hospital-a")
+            node.publish("general/status/hospital-a", b"online")
+            node.wait_for("general/status/hospital-a")
+        with pytest.raises(RefusedError), Party(port, client_id="y", certificate=revoked, ca_file=ca_file):
+            pass
 
     assert refused.returncode == 1
     assert "nodes-ca.crt is missing" in refused.stderr

@@ -23,10 +23,10 @@ from fedmon.broker.configuration import FIRST_PORT, production_files
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
-from tests.broker.certificates import make_client_certificate
+from tests.broker.certificates import make_client_certificate, revoke
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
-from tests.broker.shell import answer, foreground
+from tests.broker.shell import answer, fedmon_broker, foreground
 from tests.support.ports import free_port
 from tests.support.requirements import require
 
@@ -261,6 +261,25 @@ def test_with_client_certificates_the_common_name_is_the_user(tmp_path: Path) ->
         ]:
             with pytest.raises(RefusedError):
                 _enter(Party(port, client_id="x", certificate=certificate, ca_file=ca_file))
+
+
+def test_a_revoked_certificate_stays_revoked_when_the_files_are_written_again(tmp_path: Path) -> None:
+    production = Production(tmp_path / "broker", {}, client_certificates=True)
+    folder = production.folder.path / "certificates"
+    valid, revoked = (make_client_certificate(folder, "nodes", name) for name in ("hospital-a", "hospital-b"))
+    revoke(folder, "nodes", revoked[0])
+
+    for _ in range(2):
+        answer("config", "write", production.folder.path, "--client-certificates")
+    refused = fedmon_broker("config", "write", production.folder.path)
+    with production:
+        node: dict[str, Any] = {"client_id": "x", "ca_file": production.ca_file}
+        _enter(Party(production.ports[Role.NODE], certificate=valid, **node))
+        with pytest.raises(RefusedError):
+            _enter(Party(production.ports[Role.NODE], certificate=revoked, **node))
+
+    assert refused.returncode == 4
+    assert "would lack the line 'crlfile certificates/nodes.crl'" in refused.stderr
 
 
 def test_a_flood_of_one_party_stays_within_the_memory_limit_and_the_others_are_served(tmp_path: Path) -> None:
