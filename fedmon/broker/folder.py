@@ -68,8 +68,10 @@ class BrokerFolder:
         pid, _, kind = holder.partition(" ")
         if kind != "users":
             return Reload.RESTART_NEEDED
-        # The lock is held, so the process that wrote its id is alive.
-        os.kill(int(pid), signal.SIGHUP)
+        try:
+            os.kill(int(pid), signal.SIGHUP)
+        except OSError:  # it has ended meanwhile, or runs in a container, where its id is another
+            return Reload.NOT_RUNNING
         return Reload.DONE
 
     def replace(self, name: str, text: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fedmon.broker.configuration import PRIVATE_FOLDERS, production_files
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, User, Users
+from fedmon.common.files import LockFile
 from tests.broker.shell import FEDMON, answer, fedmon_broker
 
 PASSWORD = "correct horse battery"
@@ -124,6 +125,16 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
 
     assert answer("user", "remove", "a", "--data-dir", tmp_path)["role"] == "monitor"
     assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
+
+
+def test_a_password_is_shown_though_the_broker_of_the_folder_cannot_be_told(tmp_path: Path) -> None:
+    running = LockFile(tmp_path / "running.pid")
+    running.take("999999999 users")  # as of a broker in a container
+
+    added = answer("user", "add", "a", "--role", "node", "--data-dir", tmp_path)
+    running.release()
+
+    assert (len(added["password"]), added["reload"]) == (32, "not running")
 
 
 def test_config_show_prints_one_file_or_all() -> None:
