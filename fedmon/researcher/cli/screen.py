@@ -25,14 +25,15 @@ MAX_ABSENT = 6
 
 
 class Grade(enum.IntEnum):
-    """How bad a value is."""
+    """How bad a value is; SILENT is the name of a node that sends nothing."""
 
     FINE = 0
     HIGH = 1
     BAD = 2
+    SILENT = 3
 
 
-MARKS, CODES = "●◐✕", ("", "33", "1;31")
+MARKS, CODES = "●◐◐✕", ("", "33", "1;31", "1;31")
 """The sign before a row and the SGR code of a cell, by grade; signs hold without colours."""
 
 
@@ -219,7 +220,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             silent_s = state.silent_s(key[0])
             if silent_s is not None:
                 silent = f"{key[0]} (silent {format_value('host_uptime_seconds', silent_s)})"
-                cells = (Cell(silent, Grade.BAD, 1.0), *cells[1:])
+                cells = (Cell(silent, Grade.SILENT, 1.0), *cells[1:])
             rows.append(ScreenRow(key=key, cells=cells))
         return Table(
             title=self.title,

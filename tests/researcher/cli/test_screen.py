@@ -159,6 +159,7 @@ def test_a_silent_node_says_so_and_is_the_worst() -> None:
     (table,) = composed(state).tables
 
     assert table.rows[0].cells[0].text == f"{state.nodes[2]} (silent 40.0 s)"
+    assert [line[:2] for line in drawn(composed(state), 80) if "hospital-" in line] == ["✕ ", "◐ ", "◐ "]
 
 
 def test_every_gpu_has_a_row_and_says_what_holds_it_back() -> None:
@@ -255,7 +256,7 @@ def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> No
     plain, coloured = text_screen(screen, width=80), text_screen(screen, width=80, colours=True, keys="q quit")
 
     lines = plain.splitlines()
-    assert [line[:2] for line in lines if "hospital-" in line] == ["✕ ", "● ", "● "]
+    assert [line[:2] for line in lines if "hospital-" in line] == ["◐ ", "● ", "● "]
     assert "0190b5f0-7a3c " in plain
     assert job not in plain
     assert "\x1b" not in plain
