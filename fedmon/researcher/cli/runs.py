@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmon.common.errors import NoAnswerError, NotFoundError
+from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import NO_ANSWER, emit, emit_line, exit_code, federated, outcomes_document
+from fedmon.researcher.cli.shell import NO_ANSWER, REFUSED, emit, emit_line, exit_code, federated, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -164,40 +164,42 @@ def logs(
     json: LinesOption = False,
 ) -> None:
     """Show a plan's output in a run, if the owners allow it."""
+    from fedmon.researcher.runs.states import by_reason
+
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
+        failed: FedmonError | None = None
         withheld: dict[str, str] = {}
         shown = ""
-        try:
-            while offsets:
-                over = handle.is_over or not follow
-                for node_id in list(offsets):
-                    try:
-                        log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
-                    except NoAnswerError:
-                        if over:
-                            raise
-                        continue
-                    if log.withheld:
-                        withheld[node_id] = log.withheld
-                        emit_line(log, text=escape_control(str(log)), as_json=json)
+        while offsets:
+            over = handle.is_over or not follow
+            for node_id in list(offsets):
+                try:
+                    log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
+                except FedmonError as error:
+                    if over or not isinstance(error, NoAnswerError):
+                        failed = failed or error
                         del offsets[node_id]
-                        continue
-                    offsets[node_id] = log.next_offset
-                    if log.text:
-                        head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
-                        shown = node_id
-                        # `emit_line` adds the last newline.
-                        text = _printable(log.text.removesuffix("\n"))
-                        emit_line(log, text=head + text, as_json=json)
-                if over:
-                    break
-                handle.wait(FOLLOW_EVERY_S)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        if withheld and not offsets:
-            raise typer.Exit(4)
+                    continue
+                offsets[node_id] = log.next_offset
+                if log.withheld:
+                    withheld[node_id] = log.withheld
+                    del offsets[node_id]
+                if log.text or (log.withheld and json):
+                    head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
+                    shown = node_id
+                    # `emit_line` adds the last newline.
+                    text = _printable(log.text.removesuffix("\n"))
+                    emit_line(log, text=head + text, as_json=json)
+            if over:
+                break
+            handle.wait(FOLLOW_EVERY_S)
+        for line in [] if json else by_reason(withheld):
+            emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
+        if failed is not None:
+            raise failed
+        raise typer.Exit(REFUSED if withheld and not offsets else 0)
 
 
 @federated()

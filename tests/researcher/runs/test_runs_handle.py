@@ -820,6 +820,25 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
     assert (following.returncode, printed) == (0, "== b ==\nhello\n== a ==\nhello\n")
 
 
+def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_where_a_node_is_silent(
+    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+) -> None:
+    a, b = two
+    federation = federate()
+    handle = started(federation)
+    words, environ = ("runs", "logs", handle.job_id, "--timeout", "1"), shell(federation, tmp_path)
+
+    withheld = fedmon_here(*words, environ=environ)
+    b.printed = "hello\n"
+    a.answer = lambda request: a.honest(request) if request.get("stdout_from") is None else None
+    silent = fedmon_here(*words, environ=environ)
+
+    assert (withheld.returncode, withheld.stdout.count("\n")) == (4, 1)
+    assert withheld.stdout.startswith("output is withheld by a, b: the owner lets nothing leave")
+    assert (silent.returncode, silent.stdout) == (6, "== b ==\nhello\n")
+    assert "stdout of a: " in silent.stderr
+
+
 def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     a, b = two
     a.page, a.printed = 4, "hello\nworld\n"
