@@ -6,7 +6,7 @@ import contextlib
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,8 @@ from fedmon.common.settings.values import NodeSettings, ResearcherSettings
 NODE_FILE = "node.toml"
 RESEARCHER_FILE = "researcher.toml"
 _MAX_BYTES = 1_048_576
+
+_PATH_TEXT = Annotated[str, msgspec.Meta(min_length=1)]
 
 Sections = dict[str, dict[str, Any]]
 
@@ -161,7 +163,7 @@ def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
         if from_text and key.kind == "array":
             value = [part.strip() for part in value.split(",") if part.strip()]
         if key.kind == "path":
-            path = Path(msgspec.convert(value, str)).expanduser()
+            path = Path(msgspec.convert(value, _PATH_TEXT)).expanduser()
             return (base / path).absolute() if base else path.absolute()
         return msgspec.convert(value, key.type, strict=not from_text)
     except (msgspec.ValidationError, RuntimeError) as error:
