@@ -137,6 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     An error of ours becomes one line on stderr, or one JSON document on stdout where the verb was asked for JSON.
     """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the start
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = words[:1] == ["--debug"]
     del words[:debug]
@@ -151,8 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
-        if sys.stdout is not None:  # as it is if it was closed before the start
-            sys.stdout.flush()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:  # the reader has enough, as `head` has; nothing must be written when Python ends

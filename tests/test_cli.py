@@ -176,6 +176,17 @@ def test_with_json_an_error_of_ours_is_one_document(tmp_path: Path) -> None:
     assert "mqtt://" in error["message"]
 
 
+@pytest.mark.parametrize("line", ["whoami --json >&-", "whoami >&- 2>&-", "whoami --json <&- >&-"])
+def test_a_stream_that_is_closed_is_as_one_to_nowhere(line: str, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path))
+
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m fedmon {line}"], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 BROKEN = """
 import sys, types
 from fedmon import cli

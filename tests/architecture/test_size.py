@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (552, 4, 297),
+    ".": (554, 4, 299),
     "broker": (1978, 10, 1113),
     "common": (8410, 50, 4721),
     "compat": (3037, 18, 1986),

@@ -54,7 +54,7 @@ class Terminal:
     def __enter__(self) -> Self:
         if self.is_live:
             sys.stdout.write(ENTER)
-            if sys.stderr is not None and sys.stderr.isatty():
+            if sys.stderr.isatty():
                 sys.stderr = self._warnings
             if sys.stdin.isatty():
                 self._before = termios.tcgetattr(sys.stdin)
