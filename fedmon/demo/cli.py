@@ -30,7 +30,6 @@ from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from rich.text import Text
 
     from fedmon.broker.engine import BrokerEngine
@@ -54,6 +53,8 @@ NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
 CAREFUL = NODES[0]
 """The hospital whose owner looks at a result."""
+ROUND_COLUMNS = ["round", "accuracy", "loss", "took", *(node.removeprefix("hospital-") for node in NODES)]
+"""On 80 columns there is no room for the beginning of all names."""
 PLAN, OTHER_PLANS = "logistic_regression_plan.py", ("mean_plan.py", "histogram_plan.py")
 """The plan of the story, and those that owners of a demo that is kept have approved too."""
 TRY = ("fedmon demo --keep", "fedmon node probe", "fedmon job -- sleep 2")
@@ -137,9 +138,8 @@ def _keep(
     """Print how to connect, then wait for a signal."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
-    export = f"export FEDMON_BROKER_URL={broker.url}" if broker.port != USUAL_PORT else ""
     owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
-    lines = list(filter(None, [*_found(), export, *TRY_KEPT]))
+    lines = [*_found(), f"export FEDMON_BROKER_URL={broker.url}", *TRY_KEPT]
     document["connect"] = {"try": lines, "python": python, "mosquitto_sub": shell, "owners": owners}
     others = [f"{sys.executable} -c {shlex.quote(python)}", shell if shutil.which("mosquitto_sub") else ""]
     try:
@@ -408,9 +408,9 @@ class Story:
         started = time.monotonic()
         rounds: list[TrainingRound] = []
         with self._screen.live("how good the model was that each round began with, over all rows") as update:
-            for one in Regression(self._fed, self._plan).rounds():
+            for one in training(self._fed, self._plan):
                 rounds.append(one)
-                update(round_columns(NODES), [round_row(each, NODES) for each in rounds])
+                update(ROUND_COLUMNS, list(map(round_row, rounds)))
         self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:
@@ -483,8 +483,7 @@ class Story:
         with self._changed:
             # A short turn lets us see a node that ended by itself, of which no message tells.
             while not self._changed.wait_for(condition, timeout=min(0.5, deadline.left_s())):
-                if not what.endswith("going offline"):
-                    self._hospitals.check_alive()
+                self._hospitals.check_alive()
                 if deadline.passed():
                     raise DemoError(f"timed out after {PATIENCE_S:g} s: {what}; {self._hospitals.ends_of_logs()}")
 
@@ -521,52 +520,43 @@ class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
         return self.step < ENOUGH
 
 
-class Regression:
-    """Trains a model that no hospital and no researcher could train alone. ``model`` is the current one."""
+def training(federation: Federation, plan: Path) -> Iterator[TrainingRound]:
+    """Train a model that no hospital and no researcher could train alone, until nothing changes.
 
-    def __init__(self, federation: Federation, plan: Path) -> None:
-        self._federation, self._plan = federation, plan
-        self.model: dict[str, npt.NDArray[Any]] = {}
+    Raises RunFailedError, or the error of asking.
+    """
+    import numpy as np
 
-    def rounds(self) -> Iterator[TrainingRound]:
-        """Run rounds until nothing changes. Raises RunFailedError, or the error of asking."""
-        import numpy as np
+    def run(inputs: Mapping[str, Any], group: str = "", **task: Any) -> RunHandle:
+        return federation.run(plan, tags=list(TAGS), args={**TABLE, **task}, inputs=inputs, group=group)
 
-        described = self._run({"task": "describe"}, {}).result(timeout_s=PATIENCE_S)
-        center = _average(described, "mean")
-        scale = np.sqrt(_average(described, "square") - center**2)
-        self.model = {"weights": np.zeros(len(COLUMNS) + 1), "center": center, "scale": scale}
-        for number in range(1, MAX_ROUNDS + 1):
-            began = time.monotonic()
-            sent_bytes = parcels.pack(self.model).size_bytes
-            run = self._run({"task": "step", "round": number}, self.model, group="demo")
-            parts = run.result(timeout_s=PATIENCE_S)
-            taken_s = time.monotonic() - began
-            done = TrainingRound(
-                number=number,
-                loss=float(_average(parts, "loss")),
-                accuracy=float(_average(parts, "accuracy")),
-                step=self._move(parts),
-                seconds=taken_s,
-                nodes={node_id: _cost(run, node_id, sent_bytes, part) for node_id, part in parts.items()},
-            )
-            yield done
-            if done.is_last:
-                return
-
-    def _run(self, task: Mapping[str, Any], inputs: Mapping[str, Any], *, group: str = "") -> RunHandle:
-        return self._federation.run(self._plan, tags=list(TAGS), args={**TABLE, **task}, inputs=inputs, group=group)
-
-    def _move(self, parts: Parts) -> float:
-        """Make one Newton step on the averages of all hospitals, and return how long it was."""
-        import numpy as np
-
-        rows, weights = sum(part["rows"] for part in parts.values()), self.model["weights"]
-        penalty = np.diag([0.0, *[PENALTY / rows] * len(COLUMNS)])
+    described = run({}, task="describe").result(timeout_s=PATIENCE_S)
+    center = _average(described, "mean")
+    scale = np.sqrt(_average(described, "square") - center**2)
+    weights = np.zeros(len(COLUMNS) + 1)
+    penalty = np.diag([0.0, *[PENALTY / sum(part["rows"] for part in described.values())] * len(COLUMNS)])
+    for number in range(1, MAX_ROUNDS + 1):
+        began = time.monotonic()
+        model = {"weights": weights, "center": center, "scale": scale}
+        sent_bytes = parcels.pack(model).size_bytes
+        handle = run(model, group="demo", task="step", round=number)
+        parts = handle.result(timeout_s=PATIENCE_S)
+        taken_s = time.monotonic() - began
+        # One Newton step on the averages of all hospitals.
         gradient = _average(parts, "gradient") + penalty @ weights
         step = np.linalg.solve(_average(parts, "curvature") + penalty, gradient)
-        self.model["weights"] = weights - step
-        return float(np.linalg.norm(step))
+        weights = weights - step
+        done = TrainingRound(
+            number=number,
+            loss=float(_average(parts, "loss")),
+            accuracy=float(_average(parts, "accuracy")),
+            step=float(np.linalg.norm(step)),
+            seconds=taken_s,
+            nodes={node_id: _cost(handle, node_id, sent_bytes, part) for node_id, part in parts.items()},
+        )
+        yield done
+        if done.is_last:
+            return
 
 
 def _average(parts: Parts, name: str) -> Any:
@@ -587,16 +577,9 @@ def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]
     }
 
 
-def round_columns(nodes: Sequence[str]) -> list[str]:
-    """Return the heads of the table."""
-    # On 80 columns there is no room for what all names begin with.
-    alike = len({node.rpartition("-")[0] for node in nodes}) == 1
-    return ["round", "accuracy", "loss", "took", *(node.rpartition("-")[2] if alike else node for node in nodes)]
-
-
-def round_row(one: TrainingRound, nodes: Sequence[str]) -> list[str]:
+def round_row(one: TrainingRound) -> list[str]:
     """Return the row of a round."""
-    costs = [_cost_cell(one.nodes[node]) for node in nodes]
+    costs = [_cost_cell(one.nodes[node]) for node in NODES]
     return [str(one.number), f"{one.accuracy:.1%}", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
 
 

@@ -120,7 +120,7 @@ class Hospitals:
 
     def kill(self, node_id: str) -> None:
         """End the node's process at once, as a crash or a power cut would."""
-        process = self._processes[node_id]
+        process = self._processes.pop(node_id)
         process.kill()
         process.wait()
 
