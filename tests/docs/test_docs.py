@@ -84,3 +84,10 @@ def test_a_notebook_is_stored_as_it_ran_from_top_to_bottom(path: Path) -> None:
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert kinds
     assert "error" not in kinds
+
+
+def test_the_plan_that_a_notebook_shows_is_the_one_that_it_runs() -> None:
+    cells = json.loads((ROOT / "docs/examples/federated_mean.ipynb").read_text())["cells"]
+    (shown,) = [cell["outputs"] for cell in cells if cell["source"] == ["print(PLAN.read_text())"]]
+
+    assert "".join(shown[0]["text"]) == (ROOT / "docs/examples/plans/mean_plan.py").read_text() + "\n"
