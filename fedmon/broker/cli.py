@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -189,9 +191,8 @@ def add_user(
     folder = BrokerFolder(data_dir or default_folder())
     given = _given_password(password_file, ask=ask)
     password = given or generated_password()
-    _refuse_existing(save)
-    Users(folder).add(name, role, password, replace=replace)
-    _save_secret(save, password)
+    with _saved(save, password):
+        Users(folder).add(name, role, password, replace=replace)
     reload = folder.reload_running()
     printed = None if given or save else password
     _emit(
@@ -255,22 +256,21 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
     return checked_password(read_secret(password_file, what="password file"), source=str(password_file))
 
 
-def _refuse_existing(save: pathlib.Path | None) -> None:
-    if save is not None and save.exists():
-        raise SettingsError(f"{save} exists already; choose a new file for --save")
-
-
-def _save_secret(save: pathlib.Path | None, secret: str) -> None:
-    """Write a secret to a new file, if one is asked for, readable by its owner only."""
-    if save is None:
-        return
+@contextlib.contextmanager
+def _saved(save: pathlib.Path | None, secret: str) -> Iterator[None]:
+    """Write a secret to a new file, if one is asked for, that its owner alone can read; if the block fails, it goes."""
     try:
-        save.touch(mode=0o600, exist_ok=False)
-        save.write_text(secret + "\n", encoding="utf-8")
+        if save is not None:
+            save.touch(mode=0o600, exist_ok=False)
+            save.write_text(secret + "\n", encoding="utf-8")
     except OSError as error:
-        raise SettingsError(
-            f"it was added, but {save} cannot be written: {error.strerror}; repeat with --replace and another --save"
-        ) from None
+        raise SettingsError(f"cannot write {save}: {error.strerror}; choose a new file for --save") from None
+    try:
+        yield
+    except BaseException:
+        if save is not None:
+            save.unlink(missing_ok=True)
+        raise
 
 
 # --- fedmon broker config ---------------------------------------------------------------------------------------------
@@ -344,9 +344,9 @@ def add_token(
     A running repository knows the token at once.
     """
     folder = BrokerFolder(data_dir or default_folder())
-    _refuse_existing(save)
-    token = Tokens(folder).add(party, replace=replace)
-    _save_secret(save, token)
+    token = generated_password()
+    with _saved(save, token):
+        Tokens(folder).add(party, token, replace=replace)
     _emit(
         {
             "party": party,

@@ -41,9 +41,7 @@ class BrokerFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(
-                f"cannot make the folder {self.path}: {error.strerror}; choose another --data-dir"
-            ) from None
+            raise StorageError(f"cannot make {self.path}: {error.strerror}; choose another folder") from None
 
     @contextlib.contextmanager
     def running(self, *, has_users: bool) -> Iterator[None]:

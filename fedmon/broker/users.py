@@ -138,16 +138,14 @@ class Tokens:
         """Return the parties that have a token. Raises StorageError."""
         return sorted(self._folder.entries(TOKENS_FILE))
 
-    def add(self, party: str, *, replace: bool = False) -> str:
-        """Make a token for a party and return it. Raises InvalidIdError, and ConflictError unless ``replace``."""
+    def add(self, party: str, token: str, *, replace: bool = False) -> None:
+        """Give a party a token. Raises InvalidIdError, and ConflictError unless ``replace``."""
         checked_id(party, what="name of the party")
         self._folder.make()
-        token = generated_password()
         with self._folder.edited_entries(TOKENS_FILE) as entries:
             if party in entries and not replace:
                 raise ConflictError(f"{party!r} has a token already; use --replace to give it a new one")
             entries[party] = _digest(token)
-        return token
 
     def remove(self, party: str) -> None:
         """Remove a party's token. Raises NotFoundError."""

@@ -46,16 +46,23 @@ def test_a_saved_password_is_in_its_file_and_not_on_the_screen(tmp_path: Path) -
     assert password not in finished.stdout + finished.stderr
 
 
-def test_an_existing_file_is_not_overwritten_and_the_user_not_added(tmp_path: Path) -> None:
-    file = tmp_path / "kept"
-    file.write_text("kept")
+@pytest.mark.parametrize("name", ["kept", "missing/file"])
+def test_a_user_whose_password_cannot_be_saved_is_not_added(name: str, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    words = ("--role", "node", "--save", tmp_path / name, "--data-dir", tmp_path / "b")
 
-    finished = fedmon_broker(
-        "user", "add", "hospital-a", "--role", "node", "--save", file, "--data-dir", tmp_path / "b"
-    )
+    finished = fedmon_broker("user", "add", "hospital-a", *words)
 
-    assert (finished.returncode, file.read_text()) == (2, "kept")
+    assert (finished.returncode, (tmp_path / "kept").read_text()) == (2, "kept")
     assert users_in(tmp_path / "b").all() == []
+
+
+def test_a_password_of_a_user_who_cannot_be_added_is_not_saved(tmp_path: Path) -> None:
+    file = tmp_path / "a.password"
+
+    finished = fedmon_broker("user", "add", "a/b", "--role", "node", "--save", file, "--data-dir", tmp_path / "b")
+
+    assert (finished.returncode, file.exists()) == (2, False)
 
 
 def test_a_given_password_is_never_shown(tmp_path: Path) -> None:
