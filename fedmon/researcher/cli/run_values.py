@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.errors import StorageError
+from fedmon.common.files import replacing
 
 SHOWN_ELEMENTS = 1_000
 """Larger arrays are told by type and shape alone; --output writes them."""
 
 
 def save(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write the result of each node to ``<node>.json``, or ``<node>.npz`` if there are arrays.
+    """Write the result of each node, whole, to ``<node>.json``, or ``<node>.npz`` if there are arrays.
 
     Raises StorageError naming the file.
     """
@@ -23,14 +23,9 @@ def save(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     written: list[Path] = []
     for node_id, values in results.items():
         packed = parcels.pack(values)
-        path = folder / f"{node_id}.{packed.format}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                packed.write(file)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
-        written.append(path)
+        written.append(folder / f"{node_id}.{packed.format}")
+        with replacing(written[-1], folder_mode=0o777) as new, new.open("wb") as file:
+            packed.write(file)
     return written
 
 

@@ -839,6 +839,24 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
     assert "stdout of a: " in silent.stderr
 
 
+def test_a_result_that_does_not_fit_on_the_disk_leaves_the_earlier_file(
+    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+) -> None:
+    a, _ = two
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    a.end(handle.job_id, result=json_parcel({"text": "x" * 5_000}))
+    file = tmp_path / "a.json"
+    file.write_text("earlier")
+    # Without -B, Python would cut the compiled files of modules, too.
+    line = f"ulimit -f 2; {sys.executable} -B -m fedmon runs show {handle.job_id} --output {tmp_path} --timeout 30"
+
+    done = subprocess.run(["bash", "-c", line], env=shell(federation, tmp_path), capture_output=True, text=True)
+
+    assert (done.returncode, file.read_text()) == (1, "earlier")
+    assert f"cannot write {file}: File too large" in done.stderr
+
+
 def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     a, b = two
     a.page, a.printed = 4, "hello\nworld\n"
