@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager
+from fedmon.experiment import ExperimentController, ResourceAction, ResourceFactory, ResourceManager, ResourceState
+from fedmon.experiment.situation import Guids
+
+NEW, DISCOVERED, RESERVED, PROVISIONED, READY, STARTED, STOPPED, FAILED, RELEASED = ResourceState
+DEPLOY, START, STOP = ResourceAction
 
 
 @contextmanager
@@ -17,6 +21,15 @@ def experiment(folder: Path, *types: type[ResourceManager], **options: Any) -> I
     for each in types:
         ResourceFactory.register_type(each)
     with ExperimentController("test", folder, **options) as ec:
+        yield ec
+
+
+@contextmanager
+def deployed(folder: Path, options: Mapping[str, Any] | None = None, /, **hooks: Any) -> Iterator[ExperimentController]:
+    """Give an experiment in which resource 1 was deployed, of a type with some hooks."""
+    with experiment(folder, own("test::Own", **hooks)) as ec:
+        ec.register_resource("test::Own", **(options or {}))
+        ec.deploy()
         yield ec
 
 
@@ -29,6 +42,13 @@ def added(ec: ExperimentController, rclass: type[ResourceManager], **options: An
 def own(rtype: str, **members: Any) -> type[ResourceManager]:
     """Return a type with members such as hooks."""
     return type(rtype.rpartition(":")[2].title(), (ResourceManager,), {"_rtype": rtype, **members})
+
+
+def started(ec: ExperimentController, guids: Guids | None = None) -> None:
+    """Deploy an experiment, and wait until resources, all by default, are STARTED."""
+    ec.deploy()
+    found = ec.wait_started(guids, timeout=60)
+    assert found, found.reason
 
 
 def blocking(gate: threading.Event, *, says_first: bool = False) -> Callable[[ResourceManager], None]:

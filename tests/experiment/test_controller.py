@@ -11,7 +11,6 @@ import pytest
 
 from fedmon.common.errors import FedmonError
 from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, Retry
-from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     ExperimentOverError,
@@ -23,24 +22,9 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.journal import Follower
-from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
-from tests.experiment.own_types import added
+from fedmon.experiment.states import FailureLevel, TaskStatus
+from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, own, started
 from tests.support.waiting import wait_until
-
-START = ResourceAction.START
-READY, STARTED, STOPPED, RELEASED = (
-    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.RELEASED,
-)  # fmt: skip
-
-
-class Plain(ResourceManager):
-    """Does nothing of its own."""
-
-    _rtype = "test::Plain"
-
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("rate", "How fast.", type=Types.Integer, default=1))
 
 
 class Short(ResourceManager):
@@ -68,7 +52,7 @@ class Broken(ResourceManager):
 
 @pytest.fixture(autouse=True)
 def types() -> None:
-    for rclass in (Plain, Short, Broken):
+    for rclass in (own("test::Plain"), Short, Broken):
         ResourceFactory.register_type(rclass)
     Broken.failures = 10**9
 
@@ -169,21 +153,7 @@ def test_a_condition_that_cannot_be_is_refused_at_once(
         ec.register_condition(*arguments)  # type: ignore[arg-type] # what scripts may do
 
     assert isinstance(raised.value, FedmonError)
-    ec.deploy()
-    assert ec.wait_started([1, 2], timeout=60)
-
-
-def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(ec: ExperimentController) -> None:
-    broken, waiting = ec.register_resource("test::Broken"), ec.register_resource("test::Plain")
-    ec.register_condition(waiting, START, broken, STARTED)
-    ec.deploy()
-
-    found = ec.wait_started([waiting], timeout=60)
-
-    assert (ec.failure_level, ec.abort, ec.ecstate) == (FailureLevel.RM_FAILURE, True, ECState.RUNNING)
-    assert not found
-    assert "rack is on fire" in ec.snapshot.resources[broken].reason
-    assert ec.release().reached == (broken, waiting)
+    started(ec, [1, 2])
 
 
 @pytest.mark.parametrize(

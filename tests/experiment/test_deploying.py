@@ -29,7 +29,7 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.events import Became, Removed
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.tasks import KEPT_TASKS
-from tests.experiment.own_types import experiment, own
+from tests.experiment.own_types import experiment, own, started
 from tests.support.waiting import wait_until
 
 
@@ -52,8 +52,7 @@ def test_what_comes_later_has_a_later_time(tmp_path: Path) -> None:
         guids = [ec.register_resource("test::Plain") for _ in range(50)]
         for one, other in itertools.pairwise(guids):
             ec.register_condition(other, "START", one, "STARTED")
-        ec.deploy()
-        assert ec.wait_started(timeout=60)
+        started(ec)
 
         times = [ec.get_start_time(guid) for guid in guids]
         assert times == sorted({time for time in times if time is not None})
@@ -103,8 +102,7 @@ def test_the_last_tracked_tasks_are_kept(tmp_path: Path) -> None:
 def test_an_experiment_is_saved_once(ends: str, tmp_path: Path) -> None:
     with experiment(tmp_path, own("test::Plain"), persist=True) as ec:
         ec.register_resource("test::Plain")
-        ec.deploy()
-        assert ec.wait_started(timeout=60)
+        started(ec)
         if ends == "release":
             ec.release()
 
@@ -250,8 +248,7 @@ def test_a_wait_counts_a_resource_that_was_there_when_it_began(is_first: bool, t
     waits = threading.Event()
     with experiment(tmp_path, own("test::Plain")) as ec, ThreadPoolExecutor(1) as pool:
         there, late = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
-        ec.deploy()
-        assert ec.wait_started(timeout=60)
+        started(ec)
         ec.engine.note(Became(guids=(there,), state=ResourceState.STOPPED))
         guids = (there, late) if is_first else (late, there)
         found = pool.submit(ec.wait, guids, "STOPPED", waits.set, timeout=10)

@@ -14,7 +14,7 @@ from fedmon.experiment import ExperimentController, FailureManager, OptionalFail
 from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
-from fedmon.experiment.states import FailureLevel
+from fedmon.experiment.states import ECState, FailureLevel
 from tests.experiment.own_types import added
 from tests.support.waiting import wait_until
 
@@ -119,6 +119,8 @@ def test_a_failure_manager_says_when_the_experiment_ends_and_why(
         assert failing(ec, *guids) == ended
         assert (ec.fm.abort, ec.abort, ec.snapshot.level_reason) == (ended[-1], ended[-1], reason)
         assert ec.failure_level is (FailureLevel.RM_FAILURE if ended[-1] else FailureLevel.OK)
+        assert ec.ecstate is ECState.RUNNING
+        assert ec.release().reached == tuple(ec.resources)
 
 
 def test_a_resource_that_did_not_fail_ends_nothing(tmp_path: Path) -> None:

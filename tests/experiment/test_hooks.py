@@ -19,7 +19,7 @@ from fedmon.experiment.engine import Engine, HookJob, Hooks
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Became, Registered, Verb, VerbBegan, VerbReturned
 from fedmon.experiment.journal import ReplayedRun
-from tests.experiment.own_types import blocking, experiment, own
+from tests.experiment.own_types import blocking, deployed, experiment, own, started
 from tests.support.waiting import wait_until
 
 VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
@@ -57,15 +57,11 @@ def test_a_hook_that_says_its_state_and_then_raises_is_tried_again_and_then_fail
 
 
 def test_a_timeout_ends_a_hook_that_said_its_state_and_then_blocks(tmp_path: Path) -> None:
-    gate = threading.Event()
-    rtype = own("test::Blocking", do_start=blocking(gate, says_first=True))
-    began = time.monotonic()
-    with experiment(tmp_path, rtype) as ec:
-        guid = ec.register_resource("test::Blocking", timeouts={"start": 0.1}, critical=False)
-        ec.deploy()
-
-        assert ec.wait(guid, "FAILED", timeout=60)
-        assert ec.get_resource(guid).reason == "start failed: start did not end within 0.1 s"
+    gate, began = threading.Event(), time.monotonic()
+    options = {"timeouts": {"start": 0.1}, "critical": False}
+    with deployed(tmp_path, options, do_start=blocking(gate, says_first=True)) as ec:
+        assert ec.wait(1, "FAILED", timeout=60)
+        assert ec.get_resource(1).reason == "start failed: start did not end within 0.1 s"
 
     assert time.monotonic() - began < 15  # neither its release nor the end waited for it
     gate.set()
@@ -155,9 +151,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def test_a_deploy_returns_and_goes_on_later_if_no_thread_can_be_started(
     no_threads: threading.Event, tmp_path: Path
 ) -> None:
-    with experiment(tmp_path, own("test::Own", do_start=lambda self: self.set_started())) as ec:
-        ec.register_resource("test::Own")
-        ec.deploy()
+    with deployed(tmp_path, do_start=lambda self: self.set_started()) as ec:
         assert ec.wait_started(timeout=0.2).timed_out
 
         no_threads.set()
@@ -198,9 +192,7 @@ def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
         gate.wait(20)
 
     no_threads.set()
-    with experiment(tmp_path, own("test::Ended", do_start=do_start, do_release=ResourceManager.set_released)) as left:
-        left.register_resource("test::Ended")
-        left.deploy()
+    with deployed(tmp_path, do_start=do_start, do_release=ResourceManager.set_released) as left:
         assert left.wait_finished(timeout=60)
         left.give_up()
         no_threads.clear()
@@ -276,8 +268,7 @@ def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> Non
     with experiment(tmp_path, first, second, max_running=1) as ec:
         running, waiting = ec.register_resource("test::Blocking"), ec.register_resource("test::Waiting")
         ec.register_condition(waiting, "start", running, "STARTED")
-        ec.deploy()
-        assert ec.wait_started(running, timeout=60)
+        started(ec, running)
         wait_until(lambda: ec.snapshot.resources[waiting].calling == "start")
 
         with pytest.raises(InvalidStateError, match="its start is under way"):
@@ -288,17 +279,15 @@ def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> Non
 
 
 def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Waiting", do_start=lambda _: None)) as ec:
-        guid = ec.register_resource("test::Waiting")
-        ec.deploy()
-        wait_until(lambda: ec.snapshot.resources[guid].returned)
+    with deployed(tmp_path, do_start=lambda _: None) as ec:
+        wait_until(lambda: ec.snapshot.resources[1].returned)
 
         with pytest.raises(InvalidStateError, match="its start is under way"):
-            ec.get_resource(guid).deploy()
+            ec.get_resource(1).deploy()
 
-        assert ec.snapshot.resources[guid].calling == "start"
-        ec.get_resource(guid).set_started()
-        assert ec.snapshot.resources[guid].calling is None
+        assert ec.snapshot.resources[1].calling == "start"
+        ec.get_resource(1).set_started()
+        assert ec.snapshot.resources[1].calling is None
 
 
 def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
@@ -339,8 +328,7 @@ def test_a_stop_waits_for_the_hook_of_the_start(tmp_path: Path) -> None:
     with experiment(tmp_path, own("test::Two", do_start=do_start, do_stop=do_stop)) as ec:
         guid = ec.register_resource("test::Two")
         ec.register_condition(guid, "stop", guid, "started")
-        ec.deploy()
-        assert ec.wait_started(guid, timeout=60)
+        started(ec, guid)
         gate.set()
 
         assert ec.wait_finished(guid, timeout=60)
@@ -362,13 +350,10 @@ def test_a_verb_in_a_wrong_state_raises_and_changes_nothing(state: str, verb: st
 
 
 def test_a_hook_without_super_is_named(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Silent", do_start=lambda _: None)) as ec:
-        guid = ec.register_resource("test::Silent")
-        ec.deploy()
-
+    with deployed(tmp_path, do_start=lambda _: None) as ec:
         said = "its hook returned without super().do_start()"
-        wait_until(lambda: said in ec.wait_started(guid, timeout=0.1).reason, what="the reason")
-        assert said in ec.explain(guid).reason
+        wait_until(lambda: said in ec.wait_started(1, timeout=0.1).reason, what="the reason")
+        assert said in ec.explain(1).reason
 
 
 def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:
@@ -386,12 +371,10 @@ def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:
         else:
             self.set_released()
 
-    with experiment(tmp_path, own("test::Again", do_deploy=do_deploy, do_release=do_release)) as ec:
-        guid = ec.register_resource("test::Again")
-        ec.deploy()
-        assert ec.wait_started(guid, timeout=60)
+    with deployed(tmp_path, do_deploy=do_deploy, do_release=do_release) as ec:
+        assert ec.wait_started(1, timeout=60)
 
-    assert (next(calls), ec.state(guid)) == (9, ResourceState.RELEASED)
+    assert (next(calls), ec.state(1)) == (9, ResourceState.RELEASED)
 
 
 def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -403,12 +386,9 @@ def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.Log
     def do_provision(self: ResourceManager) -> None:
         raise OSError("no disk")
 
-    with experiment(tmp_path, own("test::Parts", do_deploy=do_deploy, do_provision=do_provision)) as ec:
-        guid = ec.register_resource("test::Parts")
-        ec.deploy()
-
-        found = ec.wait_deployed(guid, timeout=60)
-        assert (found.aborted, found.reasons) == (True, {guid: "deploy failed: OSError: no disk"})
+    with deployed(tmp_path, do_deploy=do_deploy, do_provision=do_provision) as ec:
+        found = ec.wait_deployed(1, timeout=60)
+        assert (found.aborted, found.reasons) == (True, {1: "deploy failed: OSError: no disk"})
     assert [each.levelno for each in caplog.records].count(logging.ERROR) == 1
 
 
@@ -462,12 +442,9 @@ def test_a_release_ends_whatever_its_hook_does(how: str, tmp_path: Path) -> None
         if how == "exits":
             sys.exit(3)
 
-    with experiment(tmp_path, own("test::Odd", do_release=do_release)) as ec:
-        guid = ec.register_resource("test::Odd")
-        ec.deploy()
-
-        assert ec.release(guid)
-        assert ec.state(guid) is ResourceState.RELEASED
+    with deployed(tmp_path, do_release=do_release) as ec:
+        assert ec.release(1)
+        assert ec.state(1) is ResourceState.RELEASED
 
 
 def test_a_release_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
@@ -485,12 +462,9 @@ def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> No
     def do_start(self: Any) -> None:
         self.ec.wait_started(self.guid)
 
-    with experiment(tmp_path, own("test::Selfish", do_start=do_start)) as ec:
-        guid = ec.register_resource("test::Selfish", critical=False)
-        ec.deploy()
-
-        assert ec.wait(guid, "FAILED", timeout=60)
-        assert "would wait in its own hook to be STARTED" in ec.get_resource(guid).reason
+    with deployed(tmp_path, {"critical": False}, do_start=do_start) as ec:
+        assert ec.wait(1, "FAILED", timeout=60)
+        assert "would wait in its own hook to be STARTED" in ec.get_resource(1).reason
 
 
 @pytest.mark.parametrize("verb", ["start", "release"])
@@ -502,11 +476,9 @@ def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
         done.set()
 
     ec: ExperimentController
-    with experiment(tmp_path, own("test::Ending", **{f"do_{verb}": hook}, _release_patience_s=0.1)) as ec:
-        guid = ec.register_resource("test::Ending")
-        ec.deploy()
+    with deployed(tmp_path, **{f"do_{verb}": hook}, _release_patience_s=0.1) as ec:
         if verb == "release":
-            ec.release(guid)
+            ec.release(1)
 
         assert done.wait(60)
     assert ec.ecstate.name == "TERMINATED"

@@ -39,16 +39,8 @@ from fedmon.experiment.events import (
 from fedmon.experiment.machine import due_at, step
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
+from tests.experiment.own_types import DISCOVERED, FAILED, NEW, READY, RELEASED, START, STARTED, STOPPED
 
-NEW, READY, STARTED, STOPPED, FAILED, RELEASED = (
-    ResourceState.NEW,
-    ResourceState.READY,
-    ResourceState.STARTED,
-    ResourceState.STOPPED,
-    ResourceState.FAILED,
-    ResourceState.RELEASED,
-)
-START = ResourceAction.START
 ACCURATE = Metric(name="accuracy", comparison=">", value=0.9, samples=3)
 
 
@@ -166,7 +158,7 @@ def test_a_delay_counts_from_when_the_last_member_reached_the_state() -> None:
 
 
 def test_a_delay_after_a_state_that_was_passed_over_counts_from_the_next_one() -> None:
-    condition = after(1, 2, state=ResourceState.DISCOVERED, delay_s=1.0)
+    condition = after(1, 2, state=DISCOVERED, delay_s=1.0)
     world = World(1, 2).start_after(1, condition, action=ResourceAction.DEPLOY)
     world.deploy(1)
 

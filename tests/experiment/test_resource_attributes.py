@@ -21,7 +21,7 @@ from fedmon.experiment.errors import (
     UnknownTraceError,
 )
 from fedmon.experiment.journal import NAME
-from tests.experiment.own_types import added, experiment
+from tests.experiment.own_types import added, experiment, started
 from tests.support.waiting import wait_until
 
 FLAGS = {
@@ -36,35 +36,22 @@ class Flagged(ResourceManager):
 
     _rtype = "test::Flagged"
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for name, flags in FLAGS.items():
-            cls._register_attribute(Attribute(name, "help", type=Types.Integer, flags=flags, default=0))
-        cls._register_attribute(Attribute("hidden", "help", flags=Flags.NoRead))
-        cls._register_attribute(Attribute("kept", "help", flags=Flags.Reserved))
-        for name, flag in (("nowrite", Flags.NoWrite), ("reserved", Flags.Reserved), ("noread", Flags.NoRead)):
-            cls._register_attribute(Attribute(f"all-{name}", "help", flags=Flags.Global | flag, default="first"))
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("stdout", "help"))
-        cls._register_trace(Trace("log", "help", enabled=True))
+    own_attributes = (
+        *(Attribute(name, "help", type=Types.Integer, flags=flags, default=0) for name, flags in FLAGS.items()),
+        Attribute("hidden", "help", flags=Flags.NoRead),
+        Attribute("kept", "help", flags=Flags.Reserved),
+        *(
+            Attribute(f"all-{name}", "help", flags=Flags.Global | FLAGS[name], default="first")
+            for name in ("nowrite", "reserved", "noread")
+        ),
+    )
+    own_traces = (Trace("stdout", "help"), Trace("log", "help", enabled=True))
 
     def do_start(self) -> None:
         self.set("kept", "by the type")
         for name in FLAGS:
             self.set(name, 1 + self.get(name))
         super().do_start()
-
-
-@clsinit_copy
-class Parent(ResourceManager):
-    _rtype = "own::Parent"
-
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("word", "help"))
-        cls._register_attribute(Attribute("secret", "help", flags=Flags.Credential))
 
 
 class Colour(enum.Enum):
@@ -81,27 +68,24 @@ class Loud(str):
 class Hooked(ResourceManager):
     _rtype = "own::Hooked"
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in (
-            Attribute("loud", "", set_hook=lambda _, new: f"{new}!"),
-            Attribute("spelt", "", Types.Integer, set_hook=lambda _, new: "c0de" if new == 1 else str(new)),
-            Attribute("tenfold", "", Types.Integer, range=(0, 10), set_hook=lambda _, new: new * 10),
-            Attribute("endless", "", set_hook=lambda _old, _new: float("inf")),
-            Attribute("large", "", set_hook=lambda _, new: 2**80 if new else None),
-            Attribute("marked", "", set_hook=lambda _, new: {"json": new}),
-            Attribute("number", "", Types.Integer),
-            Attribute("thing", "", set_hook=lambda _old, _new: object()),
-            Attribute("pair", "", Types.Enumerate, allowed=[(1, 2), (3, (4, 5))]),
-            Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
-            Attribute("plain", ""),
-        ):
-            cls._register_attribute(attribute)
+    own_attributes = (
+        Attribute("loud", "", set_hook=lambda _, new: f"{new}!"),
+        Attribute("spelt", "", Types.Integer, set_hook=lambda _, new: "c0de" if new == 1 else str(new)),
+        Attribute("tenfold", "", Types.Integer, range=(0, 10), set_hook=lambda _, new: new * 10),
+        Attribute("endless", "", set_hook=lambda _old, _new: float("inf")),
+        Attribute("large", "", set_hook=lambda _, new: 2**80 if new else None),
+        Attribute("marked", "", set_hook=lambda _, new: {"json": new}),
+        Attribute("number", "", Types.Integer),
+        Attribute("thing", "", set_hook=lambda _old, _new: object()),
+        Attribute("pair", "", Types.Enumerate, allowed=[(1, 2), (3, (4, 5))]),
+        Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
+        Attribute("plain", ""),
+    )
 
 
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with experiment(tmp_path / "runs", Flagged, Parent, Hooked) as made:
+    with experiment(tmp_path / "runs", Flagged, Hooked) as made:
         yield made
 
 
@@ -163,8 +147,7 @@ def test_what_may_not_be_read_is_read_by_its_own_code_alone(ec: ExperimentContro
 
 def test_what_only_the_type_sets_is_saved_and_does_not_hinder_loading(ec: ExperimentController, tmp_path: Path) -> None:
     added(ec, Flagged)
-    ec.deploy()
-    assert ec.wait_started(timeout=60)
+    started(ec)
 
     for kind in ("xml", "toml"):
         assert "by the type" in ec.serialize(kind)
@@ -301,7 +284,7 @@ def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) 
     ],
 )  # fmt: skip
 def test_what_conditions_set_is_stored_likewise(ec: ExperimentController, name: str, given: Any, stored: Any) -> None:
-    one, other = added(ec, Hooked), added(ec, Parent)
+    one, other = added(ec, Hooked), added(ec, Flagged)
     ec.set_with_conditions(name, given, one.guid, other.guid, ResourceState.STARTED)
 
     ec.deploy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,15 +32,14 @@ class Machine(ResourceManager):
     _help = "A machine."
     _platform = "test"
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("hostname", "Where it is."))
-        cls._register_attribute(Attribute("site", "Whose it is.", flags=Flags.Global, default="here"))
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("stdout", "What it says."))
-        cls._register_trace(Trace("log", "What it notes.", enabled=True))
+    own_attributes: ClassVar[tuple[Attribute, ...]] = (
+        Attribute("hostname", "Where it is."),
+        Attribute("site", "Whose it is.", flags=Flags.Global, default="here"),
+    )
+    own_traces: ClassVar[tuple[Trace, ...]] = (
+        Trace("stdout", "What it says."),
+        Trace("log", "What it notes.", enabled=True),
+    )
 
 
 @clsinit_copy
@@ -61,13 +60,8 @@ class Undecorated(Machine):
 class Fresh(Machine):
     _rtype = "test::Fresh"
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("own", "Its own."))
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        pass
+    own_attributes = (Attribute("own", "Its own."),)
+    own_traces = ()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import signal
@@ -28,6 +27,7 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.calls import ResultLostError
 from fedmon.experiment.journal import NAME, Journal
+from tests.experiment.own_types import started
 from tests.support.waiting import stays, wait_until
 
 MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
@@ -321,8 +321,7 @@ def test_a_journal_that_cannot_be_written_ends_the_experiment(tmp_path: Path, mo
 
     with ExperimentController("test", tmp_path) as ec:
         guid = ec.register_resource("local::Process", command=["sleep", "60"])
-        ec.deploy()
-        assert ec.wait_started(guid, timeout=60)
+        started(ec, guid)
         monkeypatch.setattr("fedmon.experiment.journal.os.write", full)
         with pytest.raises(StorageError, match="No space left"):
             ec.set(guid, "grace", "1s")
@@ -344,15 +343,3 @@ def test_a_long_journal_is_opened_without_being_held_in_memory(tmp_path: Path) -
         tracemalloc.stop()
 
     assert (path.stat().st_size, most < whole / 2) == (whole, True)
-
-
-def test_a_journal_is_taken_up_where_files_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(19, "No such device")
-
-    path, whole = tmp_path / NAME, b'{"event":"opened","t":1.0}\n'
-    path.write_bytes(whole + b"x" * 10)
-    monkeypatch.setattr(mmap, "mmap", refuse)
-
-    with Journal(path):
-        assert path.read_bytes() == whole

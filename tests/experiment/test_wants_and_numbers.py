@@ -9,27 +9,13 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import (
-    ExperimentController,
-    Metric,
-    ResourceAction,
-    ResourceFactory,
-    ResourceManager,
-    ResourceState,
-    Retry,
-)
+from fedmon.experiment import ExperimentController, Metric, ResourceFactory, ResourceManager, Retry
 from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
+from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, started
 from tests.support.waiting import wait_until
 
-START, STOP = ResourceAction.START, ResourceAction.STOP
-READY, STARTED, STOPPED, FAILED = (
-    ResourceState.READY,
-    ResourceState.STARTED,
-    ResourceState.STOPPED,
-    ResourceState.FAILED,
-)
 GOOD = Metric(name="accuracy", comparison=">", value=0.9)
 
 
@@ -74,8 +60,7 @@ def is_left_alone(ec: ExperimentController, guid: int, timeout_s: float) -> bool
 def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(ec: ExperimentController) -> None:
     first, second = resources(ec, 2)
     ec.register_condition(first, STOP, second, STOPPED, timeout="10m")
-    ec.deploy()
-    assert ec.wait_started([first, second], timeout=60)
+    started(ec, [first, second])
 
     assert ec.snapshot.wants
 
@@ -89,8 +74,7 @@ def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(e
 def test_a_resource_that_was_started_by_hand_is_not_started_again(ec: ExperimentController) -> None:
     first, second = resources(ec, 2)
     ec.register_condition(second, START, first, STOPPED)
-    ec.deploy()
-    assert ec.wait_started(first, timeout=60)
+    started(ec, first)
     ec.start(second)
     ec.stop(second)
 
@@ -129,8 +113,7 @@ def test_a_failed_resource_counts_for_no_quorum_after_its_release(ec: Experiment
 
 def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: ExperimentController) -> None:
     (source,) = resources(ec, 1)
-    ec.deploy()
-    assert ec.wait_started(source, timeout=60)
+    started(ec, source)
     for value in (0.5, 0.95, 0.96):
         ec.measured(source, "accuracy", value)
     later, patient = resources(ec, 2)
@@ -191,8 +174,7 @@ def test_a_number_that_cannot_come_any_more_fails_a_start(ec: ExperimentControll
 def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentController) -> None:
     source, running = resources(ec, 2)
     ec.register_condition(running, STOP, source, metric=GOOD)
-    ec.deploy()
-    assert ec.wait_started([source, running], timeout=60)
+    started(ec, [source, running])
 
     ec.stop(source)
 
@@ -202,8 +184,7 @@ def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentControll
 def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_path: Path) -> None:
     source, waiting = resources(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
-    ec.deploy()
-    assert ec.wait_started(source, timeout=60)
+    started(ec, source)
     ec.measured(source, "loss", 0.5, "a")
     copy = tmp_path / "elsewhere" / "wants" / ec.run_id
     shutil.copytree(ec.run_dir, copy)

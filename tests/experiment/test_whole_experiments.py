@@ -34,14 +34,11 @@ class Sent(ResourceManager):
 
     _rtype = "test::Sent"
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("note", "Set by a condition.", default=""))
-        cls._register_attribute(Attribute("token", "A secret.", flags=Flags.Credential))
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("log", "Nothing."))
+    own_attributes = (
+        Attribute("note", "Set by a condition.", default=""),
+        Attribute("token", "A secret.", flags=Flags.Credential),
+    )
+    own_traces = (Trace("log", "Nothing."),)
 
     def do_start(self) -> None:
         super().do_start()

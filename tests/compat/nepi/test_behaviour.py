@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, ResourceAction, ResourceState, TaskStatus
-from tests.experiment.own_types import experiment, own
+from fedmon.experiment import ExperimentController, TaskStatus
+from tests.experiment.own_types import READY, START, STARTED, STOP, STOPPED, experiment, own
 from tests.support.waiting import wait_until
-
-READY, STARTED, STOPPED = ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED
 
 
 @pytest.fixture
@@ -26,8 +24,8 @@ def ec(tmp_path: Path) -> Iterator[ExperimentController]:
 
 def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentController) -> None:
     one, other = (ec.get_resource(ec.register_resource("nepi::Simple")) for _ in "12")
-    ec.register_condition(one.guid, ResourceAction.START, other.guid, STARTED)
-    ec.register_condition(one.guid, ResourceAction.STOP, other.guid, STOPPED)
+    ec.register_condition(one.guid, START, other.guid, STARTED)
+    ec.register_condition(one.guid, STOP, other.guid, STOPPED)
 
     one.start_with_conditions()
     one.stop_with_conditions()

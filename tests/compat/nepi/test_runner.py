@@ -35,12 +35,10 @@ class Short(ResourceManager):
     _rtype = "runs::Short"
     starts = 0
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(
-            Attribute("password", "help", flags=Flags.Credential, set_hook=lambda _, new: f"{new}!")
-        )
-        cls._register_attribute(Attribute("unread", "help", flags=Flags.NoRead))
+    own_attributes = (
+        Attribute("password", "help", flags=Flags.Credential, set_hook=lambda _, new: f"{new}!"),
+        Attribute("unread", "help", flags=Flags.NoRead),
+    )
 
     def do_start(self) -> None:
         Short.starts += 1

@@ -21,12 +21,8 @@ from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
-from tests.experiment.own_types import own
+from tests.experiment.own_types import FAILED, READY, STARTED, STOPPED, own, started
 from tests.support.waiting import wait_until
-
-READY, STARTED, STOPPED, FAILED = (
-    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
-)  # fmt: skip
 
 
 def deployed(
@@ -176,8 +172,7 @@ def test_a_running_aggregator_names_the_job_that_it_waits_for(made: Callable[[],
 def test_a_running_process_ends_by_itself(made: Callable[[], ExperimentController]) -> None:
     with made() as ec:
         guid = ec.register_resource("local::Process", command=["sleep", "60"])
-        ec.deploy()
-        assert ec.wait_started(guid, timeout=60)
+        started(ec, guid)
 
         assert ec.explain(guid).reason == "it runs, and ends by itself"
 

@@ -17,11 +17,8 @@ from fedmon.experiment.machine import step
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState
 from tests.experiment.check.planned import Wish, after, experiment, found, wish
+from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED
 
-DEPLOY, START, STOP = ResourceAction
-READY, STARTED, STOPPED, FAILED = (
-    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
-)  # fmt: skip
 ACCURACY = Metric(name="accuracy", comparison=">", value=0.9)
 CIRCLE: list[Wish] = [(1, START, 2, STARTED), (2, START, 1, STARTED)]
 

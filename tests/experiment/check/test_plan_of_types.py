@@ -16,16 +16,12 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.natures import Need
-from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.local_process import LocalProcess
 from tests.experiment.check.planned import found
-from tests.experiment.own_types import own
+from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, own, started
 from tests.support.ports import free_port
 
-DEPLOY, START, STOP = ResourceAction
-READY, STARTED, STOPPED, FAILED = (
-    ResourceState.READY, ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED,
-)  # fmt: skip
 BUSY = Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9)
 
 
@@ -304,8 +300,7 @@ def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
     planned = ec.plan()
     assert planned.problems == ()
     assert f"   2. start {waiting} planned::Plain\n" in str(planned)
-    ec.deploy()
-    assert ec.wait_started(waiting, timeout=60)
+    started(ec, waiting)
 
 
 def test_a_quorum_of_which_too_many_were_removed_is_refused(ec: ExperimentController) -> None:

@@ -24,6 +24,7 @@ from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.aggregator import aggregation
 from fedmon.experiment.types.collector import Collector
+from tests.experiment.own_types import started
 from tests.experiment.types.conftest import process, python
 from tests.support.waiting import wait_until
 
@@ -117,8 +118,7 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
     for guid in sources:
         local.register_connection(guid, collector)
         local.set(guid, "hardRelease", releases == "the source for good")
-    local.deploy()
-    assert local.wait_started(made, timeout=60)
+    started(local, made)
 
     if releases != "all":
         assert local.release(sources)
@@ -223,8 +223,7 @@ def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController
 
     assert local.state(guid) is ResourceState.NEW
     local.set(guid, "traceName", "stdout")
-    local.deploy()
-    assert local.wait_started(guid, timeout=60)
+    started(local, guid)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------

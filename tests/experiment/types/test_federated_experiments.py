@@ -20,6 +20,7 @@ from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job
+from tests.experiment.own_types import started
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import pause, wait_until
@@ -222,8 +223,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
 ) -> None:
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
     job = job_on(ec, plan, [ec.register_resource("fedmon::Node", nodeId="a")], args={"reports": 1, "spin": True})
-    ec.deploy()
-    assert ec.wait_started(job, timeout=60)
+    started(ec, job)
     running = ec.get_resource(job)
     assert isinstance(running, Job)
     wait_until(lambda: running.handle is not None and running.handle.scalars["a"])
@@ -277,8 +277,7 @@ def test_a_node_may_return_within_its_grace(
     )
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[hasty])
     job = job_on(ec, plan, [hasty], args={"reports": 1, "spin": True}, critical=False)
-    ec.deploy()
-    assert ec.wait_started([patient, hasty, job], timeout=60)
+    started(ec, [patient, hasty, job])
 
     node_b.stop()
     wait_until(lambda: ec.state(hasty) is FAILED)
@@ -304,8 +303,7 @@ def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
     monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
     with ExperimentController("own", tmp_path) as ec:
         node = ec.register_resource("fedmon::Node", nodeId="a")
-        ec.deploy()
-        assert ec.wait_started(node, timeout=60)
+        started(ec, node)
         opened = ec.federation
         assert opened.status().connected
     with pytest.raises(Exception, match="not started"):

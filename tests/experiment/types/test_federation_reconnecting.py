@@ -17,6 +17,7 @@ from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.base import LinkedResource
+from tests.experiment.own_types import started
 from tests.experiment.types.conftest import TwoNodes, wired
 from tests.support.node_process import NodeProcess
 from tests.support.ports import free_port
@@ -70,8 +71,7 @@ def test_a_run_stays_as_it_was_while_no_broker_can_be_reached(
 ) -> None:
     before = ExperimentController("unreached", tmp_path, federation=two.fed)
     node = before.register_resource("fedmon::Node", nodeId="a")
-    before.deploy()
-    assert before.wait_started(node, timeout=60)
+    started(before, node)
     before.give_up()
     monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "5")

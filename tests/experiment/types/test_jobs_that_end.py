@@ -15,6 +15,7 @@ from fedmon.experiment.events import Retry
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
+from tests.experiment.own_types import started
 from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import pause, wait_until
@@ -23,8 +24,7 @@ from tests.support.waiting import pause, wait_until
 def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attributes: Any) -> int:
     nodes, plan = wired(ec, two.plan, *node_ids)
     job = job_on(ec, plan, nodes, **attributes)
-    ec.deploy()
-    assert ec.wait_started(job, timeout=60)
+    started(ec, job)
     return job
 
 
@@ -153,8 +153,7 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
     short = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"spin": "b"}, atLeast=1)
     long = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"reports": 1, "spin": True})
-    ec.deploy()
-    assert ec.wait_started([short, long], timeout=60)
+    started(ec, [short, long])
     wait_for_reports(ec, long)
 
     node_b.kill()

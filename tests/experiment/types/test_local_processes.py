@@ -20,6 +20,7 @@ from fedmon.experiment.events import Retry
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.types.local_process import SupervisedCommand
+from tests.experiment.own_types import started
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
 from tests.support.waiting import pause, wait_until
@@ -79,8 +80,7 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
     require(Path("/dev/full").exists(), "no /dev/full")
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
     guid = process(local, python(f"{code}; signal.pause()"))
-    local.deploy()
-    assert local.wait_started(guid, timeout=60)
+    started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
     journal = str(Path(local.run_dir, NAME))
     (mine,) = (
@@ -170,8 +170,7 @@ def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(local: Experim
 
 def test_a_release_ends_what_runs_and_a_process_may_start_again(local: ExperimentController) -> None:
     guid = process(local, python(SLEEPER.format("")))
-    local.deploy()
-    assert local.wait_started(guid, timeout=60)
+    started(local, guid)
     local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
     local.start(guid)
@@ -204,8 +203,7 @@ def test_the_late_kill_of_a_stopped_command_does_not_reach_the_one_that_was_star
 def test_a_process_that_runs_again_has_no_exit_code_until_it_ends(local: ExperimentController) -> None:
     guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; rm go"])
     go = Path(local.run_dir, str(guid), "go")
-    local.deploy()
-    assert local.wait_started(guid, timeout=60)
+    started(local, guid)
     go.touch()
     assert local.wait_finished(guid, timeout=60)
     assert local.get(guid, "exitCode") == 0
@@ -325,8 +323,7 @@ def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb:
 
 def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands(local: ExperimentController) -> None:
     guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 3"], critical=False)
-    local.deploy()
-    assert local.wait_started(guid, timeout=60)
+    started(local, guid)
     own = psutil.Process(local.get(guid, "pid")).parent()
     assert own is not None
     starter = own.parent()
