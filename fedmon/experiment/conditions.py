@@ -83,7 +83,7 @@ class StateCondition(Condition, frozen=True, kw_only=True, tag="state"):
     """The members reached ``state``, or a later one, at least ``delay_s`` seconds ago."""
 
     state: ResourceState
-    delay_s: float = 0.0
+    delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     def __str__(self) -> str:
         return f"{self.state.name}{f' for {self.delay_s:g} s' if self.delay_s else ''}"

@@ -92,8 +92,9 @@ class Hooks:
         self._verbs: deque[HookJob] = deque()
         self._others: deque[HookJob] = deque()
         self._running: set[HookJob] = set()
-        self._idle = 0
-        self._is_coming = self._is_closed = False
+        self._free = 0
+        """Threads that wait for a job, or are about to take one."""
+        self._is_closed = False
 
     def put(self, job: HookJob) -> None:
         """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
@@ -103,18 +104,19 @@ class Hooks:
         self.start()
 
     def start(self) -> None:
-        """Call or start a thread, if a job could run and no thread is coming for it."""
+        """Call or start a thread, if a job could run; it does the same when it has taken one."""
         with self._changed:
-            if self._is_coming or self._ready() is None:
+            if self._ready() is None:
                 return
-            self._is_coming = True
-            if self._idle:
+            if self._free:
                 self._changed.notify()
                 return
+            self._free += 1
         try:
             threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
         except RuntimeError as error:
-            self._is_coming = False
+            with self._changed:
+                self._free -= 1
             logger.warning("hooks wait until a thread can be started: %s", error)
             with contextlib.suppress(RuntimeError):  # then the next job tries again
                 self._later(self.start)
@@ -162,24 +164,19 @@ class Hooks:
         """Return the next job, or None if none comes for a while."""
         is_late = False
         with self._changed:
-            if done is None:
-                self._is_coming = False
-            else:
+            if done is not None:
+                self._free += 1
                 self._running.discard(done)
                 if self._is_closed:
                     self._changed.notify_all()
-            while (queue := self._ready()) is None:
-                if self._is_closed or is_late:
-                    return None
-                self._idle += 1
+            while (queue := self._ready()) is None and not (self._is_closed or is_late):
                 is_late = not self._changed.wait(_IDLE_S)
-                self._idle -= 1
-                self._is_coming = False
+            self._free -= 1
+            if queue is None:
+                return None
             job = queue.popleft()
             self._running.add(job)
-            is_more = self._ready() is not None
-        if is_more:
-            self.start()
+        self.start()
         return job
 
 

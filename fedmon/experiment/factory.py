@@ -49,12 +49,6 @@ class ResourceFactory:
         return rclass
 
     @classmethod
-    def register_own(cls, rclass: type[ResourceManager]) -> None:
-        """Register a type, unless its name is taken."""
-        if rclass.get_rtype() not in cls._resource_types:
-            cls.register_type(rclass)
-
-    @classmethod
     def resource_types(cls) -> dict[str, type[ResourceManager]]:
         """Return the types that are registered so far, by name."""
         return dict(cls._resource_types)
@@ -118,11 +112,12 @@ class ResourceFactory:
 
     @classmethod
     def _load_own(cls) -> None:
-        """Register our own types, even if they were loaded before: tests replace the register."""
+        """Register our own types whose names are free, even if loaded before: tests replace the register."""
         for own in map(importlib.import_module, _OWN):
             for each in map(vars(own).get, own.__all__):
                 if isinstance(each, type) and issubclass(each, ResourceManager):
-                    cls.register_own(each)
+                    with cls._lock:
+                        cls._resource_types = {each.get_rtype(): each, **cls._resource_types}
 
     @classmethod
     def _search(cls, folder: str) -> Iterator[PluginError]:

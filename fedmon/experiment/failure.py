@@ -113,14 +113,11 @@ class QuorumFailures(FailureManager):
 
     def add(self, at_least: int, guids: Iterable[int] = (), *, rtype: str | None = None) -> None:
         """Add a quorum: ``at_least`` of ``guids``, or of the resources of a type. Raises InvalidPolicyError."""
-        group = tuple(sorted(set(guids)))
-        if at_least < 1:
-            raise InvalidPolicyError(f"a quorum needs at least 1 resource, not {at_least!r}")
-        if bool(group) is (rtype is not None):
-            raise InvalidPolicyError("a quorum is of guids or of a type: name one of the two")
-        if group and at_least > len(group):
-            raise InvalidPolicyError(f"a quorum of {at_least} of {len(group)} resources is impossible")
-        self._quorums = (*self._quorums, QuorumDescription(at_least=at_least, group=group, rtype=rtype))
+        try:
+            quorum = QuorumDescription(at_least=at_least, group=tuple(sorted(set(guids))), rtype=rtype)
+        except ValueError as error:
+            raise InvalidPolicyError(str(error)) from None
+        self._quorums = (*self._quorums, quorum)
 
     def eval_failure(self, guid: int) -> None:
         """End the experiment if a quorum is lost."""

@@ -22,9 +22,8 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
 from fedmon.common.files import Closing
 from fedmon.common.store.seq_ranges import SeqRanges
-from fedmon.experiment.errors import InvalidExperimentError, UnwritableEventError
+from fedmon.experiment.errors import DescriptionError, InvalidExperimentError, UnwritableEventError
 from fedmon.experiment.events import (
-    Action,
     AnyEvent,
     Assign,
     AttributeSet,
@@ -61,11 +60,7 @@ def new_run_dir(exp_id: str | None, local_dir: str | Path | None) -> Path:
     files, as in NEPI. Raises InvalidExperimentError.
     """
     exp_id = f"exp-{secrets.token_hex(4)}" if exp_id is None else exp_id
-    if not is_folder_name(exp_id):
-        raise InvalidExperimentError(
-            f"exp_id {exp_id!r} cannot name a folder: take up to 100 letters, digits, '-', '_' and '.', "
-            "no '.' and no '-' first"
-        )
+    check_folder_name("experiment id", exp_id)
     where = path_of("local_dir", tempfile.gettempdir() if local_dir is None else local_dir)
     return where / exp_id / run_id_of(utc_now())
 
@@ -78,9 +73,13 @@ def path_of(what: str, given: str | Path) -> Path:
         raise InvalidExperimentError(f"{what} is {given!r:.80}, and not a path: {error}") from error
 
 
-def is_folder_name(name: object) -> bool:
-    """Tell whether an id can be the name of a folder, on any system."""
-    return type(name) is str and bool(_ID.fullmatch(name))
+def check_folder_name(what: str, name: object) -> None:
+    """Raise DescriptionError for an id that cannot be the name of a folder, on any system."""
+    if not (type(name) is str and _ID.fullmatch(name)):
+        raise DescriptionError(
+            f"{what} {name!r:.100} cannot name a folder; use up to 100 letters, digits, '-', '_' and '.', "
+            "and neither '.' nor '-' first"
+        )
 
 
 def run_id_of(moment: datetime.datetime) -> str:
@@ -262,21 +261,15 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
                 self.due[number], self.tasks = event, max(self.tasks, number)
             case TaskDone(number=number):
                 self.due.pop(number, None)
+        self.unassigned |= {(action.guid, action.name): action for action in actions if isinstance(action, Assign)}
+        self.unjudged += [action.guid for action in actions if isinstance(action, Inform)]
         self._take_reports(event)
-        self._take_actions(actions)
 
     def _take_reports(self, event: AnyEvent) -> None:
         if isinstance(event, Measured):
             self.reports.setdefault(event.guid, Reports()).note(event)
         elif isinstance(event, AttributeSet) and event.name == "jobId":
             self.reports.pop(event.guid, None)
-
-    def _take_actions(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Assign):
-                self.unassigned[action.guid, action.name] = action
-            elif isinstance(action, Inform):
-                self.unjudged.append(action.guid)
 
 
 def replayed_run(run_dir: str | Path) -> ReplayedRun:

@@ -42,9 +42,6 @@ from fedmon.experiment.situation import (
 )
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
-_NO_WANTS: Map[WantKey, None] = Map()
-_NO_ATTRIBUTES: Map[str, Any] = Map()
-_NO_STREAKS: Map[str, int] = Map()
 _KEPT_VALUES = 64
 """The number of last values of a metric that count for conditions registered later."""
 _TICK_S = 2e-6
@@ -129,7 +126,7 @@ class Change:
             resource = self.resources[want.guid]
             self.update(resource, sets=(*resource.sets, want.name))
         for guid in found.guids:
-            self.watchers[guid] = self.watchers.get(guid, _NO_WANTS).set(want.key, None)
+            self.watchers[guid] = self.watchers.get(guid, Map()).set(want.key, None)
         self.wants[want.key] = replace(want, due=found.due)
 
     def end_want(self, key: WantKey) -> None:
@@ -145,7 +142,7 @@ class Change:
 
     def wake_watchers(self, guid: int) -> None:
         """Judge the wants again that watch a resource; those that stay blocked watch again."""
-        self.woken.extend(sorted(self.watchers.pop(guid, _NO_WANTS)))
+        self.woken.extend(sorted(self.watchers.pop(guid, Map())))
 
 
 # --- wants --------------------------------------------------------------------------------------------------------
@@ -287,7 +284,7 @@ def _count_values(change: Change, condition: AnyCondition | None) -> None:
     if not isinstance(condition, MetricCondition):
         return
     for resource in change.found(condition.group):
-        streaks = _NO_STREAKS
+        streaks: Map[str, int] = Map()
         for (name, source), values in resource.values.items():
             if name == condition.metric.name:
                 count = functools.reduce(functools.partial(_counted, condition.metric), values, 0)
@@ -311,7 +308,7 @@ def _measured(change: Change, event: events.Measured, resource: Resource) -> Non
     streaks, series = resource.streaks, (event.name, event.source)
     for condition in resource.metric_conditions:
         if condition.metric.name == event.name:
-            counts = streaks.get(condition.number, _NO_STREAKS)
+            counts = streaks.get(condition.number, Map())
             count = _counted(condition.metric, counts.get(event.source, 0), event.value)
             streaks = streaks.set(condition.number, counts.set(event.source, count))
     values = resource.values.set(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
@@ -480,7 +477,7 @@ def _registered(change: Change, event: events.Registered) -> None:
         rtype=event.rtype,
         name=event.name,
         critical=event.critical,
-        attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,
+        attributes=Map(event.attributes),
         timeouts=event.timeouts,
         retry=event.retry,
         plain=event.plain,

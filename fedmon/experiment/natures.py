@@ -24,7 +24,7 @@ class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``ending`` tells whether its resources reach STOPPED without a stop; "maybe" if it has code for its start.
     ``skips`` are states that its deploy never enters. Before a deploy all of ``attributes`` must be set, and one of
-    each of ``connections`` must be there. ``measured_by`` are the types that report its metrics; None: itself.
+    each of ``connections`` must be there. ``measured_by`` are the types that report its metrics; empty: itself.
     """
 
     rtypes: frozenset[str]
@@ -33,7 +33,7 @@ class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     skips: frozenset[ResourceState] = frozenset()
     attributes: tuple[str, ...] = ()
     connections: tuple[tuple[str, ...], ...] = ()
-    measured_by: tuple[str, ...] | None = None
+    measured_by: tuple[str, ...] = ()
     measures_when_ready: bool = False
 
     def needs_at(self, verb: str) -> bool:

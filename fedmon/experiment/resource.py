@@ -177,8 +177,8 @@ class ResourceManager:
     """Attributes that must be set before its deploy."""
     _required_connections: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Connections that must exist before its deploy: one to a type of each."""
-    _measured_by: ClassVar[tuple[str, ...] | None] = None
-    """The connected types that report its metrics; None: itself."""
+    _measured_by: ClassVar[tuple[str, ...]] = ()
+    """The connected types that report its metrics; empty: itself."""
     _measures_when_ready: ClassVar[bool] = False
     """Whether its metrics may come before it is STARTED."""
 

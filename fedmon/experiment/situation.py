@@ -7,6 +7,7 @@ thousands of them out of the garbage collector.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -171,12 +172,10 @@ _REACHED: Mapping[str, ResourceState] = {str(verb): state for verb, state in COM
 Resources = Mapping[int, Resource] | MapMutation[int, Resource]
 
 
-class Met(msgspec.Struct, frozen=True, gc=False):
-    """It may be done now."""
+class Settled(Enum):
+    """It may be done now, or it is dropped: the resource is past it."""
 
-
-class Obsolete(msgspec.Struct, frozen=True, gc=False):
-    """It is dropped: the resource is past it."""
+    MET, OBSOLETE = "met", "obsolete"
 
 
 class Impossible(msgspec.Struct, frozen=True, gc=False):
@@ -192,8 +191,8 @@ class Blocked(msgspec.Struct, frozen=True, gc=False):
     due: float | None = None
 
 
-Verdict = Met | Obsolete | Impossible | Blocked
-MET, OBSOLETE = Met(), Obsolete()
+MET, OBSOLETE = Settled
+Verdict = Settled | Impossible | Blocked
 
 
 def waits_for_itself(guid: int, action: ResourceAction, condition: StateCondition) -> bool:

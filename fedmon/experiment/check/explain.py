@@ -9,7 +9,7 @@ import msgspec
 from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.natures import Natures, lasts, natures, needed
-from fedmon.experiment.situation import Blocked, Met, Resource, State, Want, has_held, verdict_on_condition
+from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
@@ -117,7 +117,7 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
     action = want.name if want.attribute is None else f"set {want.attribute[0]}"
     for condition in want.conditions:
         found = verdict_on_condition(condition, want, state.resources, now)
-        if isinstance(found, Met):
+        if found is MET:
             continue
         due = found.due if isinstance(found, Blocked) else None
         left_s = None if due is None else max(0.0, due - now)

@@ -64,8 +64,6 @@ def checked_condition(condition: AnyCondition, *, where: str) -> AnyCondition:
     try:
         if not condition.group:
             raise InvalidConditionError("the condition names no resource; name one or more")
-        if isinstance(condition, StateCondition) and not 0 <= condition.delay_s < math.inf:
-            raise InvalidConditionError(f"a delay is 0 s or more, not {condition.delay_s!r}")
         check_condition(condition)
     except InvalidConditionError as error:
         raise DescriptionError(f"{where}: {error}") from error

@@ -16,7 +16,7 @@ from fedmon.experiment.conditions import AnyCondition, StateCondition
 from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
-from fedmon.experiment.journal import is_folder_name
+from fedmon.experiment.journal import check_folder_name
 from fedmon.experiment.situation import waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -101,6 +101,14 @@ class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     group: tuple[int, ...] = msgspec.field(name="of", default=())
     rtype: str | None = None
 
+    def __post_init__(self) -> None:
+        many = len(set(self.group))
+        if bool(many) is (self.rtype is not None):
+            raise ValueError("a quorum is of resources or of a type: name one of the two")
+        if self.at_least < 1 or (many and self.at_least > many):
+            of = f" of {many}" if many else ""
+            raise ValueError(f"a quorum of {self.at_least}{of} resources is impossible")
+
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The failure that ends the experiment: a critical one, none, or a lost quorum."""
@@ -128,11 +136,8 @@ def even(description: Description) -> Description:
     Raises DescriptionError.
     """
     for what, name in (("experiment id", description.exp_id), ("run id", description.run_id)):
-        if name is not None and not is_folder_name(name):
-            raise DescriptionError(
-                f"{what} {name!r:.100} cannot name a folder; use up to 100 letters, digits, '-', '_' and '.', "
-                "and neither '.' nor '-' first"
-            )
+        if name is not None:
+            check_folder_name(what, name)
     if description.nthreads is not None and description.nthreads < 1:
         raise DescriptionError(f"nthreads is {description.nthreads}, and must be 1 or more")
     resources = description.resources
@@ -159,15 +164,9 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
         )
     quorums = []
     for quorum in policy.quorums:
-        group = tuple(sorted(set(quorum.group)))
-        if bool(group) is (quorum.rtype is not None):
-            raise DescriptionError("failures: a quorum is of resources or of a type: name one of the two")
-        if unknown := [guid for guid in group if guid not in guids]:
+        if unknown := [guid for guid in quorum.group if guid not in guids]:
             raise DescriptionError(f"failures: a quorum names resource {unknown[0]}, which does not exist")
-        if quorum.at_least < 1 or (group and quorum.at_least > len(group)):
-            many = f" of {len(group)}" if group else ""
-            raise DescriptionError(f"failures: a quorum of {quorum.at_least}{many} resources is impossible")
-        quorums.append(replace(quorum, group=group))
+        quorums.append(replace(quorum, group=tuple(sorted(set(quorum.group)))))
     return replace(policy, quorums=tuple(quorums))
 
 

@@ -31,7 +31,6 @@ class Collector(ResourceManager):
     _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
     _passes = ()
     _required_attributes = ("traceName",)
-    _measured_by = ()
 
     own_attributes = (
         CheckedAttribute("traceName", "The trace that is collected.", inner_path, "the name of a trace",

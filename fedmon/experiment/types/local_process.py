@@ -135,7 +135,6 @@ class LocalProcess(LinkedResource):
     _ends_itself = True
     _passes = ()
     _required_attributes = ("command",)
-    _measured_by = ()
 
     own_attributes = (
         CheckedAttribute("command", "The program and its arguments.", command,

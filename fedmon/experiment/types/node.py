@@ -157,7 +157,6 @@ class Dataset(LinkedResource):
     _needs = (Need(verb="deploy", of="fedmon::Node"),)
     _passes = (ResourceState.DISCOVERED,)
     _required_attributes = ("tags",)
-    _measured_by = ()
     _reach = 2  # the plan of its job
 
     own_attributes = (

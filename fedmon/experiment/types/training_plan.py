@@ -55,7 +55,6 @@ class TrainingPlanResource(LinkedResource):
     )
     _passes = (ResourceState.RESERVED,)
     _required_attributes = ("plan",)
-    _measured_by = ()
 
     own_attributes = (
         CheckedAttribute("plan", "The file of the plan, or its class, which is kept as source.", _plan,
