@@ -17,6 +17,7 @@ from fedmon.experiment.conditions import MetricCondition, state_of
 from fedmon.experiment.engine import Engine, Hook, failtrap, here
 from fedmon.experiment.errors import (
     AttributeAccessError,
+    ExperimentError,
     ExperimentOverError,
     InvalidAttributeValueError,
     InvalidConditionError,
@@ -572,6 +573,8 @@ class ResourceManager:
             self.debug(f"ignored {verb} within itself")
         elif here.is_in(self):  # a part of the running verb, or that verb itself, called by the experiment
             self._check_may(verb)
+            if verb == "deploy":
+                self._check_parts()
             with Hook(self, verb):
                 getattr(self, f"do_{verb}")()
         else:
@@ -655,6 +658,15 @@ class ResourceManager:
         error = InvalidStateError(f"{verb} of {self.name} does nothing: it is {state.name}, and not {allowed}")
         error.is_over = state >= ResourceState.FAILED
         raise error
+
+    def _check_parts(self) -> None:
+        for name in self._required_attributes:
+            attribute = self._attribute(name)
+            if attribute.value in (None, ""):
+                raise ExperimentError(f"{self.name} has no {name}: set it to {attribute.takes()}")
+        for rtypes in self._required_connections:
+            if not any(each.is_rm_instance(rtype) for each in self.get_connected() for rtype in rtypes):
+                raise ExperimentError(f"{self.name} has no {' or '.join(rtypes)}: connect it to one")
 
     def end_at_once(self) -> None:
         """Kill running work, after its release timed out; for types, which must not block here."""

@@ -169,10 +169,11 @@ class Aggregator(LinkedResource):
 
     def do_deploy(self) -> None:
         """Refuse to be READY without enough jobs."""
-        jobs, needed = self.linked(Job), self.get("atLeast") or 1
-        if len(jobs) < needed:
-            what = f"{needed} jobs" if needed > 1 else "jobs"
-            raise ResourceFailedError(f"{self.name} has no {what}: connect it to more; atLeast of a job counts nodes")
+        needed = self.get("atLeast")
+        if needed is not None and len(self.linked(Job)) < needed:
+            raise ResourceFailedError(
+                f"{self.name} has no {needed} jobs: connect it to more; atLeast of a job counts nodes"
+            )
         super().do_deploy()
 
     def do_start(self) -> None:

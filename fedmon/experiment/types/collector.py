@@ -13,7 +13,7 @@ from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
+from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 
 
@@ -64,9 +64,7 @@ class Collector(ResourceManager):
         return str(folder / (self.get("subDir") or ""))
 
     def do_deploy(self) -> None:
-        """Refuse to be READY without a trace to collect, or a folder for it."""
-        if not self.get("traceName"):
-            raise ResourceFailedError(f"{self.name} has no traceName: set it to the name of a trace, such as stdout")
+        """Refuse to be READY without a folder for the traces."""
         if self.get("storeDir"):
             self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             with storage_errors(Path(self.store_path)):

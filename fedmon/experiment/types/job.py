@@ -121,8 +121,6 @@ class Job(LinkedResource):
 
     def do_deploy(self) -> None:
         """Be READY when its plan, its nodes and its dataset are."""
-        if not self.linked(TrainingPlanResource):
-            raise ResourceFailedError(f"{self.name} has no plan: connect it to a fedmon::TrainingPlan")
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
         kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)

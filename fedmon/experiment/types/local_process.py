@@ -159,9 +159,7 @@ class LocalProcess(LinkedResource):
         self._is_stopping = self._is_releasing = False
 
     def do_deploy(self) -> None:
-        """Refuse to be READY without a command."""
-        if not self.get("command"):
-            raise ResourceFailedError(f"{self.name} has no command: set it to a list of words, such as ['ls', '-l']")
+        """Fix the folder, and start the supervisor of commands."""
         if self.get("cwd"):
             self.fixed_path("cwd")
         SupervisedCommand.prepare()

@@ -14,7 +14,7 @@ from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
+from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
 from fedmon.experiment.types.node import Node
 from fedmon.experiment.types.values import CheckedAttribute, own, words
@@ -77,8 +77,6 @@ class Monitor(LinkedResource):
 
     def do_deploy(self) -> None:
         """Be READY when its nodes are."""
-        if not self.linked(Node) and not self.linked(Job):
-            raise ResourceFailedError(f"{self.name} has no nodes: connect it to a fedmon::Node or a fedmon::Job")
         if self.ready(self.linked(Node)) is not None:
             super().do_deploy()
 

@@ -51,13 +51,8 @@ class Node(LinkedResource):
 
     @property
     def node_id(self) -> NodeId:
-        """The id of the node. Raises ResourceFailedError."""
-        node_id = self.get("nodeId")
-        if not node_id:
-            raise ResourceFailedError(
-                f"{self.name} has no nodeId: set it to the id of the node, which `fedmon nodes` lists"
-            )
-        return NodeId(node_id)
+        """The id of the node."""
+        return NodeId(self.get("nodeId"))
 
     def do_deploy(self) -> None:
         """Listen for the node; a sign of life makes it READY."""
@@ -173,14 +168,11 @@ class Dataset(LinkedResource):
 
     def do_deploy(self) -> None:
         """Search the nodes once they are READY."""
-        tags = self.get("tags")
-        if not tags:
-            raise ResourceFailedError(f"{self.name} has no tags: set them, such as tags=['mri']")
         nodes = self.ready(self.linked(Node))
         if nodes is None:
             return
         asked = [node.node_id for node in nodes]
-        outcomes = self.federation.search(tags, nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
+        outcomes = self.federation.search(self.get("tags"), nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = self._offering(outcomes)
         missing = [node_id for node_id in asked if node_id not in found]
         if missing and self.waits_for_silent(outcomes, nodes):

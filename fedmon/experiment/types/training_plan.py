@@ -129,8 +129,6 @@ class TrainingPlanResource(LinkedResource):
 
     def do_deploy(self) -> None:
         """Submit the plan once its nodes are READY; then decisions arrive."""
-        if not self.get("plan"):
-            raise ResourceFailedError(f"{self.name} has no plan: set it to the path of a Python file, or to a class")
         if not _is_source(self.get("plan")):
             self.fixed_path("plan")
         nodes = self._linked_nodes()

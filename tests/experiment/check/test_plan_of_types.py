@@ -257,16 +257,21 @@ def test_a_resource_that_deploys_itself_and_lacks_a_part_is_not_registered(ec: E
     assert ec.resources == []
 
 
-def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController) -> None:
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController, comes: bool) -> None:
     (gate,) = plain(ec, 1)
     process = ec.register_resource("local::Process")
     ec.register_condition(process, DEPLOY, gate, STARTED)
 
     assert ("warning", "missing-part", (process,)) in found(ec.plan())
     ec.deploy(process, wait_all_ready=False)
-    ec.set(process, "command", ["true"])
+    if comes:
+        ec.set(process, "command", ["true"])
     ec.deploy(gate)
-    assert ec.wait_finished(process, timeout=60)
+    reasons = ec.wait_finished(process, timeout=60).reasons
+
+    lacks = f"deploy failed: resource {process} (local::Process) has no command: set it to a list of texts, such as "
+    assert reasons == ({} if comes else {process: f'{lacks}["ls", "-l"]'})
 
 
 @pytest.mark.parametrize(
