@@ -114,7 +114,7 @@ class Job(LinkedResource):
         self._lost: frozenset[NodeId] = frozenset()
         self._told = Reports()
         self._telling = threading.Lock()
-        self._is_stopping = self._is_releasing = self._may_have_begun = self._has_asked = False
+        self._is_stopping = self._is_releasing = self._may_have_begun = False
         self._attempts = 0
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -189,10 +189,9 @@ class Job(LinkedResource):
         dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
         with self.lock:  # an attempt that took too long may go on
-            job_id = self.get("jobId") if self._may_have_begun or self._has_asked else new_id()
-            if job_id != self.get("jobId"):
-                self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
-            self._has_asked = True  # so a retry asks under the same id, and no node runs it twice
+            job_id = self.get("jobId") or new_id()
+            if not self.get("jobId"):
+                self._set_own("jobId", job_id)  # before any node is asked; retries ask under it, after a crash, too
             self._attempts += 1
             attempt = self._attempts
         handle = self.federation.run(
@@ -213,8 +212,9 @@ class Job(LinkedResource):
         parts = handle.states()
         if all(part.job is None and part.is_over for part in parts.values()):
             with self.lock:
-                if attempt == self._attempts:  # a later one may have begun it
-                    self._has_asked = any(part.asked in SILENT for part in parts.values())
+                # A later attempt may have begun it; else nodes would refuse this id again.
+                if attempt == self._attempts and not any(part.asked in SILENT for part in parts.values()):
+                    self._set_own("jobId", None)
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in parts.items())
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
@@ -244,9 +244,8 @@ class Job(LinkedResource):
 
     def do_reconnect(self, verb: str | None) -> None:
         """Adopt the run; one that was about to start is asked for under its id, so no node starts it twice."""
-        if verb == "start" and self.get("jobId") and self.get("outcome") is None:
-            self._may_have_begun = True
-        elif verb in (None, "stop") and self.state is ResourceState.STARTED and not self.adopt():
+        self._may_have_begun = self.get("jobId") is not None
+        if verb in (None, "stop") and self.state is ResourceState.STARTED and not self.adopt():
             raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
         super().do_reconnect(verb)
 

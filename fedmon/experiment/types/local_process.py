@@ -176,10 +176,13 @@ class LocalProcess(LinkedResource):
                 return
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._record.unlink(missing_ok=True)
-                if self.get("exitCode") is not None:  # of the run before; a reconnect tells the two apart by this
-                    self.note("exitCode", None)
-                process = SupervisedCommand.begin(self._record, words, cwd=cwd, env=env)
+                # Such an attempt may be over, or of another process.
+                process = SupervisedCommand.left(self._record) if self._seen().attempt else None
+                if process is None:
+                    self._record.unlink(missing_ok=True)
+                    if self.get("exitCode") is not None:  # of the run before; a reconnect tells the two apart by this
+                        self.note("exitCode", None)
+                    process = SupervisedCommand.begin(self._record, words, cwd=cwd, env=env)
             except OSError as error:
                 said = f"cannot run {words[0]} in {cwd}: {error.strerror}: {error.filename}"
                 raise ResourceFailedError(said) from error

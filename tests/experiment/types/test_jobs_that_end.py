@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import tracemalloc
 from pathlib import Path
@@ -74,13 +75,16 @@ def test_a_job_whose_start_took_too_long_runs_once(
     pause(node_b.pid)
     ec.deploy(hold)
     wait_until(lambda: ec.snapshot.resources[job].attempt >= 1, what="the timeout")
+    killed = shutil.copytree(ec.run_dir, two.folder / "killed" / "trial" / ec.run_id)
 
     # when b is there again
     node_b.signal(signal.SIGCONT)
 
-    # then the retry follows the run that there is
+    # then the retry follows the run that there is, also that of another process
     assert ec.wait_finished(job, timeout=60), ec.explain(job)
-    assert ec.state(job) is ResourceState.STOPPED, ec.snapshot.resources[job].reason
+    with ExperimentController.reconnect(killed, federation=two.fed) as again:
+        assert again.wait_finished(job, timeout=60), again.explain(job)
+        assert {each.state(job) for each in (ec, again)} == {ResourceState.STOPPED}, ec.snapshot.resources[job].reason
     assert set(two.fed.jobs().runs()) - before == {ec.get(job, "jobId")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -51,12 +52,16 @@ def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
     assert local.get(guid, "cwd") == str(tmp_path / "work")
 
 
-def test_a_command_whose_start_took_too_long_is_begun_once(local: ExperimentController) -> None:
+@pytest.mark.parametrize("ends_before_the_retry", [False, True])
+def test_a_command_whose_start_took_too_long_is_begun_once(
+    local: ExperimentController, tmp_path: Path, ends_before_the_retry: bool
+) -> None:
     # given a start that hangs until its timeout
     SupervisedCommand.prepare()
     supervisors = [each for each in psutil.Process().children() if "supervisor.py" in " ".join(each.cmdline())]
-    limits = {"timeouts": {"start": 1.0}, "retry": {"start": Retry(times=1_000, delay_s=0.1, factor=1.0)}}
-    guid = process(local, python(SLEEPER.format("")), **limits)
+    retry = Retry(times=1_000, delay_s=5.0 if ends_before_the_retry else 0.1, factor=1.0)
+    words = ["echo", "up"] if ends_before_the_retry else python(SLEEPER.format(""))
+    guid = process(local, words, timeouts={"start": 1.0}, retry={"start": retry})
     for each in supervisors:
         pause(each.pid)
     try:
@@ -69,9 +74,16 @@ def test_a_command_whose_start_took_too_long_is_begun_once(local: ExperimentCont
             each.resume()
 
     # then the command was begun once, and the retry follows it
-    assert local.wait_started(guid, timeout=60), reason(local, guid)
-    wait_until(lambda: local.trace(guid, "stdout") == "up\n")
-    local.stop(guid)
+    if ends_before_the_retry:
+        wait_until(lambda: local.get(guid, "exitCode") == 0)
+        left = shutil.copytree(local.run_dir, tmp_path / "killed" / "local" / local.run_id)
+        with ExperimentController.reconnect(left) as again:
+            assert again.wait_finished(guid, timeout=60)
+            assert (again.state(guid), again.trace(guid, "stdout")) == (STOPPED, "up\n")
+    else:
+        assert local.wait_started(guid, timeout=60), reason(local, guid)
+        wait_until(lambda: local.trace(guid, "stdout") == "up\n")
+        local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
     assert (local.state(guid), local.trace(guid, "stdout")) == (STOPPED, "up\n")
 
