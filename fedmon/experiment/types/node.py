@@ -71,6 +71,13 @@ class Node(LinkedResource):
                 else:
                     self.wait_for(f"node {node_id}, which does not answer")
 
+    def wait_for(self, what: str) -> None:
+        """Set ``waits_for``, and tell others: a plan may do without a node that waits."""
+        is_new = what != self.waits_for
+        super().wait_for(what)
+        if is_new:
+            self._tell_around()
+
     def foreseen(self) -> list[Problem]:
         """Return a problem if the node is away."""
         node = self.federation.nodes().get(self.node_id)

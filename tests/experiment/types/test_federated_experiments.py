@@ -20,6 +20,7 @@ from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job
+from fedmon.researcher.federation import Federation
 from tests.experiment.own_types import started
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
@@ -131,6 +132,20 @@ def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_n
     two.decide("b", "reject", ec.get(silent, "sha256"))
     wait_until(lambda: ec.state(silent) is FAILED)
     assert ec.state(plan) is STARTED
+
+
+def test_a_node_that_does_not_answer_holds_up_no_plan_that_needs_fewer(
+    two: TwoNodes, node_b: NodeProcess, tmp_path: Path
+) -> None:
+    pause(node_b.pid)
+    with (
+        Federation(two.url, folder=tmp_path / "bob", researcher_id="bob") as fed,
+        ExperimentController("trial", tmp_path, federation=fed) as ec,
+    ):
+        _, plan = wired(ec, two.plan_named("Patient"), "a", "b", atLeast=1)
+        ec.deploy()
+
+        assert ec.wait(plan, RESERVED, timeout=60), ec.explain(plan)
 
 
 def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jobs(two: TwoNodes) -> None:
