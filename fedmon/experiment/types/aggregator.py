@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real  # numpy's numbers, too
 from typing import Any, TypeVar
 
 from fedmon.experiment.attributes import Flags, Trace
@@ -83,15 +84,15 @@ def mean(results: Results) -> dict[str, Any]:
 
 def weighted_mean(results: Results) -> dict[str, Any]:
     """Return the means weighted by the "rows" of each node, and their sum as "rows"."""
-    weights: list[Any] = []
     for node, values in results.items():
         rows: Any = values.get("rows")
         if not _is_number(rows) or rows < 0:
             raise ValueError(f"{node} returned no number of rows to weight it by, but {rows!r}")
-        weights.append(rows)
-    whole = math.fsum(weights)
-    if not whole:
+    results = {node: values for node, values in results.items() if values["rows"]}  # without rows a mean is NaN
+    if not results:
         raise ValueError("no node has a row")
+    weights = [values["rows"] for values in results.values()]
+    whole = math.fsum(weights)
     found = {
         name: _sum([weight * value for weight, value in zip(weights, values, strict=True)]) / whole
         for name, values in _columns(results).items()
@@ -104,6 +105,10 @@ def _columns(results: Results) -> dict[str, list[Any]]:
     """Return the values of each name under which every node has a number or an array."""
     rows = list(results.values())
     names = [name for name in (rows[0] if rows else {}) if all(_is_summable(row.get(name)) for row in rows)]
+    for name in names:
+        shapes = {node: getattr(row[name], "shape", ()) for node, row in results.items()}
+        if len(set(shapes.values())) > 1:  # numpy may stretch the smaller ones
+            raise ValueError(f"{name} has different shapes: {shapes}")
     return {name: [_wide(row[name]) for row in rows] for name in names}
 
 
@@ -217,7 +222,7 @@ class Aggregator(LinkedResource):
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found
         self.note("result", text)
-        self.tell_metrics(self.guid, {name: value for name, value in found.items() if isinstance(value, int | float)})
+        self.tell_metrics(self.guid, {name: float(value) for name, value in found.items() if isinstance(value, Real)})
 
 
 def _results(jobs: list[Job]) -> dict[str, Mapping[str, Any]]:

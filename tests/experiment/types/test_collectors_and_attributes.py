@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.check.graph import ImpossiblePlanError
+from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -300,6 +302,33 @@ def test_aggregates_of_small_integers_do_not_wrap_around(name: str) -> None:
 
     by = 1 if name == "sum" else 2
     assert {dtype: found[dtype].tolist() for dtype in pairs} == {each: [sum(pairs[each]) / by] for each in pairs}
+
+
+def test_numbers_of_numpy_reach_conditions(local: ExperimentController) -> None:
+    job, after = local.register_resource("fedmon::Job"), process(local, ["true"])
+    total = local.register_resource("fedmon::Aggregator", function=lambda _: {"rows": np.int64(7)}, connectedTo=job)
+    local.register_condition(after, "START", total, metric=Metric(name="rows", comparison=">", value=5))
+    local.get_resource(job).set_stopped()
+
+    local.deploy([total, after])
+
+    assert local.wait_finished([total, after], timeout=60), local.explain(after)
+
+
+def test_a_node_without_rows_has_no_weight() -> None:
+    empty = {"rows": 0, "mean": math.nan, "spread": None}
+
+    assert aggregation("weighted-mean")({"a": empty, "b": {"rows": 3, "mean": 2.0, "spread": 1.0}}) == {
+        "rows": 3, "mean": 2.0, "spread": 1.0
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "weighted-mean"])
+def test_arrays_of_different_shapes_are_not_stretched(name: str) -> None:
+    values = {node: {"rows": 1, "counts": np.ones(size)} for node, size in (("a", 3), ("b", 1))}
+
+    with pytest.raises(ValueError, match=r"counts has different shapes: .*'a': \(3,\), 'b': \(1,\)"):
+        aggregation(name)(values)
 
 
 def test_json_attributes_are_kept_as_documents_hold_them(local: ExperimentController) -> None:
