@@ -838,6 +838,8 @@ class ExperimentController:
             raise UnknownGuidError(f"resource {resource.guid} not found")
         found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
         notes, own = [found.reason], getattr(resource, "waits_for", None)
+        if self.max_running and self.engine.hooks.is_waiting(resource.guid):
+            notes = [f"its {seen.calling} waits for a hook to return: max_running is {self.max_running}"]
         if own:
             notes.append(f"it waits for {own}")
         if own is None and seen.returned and not seen.scheduled:

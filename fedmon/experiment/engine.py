@@ -70,12 +70,12 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookJob:
-    """A call for `Hooks`; only verbs have a limit."""
+    """A call for `Hooks`; only verbs, those with a ``guid``, have a limit."""
 
-    __slots__ = ("call", "is_verb")
+    __slots__ = ("call", "guid")
 
-    def __init__(self, call: Callable[[], object], *, is_verb: bool = False) -> None:
-        self.call, self.is_verb = call, is_verb
+    def __init__(self, call: Callable[[], object], *, guid: int | None = None) -> None:
+        self.call, self.guid = call, guid
 
 
 class Hooks:
@@ -100,7 +100,7 @@ class Hooks:
         """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
         with self._changed:
             if not self._is_closed:
-                (self._verbs if job.is_verb else self._others).append(job)
+                (self._others if job.guid is None else self._verbs).append(job)
         self.start()
 
     def start(self) -> None:
@@ -128,6 +128,11 @@ class Hooks:
             self._changed.notify_all()
         self.start()
 
+    def is_waiting(self, guid: int) -> bool:
+        """Tell whether a verb of a resource waits for a slot."""
+        with self._changed:
+            return any(job.guid == guid for job in self._verbs)
+
     def is_mine(self) -> bool:
         """Tell whether the calling thread runs one of its jobs."""
         return here.job in self._running
@@ -147,7 +152,7 @@ class Hooks:
         """Return the queue whose first job may run now."""
         if self._others:
             return self._others
-        if self._max_running is not None and sum(job.is_verb for job in self._running) >= self._max_running:
+        if self._max_running is not None and sum(job.guid is not None for job in self._running) >= self._max_running:
             return None
         return self._verbs or None
 
@@ -247,8 +252,8 @@ class Engine:
     def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
         # What ends a resource must not wait for hooks that do not end.
-        is_limited = verb not in (None, "fail", "release")
-        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), is_verb=is_limited))
+        limited = None if verb in (None, "fail", "release") else guid
+        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
 
     def wait(
         self,

@@ -113,6 +113,7 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
         ec.deploy()
 
         assert ec.wait(second, "FAILED", timeout=5.2).timed_out == (second,)
+        assert ec.explain(second).reason == "its start waits for a hook to return: max_running is 1"
         gate.set()
         assert ec.wait_started([first, second], timeout=60)
 
@@ -120,7 +121,7 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
 def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
     gate, ended, late = threading.Event(), threading.Event(), threading.Event()
     hooks = Hooks(1, lambda _: None)
-    jobs = [HookJob(call, is_verb=True) for call in (ended.set, lambda: gate.wait(20), late.set)]
+    jobs = [HookJob(call, guid=1) for call in (ended.set, lambda: gate.wait(20), late.set)]
     for job in jobs:
         hooks.put(job)
     assert ended.wait(60)
