@@ -198,7 +198,8 @@ class Aggregator(LinkedResource):
         """Call the function if the jobs are over."""
         jobs, needed = self.linked(Job), self.get("atLeast")
         with self.lock:
-            if self._is_done or self.state is not ResourceState.STARTED:
+            # Its jobs are released with it.
+            if self._is_done or self.state is not ResourceState.STARTED or self._seen().calling == "release":
                 return
             states = {job: job.state for job in jobs}
             done = [job for job, state in states.items() if state is ResourceState.STOPPED]

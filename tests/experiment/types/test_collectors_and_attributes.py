@@ -106,6 +106,18 @@ def test_an_aggregator_that_was_started_is_not_started_anew_by_a_reconnect(local
     assert local.snapshot.resources[guid].calling is None
 
 
+def test_an_aggregator_that_is_released_with_its_jobs_does_not_fail(tmp_path: Path) -> None:
+    for _ in range(30):  # its jobs may be released first, or last
+        with ExperimentController("local", tmp_path) as ec:
+            job = ec.register_resource("fedmon::Job")
+            total = ec.register_resource("fedmon::Aggregator", connectedTo=job)
+            collector = ec.register_resource("fedmon::Collector", traceName="result", connectedTo=[job, total])
+            ec.deploy([total, collector])
+            assert ec.wait_started([total, collector], timeout=60)
+
+        assert (ec.abort, ec.snapshot.level_reason) == (False, "")
+
+
 @pytest.mark.parametrize("is_source_first", [True, False])
 @pytest.mark.parametrize("releases", ["all", "the source", "the source for good"])
 def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
