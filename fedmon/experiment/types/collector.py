@@ -90,12 +90,12 @@ class Collector(ResourceManager):
             return
         target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
         with self._reading:
-            is_over = source.state is ResourceState.RELEASED and target.exists()  # read by a process that died
-            if not is_last and (is_over or source.guid in self._read_last):
+            if not is_last and source.guid in self._read_last:
                 return
             self._read_last.update([source.guid] if is_last else [])
             try:
-                _copy(source, name, target)
+                if is_last or source.state is not ResourceState.RELEASED or not target.exists():
+                    _copy(source, name, target)  # else a process that died has read it
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
                 reason = told(error)
                 if self._missing.get(source.guid) != reason:

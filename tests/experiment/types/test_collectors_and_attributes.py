@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,20 @@ def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentCo
     local.shutdown()
 
     assert Path(local.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
+
+
+def test_a_collector_lists_what_a_process_that_died_collected(local: ExperimentController, tmp_path: Path) -> None:
+    first, second = (process(local, ["echo", "rows"]) for _ in range(2))
+    collector = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=[first, second])
+    local.deploy()
+    assert local.wait_finished([first, second], timeout=60)
+    assert local.release(first)
+    left = shutil.copytree(local.run_dir, tmp_path / "killed" / "local" / local.run_id)
+
+    with ExperimentController.reconnect(left) as again:
+        assert again.release()
+
+        assert again.get(collector, "collected") == "1.stdout, 2.stdout"
 
 
 def test_a_full_disk_leaves_the_copy_of_before(tmp_path: Path) -> None:
