@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.errors import ExperimentError, InvalidStateError, InvalidTaskError
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
@@ -45,9 +46,16 @@ class Function(ResourceManager):
         self.raised: BaseException | None = None
         self.returned: tuple[Any] | None = None
 
+    def missing(self) -> list[Problem]:
+        """Return a problem if this process does not have the function."""
+        text = f"{self.name} is a function, which no file holds: make it by ec.call"
+        severity: Severity = "error" if self.get("critical") else "warning"
+        problem = Problem(kind="missing-part", severity=severity, guids=(self.guid,), text=text)
+        return [] if self.function else [problem]
+
     def do_start(self) -> None:
         """Call it."""
-        if self.returned is not None:
+        if self.returned is not None or self.get("result") is not None:
             self.warning("has run, and is not called again: ec.call makes another one")
             super().do_start()
             self.set_stopped()

@@ -127,6 +127,9 @@ def test_a_function_that_was_loaded_says_that_no_file_holds_it(tmp_path: Path) -
         saved = ec.save()
 
     with ExperimentController.load(saved) as loaded:
+        assert [each.text for each in loaded.plan().errors] == [
+            "resource 1 (python::Function) is a function, which no file holds: make it by ec.call"
+        ]
         loaded.deploy()
         loaded.wait_finished(timeout=60)
         assert loaded.get_resource(1).reason == "start failed: its function is in no file: make it by ec.call"
