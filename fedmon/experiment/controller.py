@@ -718,7 +718,9 @@ class ExperimentController:
                 opened.close()
 
     def give_up(self) -> None:
-        """Leave the run to another process: nothing is released."""
+        """Leave the run to another process: nothing is released, by a later `shutdown` either."""
+        self._is_ending = True
+        self._ended.set()
         self.engine.end_waits()
         self._close(timeout_s=0.0)
 

@@ -88,6 +88,20 @@ def test_a_command_whose_start_took_too_long_is_begun_once(
     assert (local.state(guid), local.trace(guid, "stdout")) == (STOPPED, "up\n")
 
 
+def test_a_run_that_was_given_up_goes_on_for_another_controller(local: ExperimentController) -> None:
+    guid = process(local, python(SLEEPER.format("")))
+    started(local, guid)
+    wait_until(lambda: local.trace(guid, "stdout") == "up\n")
+
+    local.give_up()
+    local.shutdown()
+
+    with ExperimentController.reconnect(local.run_dir) as ec:
+        ec.stop(guid)
+        assert ec.wait_finished(guid, timeout=60)
+        assert (ec.state(guid), ec.get(guid, "exitCode")) == (STOPPED, -signal.SIGTERM)
+
+
 def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: ExperimentController) -> None:
     require(Path("/dev/full").exists(), "no /dev/full")
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
