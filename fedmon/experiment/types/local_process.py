@@ -243,8 +243,9 @@ class LocalProcess(LinkedResource):
             return f"its supervisor was killed, so its exit code is not known; process {self.get('pid')} may still run"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         lines: list[str] = []
-        with contextlib.suppress(OSError):  # the command may have removed it
-            lines = self.written("stderr").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").split("\n")
+        with contextlib.suppress(OSError), self.written("stderr").open("rb") as file:  # the command may have removed it
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
         return ": ".join([f"it ended with {how}", *[line.strip() for line in lines if line.strip()][-1:]])
 
     # --- the end ------------------------------------------------------------------------------------------------------

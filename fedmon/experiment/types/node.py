@@ -68,7 +68,7 @@ class Node(LinkedResource):
             if not is_gone(node) and node.last_seen is None:
                 if self.federation.ping(nodes=[node_id]).ok:
                     self._confirmed()
-                else:
+                elif self.state < ResourceState.READY:
                     self.wait_for(f"node {node_id}, which does not answer")
 
     def wait_for(self, what: str) -> None:
