@@ -31,12 +31,11 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatus,
     TrainingPlanStatusReply,
 )
-from fedmon.common.wire.runs import JobStatus, Run, RunReply, Stop, StopReply
+from fedmon.common.wire.runs import JobStatus, Run, Stop
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs.admission import RunRefusedError
 from fedmon.node.runs.service import Runs
 
 Handler = Callable[[Any], Reply | None]
@@ -93,7 +92,7 @@ class Handlers:
         page_bytes: int,
     ) -> None:
         self._node_id, self._registers, self._policy, self._boot = policy.node_id, registers, policy, boot
-        self._runs, self._check_plan, self._page_bytes = runs, check_plan, page_bytes
+        self._check_plan, self._page_bytes = check_plan, page_bytes
         self.by_kind: dict[type[Request], Handler] = {
             Ping: self._ping,
             ListDatasets: self._datasets,
@@ -104,9 +103,9 @@ class Handlers:
             PlanStatusByUrl: self._status_by_url,
             Monitor: monitor,
             Ack: self._ack,
-            Run: self._run,
-            Stop: self._stop,
-            JobStatus: runs.status,
+            Run: runs.start,
+            Stop: runs.stop,
+            JobStatus: runs.standing.answer,
         }
 
     def _ping(self, request: Ping) -> Pong:
@@ -141,30 +140,6 @@ class Handlers:
             next_offset=end if end < len(seen) else None,
             **echo(request, self._node_id),
         )
-
-    # --- runs --------------------------------------------------------------------------------------------------------
-
-    def _run(self, request: Run) -> RunReply:
-        """Take the job in; runs inside the transaction of its effect, and the job starts once that is committed.
-
-        Raises RunRefusedError, ConflictError if the job id stands for another job, StorageError.
-        """
-        try:
-            job = self._runs.start(request)
-        except RunRefusedError as refusal:
-            self._registers.audit.record(
-                "run-refused",
-                job=request.job_id,
-                researcher=request.researcher_id,
-                sha256=request.sha256,
-                code=refusal.code.value,
-                reason=str(refusal),
-            )
-            raise
-        return RunReply(job=job, **echo(request, self._node_id))
-
-    def _stop(self, request: Stop) -> StopReply:
-        return StopReply(job=self._runs.stop(request), **echo(request, self._node_id))
 
     # --- training plans ----------------------------------------------------------------------------------------------
 

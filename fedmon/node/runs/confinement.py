@@ -98,7 +98,6 @@ class Trials:
         folder = JobFolder(self._folder / "job")
         order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
         lay_out(self._runtime)
-        self._launcher.start()
         self._launcher.launch(order, source, inputs)
         try:
             yield folder

@@ -24,7 +24,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
+from fedmon.common.wire.runs import JobState, Level, Problem, Scalar, TracePiece, Usage
 from fedmon.node.collectors.job.family import with_limit
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.job.cgroup import remove_cgroup
@@ -48,7 +48,6 @@ _MARK = b"Max file locks"
 """The name of RLIMIT_LOCKS in /proc/PID/limits; see JobOrder.mark."""
 _TRACE_FILES = 4
 _LONGEST_CHARACTER = 4
-_EARLIER = b"this output was written by an earlier fedmon, and cannot be read by this one\n"
 
 
 def is_weaker(level: Level | None, minimum: Level | None) -> bool:
@@ -139,13 +138,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=
     cgroup: str | None = None
 
 
-class Reported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="scalar"):
+class Reported(Scalar, frozen=True, kw_only=True, tag_field="event", tag="scalar"):
     """The plan called ``context.report``."""
-
-    t: float
-    number: int
-    values: dict[str, float | None]
-    step: int | None = None
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="log"):
@@ -208,6 +202,11 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
 
 
+def made(path: Path, flags: int) -> int:
+    """Open a file of a job, never through a link; it is made if it is missing. Raises OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+
 class JobFolder:
     """The files of one job. Every method is safe from any thread; those that read raise StorageError."""
 
@@ -224,14 +223,14 @@ class JobFolder:
         with contextlib.ExitStack() as undo:
             try:
                 self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-                lock = self._made(LOCK)
+                lock = made(self.path / LOCK, os.O_RDWR)
                 undo.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self.ending() is not None:
                     raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
                 if self.had_keeper():
                     raise ConflictError(f"job {order.job_id} was begun before, and lost its keeper")
-                with open(self._made(ENDING_ROOM), "rb+", buffering=0) as room:
+                with open(made(self.path / ENDING_ROOM, os.O_RDWR), "rb+", buffering=0) as room:
                     os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
                 self._write(ORDER, msgspec.json.encode(order))
             except BlockingIOError:
@@ -374,9 +373,6 @@ class JobFolder:
         started = self.started()
         return left_folders(name, "" if started is None else started.cgroup or "")
 
-    def _made(self, name: str) -> int:
-        return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-
     def _read(self, name: str, offset: int = 0, most: int = _MAX_FILE_BYTES) -> bytes:
         path = self.path / name
         try:
@@ -401,7 +397,7 @@ def write_ending(folder: Path, ending: Ending) -> None:
     The disk is not waited for: no job survives a power cut, and an empty file counts as no ending.
     """
     room = folder / ENDING_ROOM
-    with os.fdopen(os.open(room, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE), "wb") as file:
+    with open(made(room, os.O_WRONLY), "wb") as file:
         file.write(msgspec.json.encode(ending))
         file.truncate()
     room.replace(folder / ENDING)
@@ -440,9 +436,7 @@ class TraceWriter:
         self._starts.append(self._total)
         if len(self._starts) > _TRACE_FILES:
             Path(f"{self._path}.{self._starts.pop(_TRACE_FILES // 2)}").unlink()
-        return os.open(
-            f"{self._path}.{self._total}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE
-        )
+        return made(Path(f"{self._path}.{self._total}"), os.O_WRONLY)
 
 
 def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
@@ -462,11 +456,9 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
                 if first <= at < total:
                     file.seek(at - first)
                     chunk += file.read(most - len(chunk))
-        if not files and path.exists():
-            chunk, total = _EARLIER[offset : offset + most], len(_EARLIER)
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
-    start = min(offset, total) if (files or total) and not chunk else start
+    start = min(offset, total) if files and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
     if rest == len(chunk):  # the beginning of a character, and nothing else
@@ -538,12 +530,12 @@ def send(known: Known, number: int) -> bool:
     return True
 
 
-def end_all(living: Callable[[], Sequence[Birth]], *, timeout_s: float = KILL_TIMEOUT_S) -> list[Known]:
+def end_all(living: Callable[[], Sequence[Birth]]) -> list[Known]:
     """Kill the processes that ``living`` returns until only zombies are left; return those that survived.
 
     All of them are stopped before any is killed, because a stopped process starts no others.
     """
-    deadline = Deadline(timeout_s)
+    deadline = Deadline(KILL_TIMEOUT_S)
     while True:
         stopped: set[Known] = set()
         for _ in range(_TRIES_WITHOUT_NEWS):

@@ -97,7 +97,6 @@ class Keeper:
                 ended=time.time(),
                 problem=Problem(type=type(error).__name__, message=str(error)[:_LONG_TEXT], traceback=trace),
             )
-            end_all(_children)
         with contextlib.suppress(OSError):
             write_ending(self._folder.path, ending)
         os.close(self._lock)

@@ -33,8 +33,8 @@ class Launcher:
     """Starts keepers of jobs by a small process, which forks much faster than a daemon with its threads could.
 
     ``on_poke`` is called with a job's id by a thread named ``launcher`` if its folder has news: it must only hand over.
-    Keepers outlive the launcher and the daemon; one of an earlier daemon sends no pokes. A launcher that ended is
-    started again with the next job. All methods are safe from any thread.
+    Keepers outlive the launcher and the daemon; one of an earlier daemon sends no pokes. The launcher is started with a
+    job, and again if it ended. All methods are safe from any thread.
     """
 
     def __init__(self, on_poke: Callable[[str], None]) -> None:
@@ -45,14 +45,6 @@ class Launcher:
         self._pokes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
         self._is_stopped = False
-
-    def start(self) -> None:
-        """Start the launcher, unless it runs or was stopped for good. Raises LauncherError."""
-        with self._lock:
-            if self._commands is None and not self._is_stopped:
-                self._start_process()
-                if not self._thread.is_alive():
-                    self._thread.start()
 
     def launch(self, order: JobOrder, plan: bytes, inputs: bytes | int | None = None) -> None:
         """Start a job with the exact bytes of a plan, and with inputs: bytes, or a descriptor that stays the caller's.
@@ -70,8 +62,8 @@ class Launcher:
                 opened.callback(os.close, inputs)
             if inputs is not None:
                 given.append(inputs)
-            if not self._thread.is_alive():
-                raise LauncherError("the launcher of jobs is not running: start the node again")
+            if self._is_stopped:
+                raise LauncherError("the launcher of jobs was stopped, as at the end of its node")
             if self._hand_over(message, folder.prepare(order), given):
                 return
             # It was killed, perhaps after it had forked: then the holder of the lock keeps the job.
@@ -138,6 +130,8 @@ class Launcher:
         ours.settimeout(_START_TIMEOUT_S)
         with contextlib.suppress(OSError):
             if ours.recv(len(READY)) == READY:
+                if not self._thread.is_alive():
+                    self._thread.start()
                 return ours
         self._end_process()
         raise LauncherError(

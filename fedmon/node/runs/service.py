@@ -28,21 +28,22 @@ from fedmon.common.wire.runs import (
     JobOutcome,
     JobReport,
     JobScalar,
-    JobsReply,
     JobState,
-    JobStatus,
     Level,
     Parcel,
     Run,
     RunCost,
     RunLimits,
+    RunReply,
     RunScalars,
     Stop,
+    StopReply,
 )
 from fedmon.node.measure.jobs import JOB_STREAM
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
+from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Throttle
 from fedmon.node.runs.admission import Admission, Admitted, RunRefusedError
@@ -159,7 +160,7 @@ class Runs:
         self._poked_jobs: set[str] = set()
         self._begun = utc_now()
         self._waiting: list[Callable[[], None]] = []
-        self._status = Status(policy, self.register, self.folder, now=self._now)
+        self.standing = Status(policy, self.register, self.folder, now=self._now)
 
     @property
     def running(self) -> int:
@@ -168,18 +169,34 @@ class Runs:
 
     # --- from the researcher ---------------------------------------------------------------------------------------
 
-    def start(self, request: Run) -> JobReport:
-        """Accept a job, and start it after the caller's transaction; one that is known is returned as it stands.
+    def start(self, request: Run) -> RunReply:
+        """Accept a job, inside the transaction of its effect; it starts after that.
 
-        While the node looks how it can confine plans, the job waits. Raises RunRefusedError, ConflictError,
-        StorageError.
+        One that is known is told as it stands, and one that is refused leaves a line in the audit. Raises
+        RunRefusedError, ConflictError if the id stands for another job, and StorageError.
         """
+        try:
+            job = self._accepted(request)
+        except RunRefusedError as refusal:
+            self._registers.audit.record(
+                "run-refused",
+                job=request.job_id,
+                researcher=request.researcher_id,
+                sha256=request.sha256,
+                code=refusal.code.value,
+                reason=str(refusal),
+            )
+            raise
+        return RunReply(job=job, **echo(request, self._policy.node_id))
+
+    def _accepted(self, request: Run) -> JobReport:
+        """Return the record of a job; while the node looks how it can confine plans, a new one waits."""
         content = content_of(request)
         known = self.record(request.job_id)
         if known is not None:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
                 raise ConflictError(f"job id {request.job_id} belongs to another job on this node: make a new one")
-            return self._status.leaving(known)
+            return self.standing.leaving(known)
         admitted = self._admission.admit(request, self._settings, running=self.running)
         ground = self.confinement.ground()
         level = None if ground is None else ground[0]
@@ -209,9 +226,9 @@ class Runs:
         self._registers.database.after_commit(lambda: self._begin(request, record, admitted))
         return record.job
 
-    def stop(self, request: Stop) -> JobReport:
-        """Stop a job of this researcher, and return its present state. Raises RunRefusedError."""
-        record = self._status.own(request.job_id, request.researcher_id)
+    def stop(self, request: Stop) -> StopReply:
+        """Stop a job of this researcher, and tell its present state. Raises RunRefusedError."""
+        record = self.standing.own(request.job_id, request.researcher_id)
         if record is None:
             reason = f"this node knows no job {request.job_id} of researcher {request.researcher_id}"
             raise RunRefusedError(ErrorCode.FAILED, reason)
@@ -219,11 +236,7 @@ class Runs:
             reason = f"stopped by researcher {request.researcher_id}"
             self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
             self._registers.database.after_commit(lambda: self._end(request.job_id, JobState.STOPPED, reason))
-        return self._status.leaving(record)
-
-    def status(self, request: JobStatus) -> JobsReply:
-        """Return the states of jobs of this researcher."""
-        return self._status.answer(request)
+        return StopReply(job=self.standing.leaving(record), **echo(request, self._policy.node_id))
 
     # --- from the owner --------------------------------------------------------------------------------------------
 
@@ -319,7 +332,7 @@ class Runs:
                 decision = ReleaseDecision(released=False, by="fedmon", note=note)
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()
-        self._registers.quotas.removed(self._status.purge(before))
+        self._registers.quotas.removed(self.standing.purge(before))
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
@@ -751,12 +764,9 @@ class ScalarSender:
         scalar = JobScalar(
             job_id=job.job_id,
             group=job.group,
-            number=event.number,
-            t=event.t,
             mono=_mono(event.t),
-            values=event.values,
-            step=event.step,
             dropped=self._dropped[researcher_id],
+            **msgspec.structs.asdict(event),
         )
         self._take(researcher_id, scalar)
 
@@ -784,7 +794,8 @@ class ScalarSender:
 
     def ended(self, researcher_id: str) -> None:
         """Record and send the scalars of a job that ended, before its outcome."""
-        self._measuring.publisher.flush(user_stream(researcher_id))
+        if self._measuring.enabled:
+            self._measuring.publisher.flush(user_stream(researcher_id))
         self._flush(researcher_id)
 
     def _take(self, researcher_id: str, told: JobScalar | RunCost) -> None:

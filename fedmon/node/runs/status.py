@@ -140,7 +140,7 @@ class Status:
         if len(self._places) >= _MAX_REMEMBERED:
             self._places.clear()
         self._places[job_id] = (start, offset)
-        scalars = (Scalar(number=each.number, t=each.t, values=each.values, step=each.step) for each in wanted)
+        scalars = (Scalar(**msgspec.structs.asdict(each)) for each in wanted)
         return fitting(scalars, SCALARS_BYTES)[:MAX_SCALARS]
 
 

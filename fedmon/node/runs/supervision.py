@@ -23,7 +23,6 @@ from fedmon.node.collectors.job.family import descendants, peak_resident_bytes, 
 from fedmon.node.collectors.job.process import Birth
 from fedmon.node.runs.folder import (
     EVENTS,
-    FILE_MODE,
     STDERR,
     STDOUT,
     Ending,
@@ -38,6 +37,7 @@ from fedmon.node.runs.folder import (
     TraceWriter,
     Verdict,
     end_all,
+    made,
     send,
 )
 from fedmon.node.runs.release import SCALAR_EVERY_S, Rules, numbers_in, rounded
@@ -290,7 +290,7 @@ class EventLog:
         self._rules = rules
         self._due: dict[str, float] = {}
         self._warned: set[str] = set()
-        self._fd = _made(path, os.O_WRONLY | os.O_APPEND)
+        self._fd = made(path, os.O_WRONLY | os.O_APPEND)
         self.scalars = 0
         """The number of reports, kept or not."""
         self._tokens, self._filled = float(BURST), mono
@@ -366,7 +366,7 @@ class ResultFile:
         self._digest.update(piece)
         try:
             if self._fd < 0:
-                self._fd = _made(self._path, os.O_RDWR | os.O_TRUNC)
+                self._fd = made(self._path, os.O_RDWR | os.O_TRUNC)
             while piece:
                 piece = piece[os.write(self._fd, piece) :]
         except OSError as error:
@@ -412,10 +412,6 @@ class ResultFile:
     def _failed(self, error: OSError) -> None:
         self.problem = f"{self._path}: {error.strerror}"
         self.discard()
-
-
-def _made(path: Path, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
 class Signals:

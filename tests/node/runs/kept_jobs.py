@@ -43,7 +43,6 @@ class KeptJobs:
         self.launcher = Launcher(self._on_poke)
 
     def __enter__(self) -> Self:
-        self.launcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:

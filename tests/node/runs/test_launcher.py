@@ -17,7 +17,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
-from fedmon.node.runs.launcher import Launcher
+from fedmon.node.runs.launcher import LauncherError
 from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import pause, wait_until
@@ -65,13 +65,14 @@ def stop(jobs: KeptJobs, folder: JobFolder) -> None:
     jobs.ending(folder)
 
 
-def test_a_launcher_that_was_stopped_before_it_began_never_begins() -> None:
-    launcher = Launcher(lambda _: None)
-    launcher.stop()
+def test_a_launcher_that_was_stopped_before_it_began_never_begins(tmp_path: Path) -> None:
+    with KeptJobs(tmp_path) as stopped:
+        order = stopped.order("late")
 
-    launcher.start()
+    with pytest.raises(LauncherError, match="was stopped"):
+        stopped.launch(FOREVER, order)
 
-    assert launcher._process is None
+    assert not Path(order.folder).exists()
 
 
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:

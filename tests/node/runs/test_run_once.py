@@ -383,8 +383,8 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
     assert (node.path / "runs" / job_id / "result").exists()
 
     wait_until(lambda: not JobFolder(node.path / "runs" / job_id).is_alive(), what="the end of its keeper")
-    node.runs._status.purge(before=seconds_from_now(1.0))
-    again = node.runs._status.purge(before=seconds_from_now(1.0))
+    node.runs.standing.purge(before=seconds_from_now(1.0))
+    again = node.runs.standing.purge(before=seconds_from_now(1.0))
 
     assert job_id not in again
     assert not (node.path / "runs" / job_id).exists()

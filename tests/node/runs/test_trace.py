@@ -34,14 +34,6 @@ def test_what_fits_is_kept_as_it_was_printed(tmp_path: Path) -> None:
     assert read_trace(tmp_path / "t", 6, 1000).text == "wörld\n"
 
 
-def test_the_single_file_of_an_earlier_version_is_named_instead_of_looking_empty(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(b"fedmontr" + bytes(64))
-
-    text, skipped = whole(tmp_path / "t", max_bytes=10)
-
-    assert (text, skipped) == ("this output was written by an earlier fedmon, and cannot be read by this one\n", 0)
-
-
 def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
     printed = b"".join(b"%07d\n" % number for number in range(100_000))
     trace = TraceWriter(tmp_path / "t", size_bytes=4096)
