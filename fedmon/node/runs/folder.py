@@ -442,8 +442,7 @@ class TraceWriter:
 def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
     """Return the kept bytes from ``offset`` on, ``max_bytes`` at most, as text; raises StorageError.
 
-    A character is not cut in two; bytes that are not UTF-8 become U+FFFD. A trace of an earlier fedmon is replaced by a
-    line that says so.
+    A character is not cut in two: its beginning waits for the rest. Bytes that are not UTF-8 become U+FFFD.
     """
     chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
     try:
@@ -461,7 +460,7 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
     start = min(offset, total) if files and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
-    if rest == len(chunk):  # the beginning of a character, and nothing else
+    if rest == len(chunk) and start + rest < total:  # the beginning of a character whose end is not kept
         text, rest = chunk.decode(errors="replace"), 0
     return TracePiece(
         offset=start,
