@@ -42,7 +42,7 @@ class JobState(enum.Enum):
     """By the researcher."""
     STOPPED_BY_OWNER = "stopped-by-owner"
     PLAN_REJECTED = "plan-rejected"
-    """The owner took the approval back while it ran."""
+    """The owner took the approval back while it ran, or before its result was sent."""
     CPU_LIMIT = "cpu-limit"
     WALL_LIMIT = "wall-limit"
     MEMORY_LIMIT = "memory-limit"

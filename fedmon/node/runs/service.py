@@ -23,7 +23,7 @@ from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.common.text import duration
 from fedmon.common.wire.grants import Grant
-from fedmon.common.wire.messages import ErrorCode
+from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import (
     JobOutcome,
     JobReport,
@@ -294,8 +294,7 @@ class Runs:
             if active.phase is Phase.KEEPER:
                 # The earlier daemon passed its start on, and the watch ended with that daemon.
                 self._guarded(active, lambda active: self._watch(active, active.folder.started()))
-            plan = self._registers.plans.find(record.job.sha256)
-            if plan is None or plan.status.value != "approved":
+            if not self._is_approved(record.job.sha256):
                 self.plan_withdrawn(record.job.sha256)
         self.carry_out_decisions()
         self._end_unknown()
@@ -596,6 +595,9 @@ class Runs:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
         if ending.state is JobState.NOT_STARTED:
             self.confinement.doubt()
+        if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
+            self._conclude(active, msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN))
+            return
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return
@@ -604,6 +606,10 @@ class Runs:
             self._conclude(active, job, parcel)
         else:
             self._deliver(active, job, parcel)
+
+    def _is_approved(self, sha256: str) -> bool:
+        plan = self._registers.plans.find(sha256)
+        return plan is not None and plan.status is PlanStatus.APPROVED
 
     def _deliver(self, active: ActiveJob, job: JobReport, parcel: Parcel) -> None:
         """Conclude a job with its result, in the message or, where it is large, from the repository."""

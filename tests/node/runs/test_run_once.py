@@ -22,6 +22,7 @@ from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import ORDER, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
+from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
@@ -147,6 +148,19 @@ def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node
     stopped.run("plan-decide", {"plan": digest(source), "status": "rejected"}, by="eve")
 
     assert {node.over(job_id)["job"]["state"] for job_id in jobs} == {"plan-rejected"}
+
+
+def test_a_plan_rejected_before_its_result_was_sent_sends_none(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET) as node:
+        job_id = node.begin(PLAN, node.offer())
+        wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the plan")
+    with desk_of(tmp_path / "n") as desk:
+        done(desk, "plan-decide", plan=digest(PLAN), status="rejected")
+
+    with bench(tmp_path / "n") as node:
+        outcome = node.over(job_id)
+
+    assert (outcome["job"]["state"], outcome["result"]) == ("plan-rejected", None)
 
 
 def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
