@@ -48,14 +48,10 @@ Question = dict[str, Any]
 """The fields of a JobStatus."""
 
 
-class RunScalar(msgspec.Struct, frozen=True, kw_only=True):
+class RunScalar(Scalar, frozen=True, kw_only=True):
     """One ``context.report`` of a plan on one node; see Scalar."""
 
     node_id: NodeId
-    number: int
-    t: float
-    values: Mapping[str, float | None]
-    step: int | None = None
 
 
 def _stage(state: JobState) -> int:
@@ -251,8 +247,7 @@ class RunLedger:
     """The parts of one run, by node. Safe from any thread; ``changed`` is notified at each change.
 
     Only nodes that were asked have a part, and only messages about this job and this plan are taken: others are
-    counted, with the reason. ``sha256`` None takes the plan of the first node that tells one. ``is_complete`` says
-    that no further node will take part.
+    counted, with the reason. ``sha256`` None takes the plan of the first node that tells one.
     """
 
     def __init__(self, job_id: str, *, sha256: str | None, dispatcher: Dispatcher, tally: Tally) -> None:
@@ -260,7 +255,6 @@ class RunLedger:
         self.changed = threading.Condition()
         self.version = 0
         self.closed = ""
-        self.is_complete = False
         self._dispatcher, self._tally = dispatcher, tally
         self._parts: dict[NodeId, Part] = {}
         self._listeners: list[Subscription] = []
@@ -298,7 +292,6 @@ class RunLedger:
                 part = self._parts.get(node_id)
                 if part is not None and part.job is None:
                     part.asked, part.reason = outcome.status, outcome.reason
-            self.is_complete = True
             self._touch()
 
     # --- messages of nodes --------------------------------------------------------------------------------------------
@@ -326,9 +319,8 @@ class RunLedger:
         """Take a live scalar."""
         if message.number is None:
             return
-        values = {str(name): value for name, value in message.metric.items()}
         t = time.time() if message.t is None else message.t
-        scalar = Scalar(number=message.number, t=t, values=values, step=message.iteration)
+        scalar = Scalar(number=message.number, t=t, values=message.metric, step=message.iteration)
         with self.changed:
             part = self._parts.get(NodeId(message.node_id))
             if part is None:
@@ -402,10 +394,6 @@ class RunLedger:
 
     # --- views and listeners ------------------------------------------------------------------------------------------
 
-    def views(self) -> dict[NodeId, NodeRun]:
-        """Return the last reported state on each node."""
-        return self.each(lambda part: part.view)
-
     def each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
         """Return something of each part, by node."""
         with self.changed:
@@ -451,10 +439,7 @@ class RunLedger:
 
     def _tell(self, listeners: list[Subscription], node_id: NodeId, scalars: Collection[Scalar]) -> None:
         for listener in list(listeners) if scalars else ():
-            told = (
-                RunScalar(node_id=node_id, number=one.number, t=one.t, values=one.values, step=one.step)
-                for one in scalars
-            )
+            told = (RunScalar(node_id=node_id, **msgspec.structs.asdict(one)) for one in scalars)
             self._dispatcher.call(listener, told, urgent=True)
 
     def _touch(self) -> None:
@@ -541,7 +526,7 @@ class RunBook:
             for node_id, question in ledger.questions(now):
                 self._ask(ledger.job_id, node_id, question)
             with self._lock:
-                if not ledger.unsettled and ledger.is_complete:
+                if not ledger.unsettled:
                     self._followed.pop(ledger.job_id, None)
 
     def due_at(self) -> float | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""How often a wait looks whether the connection still lives, and whether nodes are heard."""
+"""How often a wait looks whether nodes are heard."""
 MAX_TEXT = 64 * 2**20
 """Characters of a log that are read at once; `JobLog.next_offset` says where it continues."""
 
@@ -89,7 +89,8 @@ class RunHandle:
 
     def states(self) -> RunStates:
         """Return the state on each node, with reasons, and the nodes that are not heard."""
-        return RunStates(self.job_id, {node_id: self._seen(view) for node_id, view in self._ledger.views().items()})
+        views = self._ledger.each(lambda part: part.view)
+        return RunStates(self.job_id, {node_id: self._seen(view) for node_id, view in views.items()})
 
     @property
     def is_over(self) -> bool:
@@ -142,7 +143,7 @@ class RunHandle:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is over on every node; return whether it is. A silent node causes one warning.
 
-        Raises NotConnectedError if the federation was closed, and the connection's error if that is not tried again.
+        A lost connection is tried again meanwhile. Raises NotConnectedError if the federation was closed.
         """
         return self._wait_for(lambda: self.is_over, timeout_s)
 
@@ -241,7 +242,7 @@ class RunHandle:
 
     def stop(self, *, nodes: Sequence[str] | None = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
         """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
-        going = {node_id for node_id, view in self._ledger.views().items() if not view.is_over}
+        going = {node_id for node_id, is_over in self._ledger.each(lambda part: part.is_over).items() if not is_over}
         named = sorted(going if nodes is None else {NodeId(node) for node in nodes})
         outcomes = self._asker.ask(Stop, StopReply, nodes=named, timeout_s=timeout_s, job_id=self.job_id)
         for node_id, reply in outcomes.ok.items():
@@ -283,7 +284,7 @@ class RunHandle:
         return view.unheard_from(None if node is None else node.last_seen or node.since)
 
     def _check(self, *, warns: bool = True) -> None:
-        """Warn of nodes that are not heard, if ``warns``. Raises the error that makes waiting useless."""
+        """Warn of nodes that are not heard, if ``warns``. Raises NotConnectedError if nothing more can come."""
         if self._ledger.closed:
             raise NotConnectedError(f"{self._ledger.closed}: open it again, and find the run with job({self.job_id!r})")
         for node_id, part in self.states().items() if warns else ():
@@ -423,12 +424,11 @@ def opened(
         raise BadResultError(f"it has {len(content)} bytes, not the {parcel.size_bytes} that were announced")
     if parcel.url is None and (found := hashlib.sha256(content).hexdigest()) != parcel.sha256:
         raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
-    from fedmon.plan import parcels
-
-    parcels.contents(parcel.format, content)
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
         raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
-    return parcels.unpack(parcel.format, content)
+    from fedmon.plan.parcels import unpack
+
+    return unpack(parcel.format, content)
 
 
 def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> memoryview:

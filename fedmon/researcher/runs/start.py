@@ -169,7 +169,6 @@ def find_run(
         followed.outcome(outcome)
     for node_id in knowing:
         followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
-    followed.is_complete = True
     book.follow(job_id)
     return RunHandle(followed, asker, book, repository=repository)
 

@@ -37,9 +37,15 @@ DIGEST = f"sha256:{PLAN}"
 
 
 @pytest.fixture
-def two(mosquitto: Broker) -> Iterator[tuple[RunningNode, RunningNode]]:
-    with RunningNode(mosquitto.port, "a") as a, RunningNode(mosquitto.port, "b") as b:
-        yield a, b
+def a(mosquitto: Broker) -> Iterator[RunningNode]:
+    with RunningNode(mosquitto.port, "a") as node:
+        yield node
+
+
+@pytest.fixture
+def b(mosquitto: Broker) -> Iterator[RunningNode]:
+    with RunningNode(mosquitto.port, "b") as node:
+        yield node
 
 
 def started(federation: Federation, **options: Any) -> RunHandle:
@@ -47,8 +53,7 @@ def started(federation: Federation, **options: Any) -> RunHandle:
     return federation.run(DIGEST, **options)
 
 
-def test_a_run_returns_what_every_node_returned(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_a_run_returns_what_every_node_returned(a: RunningNode, b: RunningNode, federate: Open) -> None:
     handle = started(federate(), args={"rounds": 3})
     assert handle.states()["a"].state == "running"
 
@@ -63,9 +68,8 @@ def test_a_run_returns_what_every_node_returned(two: tuple[RunningNode, RunningN
 
 
 def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
-    two: tuple[RunningNode, RunningNode], federate: Open
+    a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
-    a, b = two
     b.refusal = {"code": "refused", "reason": "the plan is pending: its owner has not decided"}
     handle = started(federate())
     a.end(handle.job_id, result=json_parcel({"n": 1}))
@@ -78,8 +82,8 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     assert caught.value.exit_code == 1
 
 
-def test_when_nobody_takes_part_the_error_is_a_refusal(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    for node in two:
+def test_when_nobody_takes_part_the_error_is_a_refusal(a: RunningNode, b: RunningNode, federate: Open) -> None:
+    for node in (a, b):
         node.refusal = {"code": "refused", "reason": "no"}
 
     with pytest.raises(RunFailedError) as caught:
@@ -89,21 +93,19 @@ def test_when_nobody_takes_part_the_error_is_a_refusal(two: tuple[RunningNode, R
     assert sorted(caught.value.failed) == ["a", "b"]
 
 
-def test_an_end_that_is_no_success_is_told_with_its_reason(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
+def test_an_end_that_is_no_success_is_told_with_its_reason(a: RunningNode, federate: Open) -> None:
     federation = federate()
     problem = {"type": "ValueError", "message": "no column radius"}
     for state in ("failed", "memory-limit", "plan-rejected", "stopped-by-owner", "lost"):
         handle = started(federation, nodes=["a"])
-        two[0].end(handle.job_id, state, reason="as it says", problem=problem)
+        a.end(handle.job_id, state, reason="as it says", problem=problem)
 
         with pytest.raises(RunFailedError, match=rf"a: {state} \(ValueError: no column radius; as it says\)"):
             handle.result(timeout_s=60)
 
 
 def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
-    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
+    mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
     with RunningNode(mosquitto.port, "gone"):
         pass
@@ -126,16 +128,16 @@ def test_a_node_that_goes_while_it_is_asked_takes_part_and_its_outcome_counts(
 ) -> None:
     # given a node that begins a run of all nodes, and is gone before it says so
     def begins_silently(request: Message) -> Message | None:
-        reply = b.honest(request)
+        reply = going.honest(request)
         return None if request["command"] == "run" else reply
 
     with ExitStack() as opened, ThreadPoolExecutor(1) as pool:
         nodes = [opened.enter_context(RunningNode(mosquitto.port, node_id)) for node_id in others]
-        b = RunningNode(mosquitto.port, "b").start()
-        b.answer = begins_silently
+        going = RunningNode(mosquitto.port, "b").start()
+        going.answer = begins_silently
         asked = pool.submit(started, federate())
-        b.wait(lambda: b.sent("run"))
-        b.die()
+        going.wait(lambda: going.sent("run"))
+        going.die()
         handle = asked.result(60)
         for node in nodes:
             node.end(handle.job_id, result=json_parcel({"n": 1}))
@@ -148,7 +150,7 @@ def test_a_node_that_goes_while_it_is_asked_takes_part_and_its_outcome_counts(
 
         # then its outcome counts as soon as it is back
         back = opened.enter_context(RunningNode(mosquitto.port, "b", boot=2))
-        back.jobs |= b.jobs
+        back.jobs |= going.jobs
         back.end(handle.job_id, result=json_parcel({"n": 2}))
         wait_until(lambda: handle.states()["b"].succeeded, what="the outcome")
         assert handle.result(timeout_s=60) == {**of_others, "b": {"n": 2}}
@@ -163,24 +165,19 @@ def test_nobody_to_ask_is_said_at_once(federate: Open) -> None:
         federation.run(DIGEST, nodes=[])
 
 
-def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
+def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
 
     assert started(federation, tags=["part-1"]).nodes == ["a", "b"]
     assert started(federation, dataset="dataset-0").nodes == ["a", "b"]
-    assert [one["tags"] for one in two[0].sent("run")] == [["part-1"], []]
-    assert two[0].sent("run")[1]["dataset_id"] == "dataset-0"
+    assert [one["tags"] for one in a.sent("run")] == [["part-1"], []]
+    assert a.sent("run")[1]["dataset_id"] == "dataset-0"
     with pytest.raises(NoAnswerError, match="no dataset with the tag 'elsewhere' is offered to you by a, b") as caught:
         federation.run(DIGEST, tags=["elsewhere"])
     assert caught.value.exit_code == 3
 
 
-def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
-    a, _ = two
+def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(a: RunningNode, federate: Open) -> None:
     a.page = 3
     told: list[tuple[str, int]] = []
     handle = started(federate(), nodes=["a"])
@@ -202,9 +199,8 @@ def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
 
 
 def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longer(
-    two: tuple[RunningNode, RunningNode], federate: Open
+    a: RunningNode, federate: Open
 ) -> None:
-    a, _ = two
     handle = started(federate(), nodes=["a"])
     for number in range(4):
         a.report(handle.job_id, live=False, loss=float(number))
@@ -218,22 +214,18 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
 
 
 def test_the_result_of_a_node_that_did_not_know_the_job_before_it_got_it_is_asked_for(
-    mosquitto: Broker, federate: Open
+    a: RunningNode, federate: Open
 ) -> None:
-    with RunningNode(mosquitto.port, "a") as node:
-        node.answer = lambda request: (
-            None if request["command"] == "run" and not node.sent("job-status") else node.honest(request)
-        )
-        handle = started(federate(timeout_s=60))
-        node.end(handle.job_id, told=False, result=json_parcel({"n": 7}))
+    a.answer = lambda request: None if request["command"] == "run" and not a.sent("job-status") else a.honest(request)
+    handle = started(federate(timeout_s=60))
+    a.end(handle.job_id, told=False, result=json_parcel({"n": 7}))
 
-        assert handle.result(timeout_s=60) == {"a": {"n": 7}}
+    assert handle.result(timeout_s=60) == {"a": {"n": 7}}
 
 
 def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
-    two: tuple[RunningNode, RunningNode], federate: Open
+    a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
-    a, b = two
     a.answer = lambda request: None if request["command"] == "job-status" else a.honest(request)
     handle = started(federate())
 
@@ -251,12 +243,10 @@ def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
     assert handle.scalars_lost == {"a": 3, "b": 100_002}
 
 
-def test_a_node_that_is_expected_of_a_run_that_is_over_is_asked(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
+def test_a_node_that_is_expected_of_a_run_that_is_over_is_asked(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
     handle = started(federation, nodes=["a"])
-    two[0].end(handle.job_id, result=json_parcel({}))
+    a.end(handle.job_id, result=json_parcel({}))
     handle.result(timeout_s=60)
     federation.ping()
 
@@ -266,11 +256,8 @@ def test_a_node_that_is_expected_of_a_run_that_is_over_is_asked(
     assert "does not know the job" in handle.failures()["b"]
 
 
-def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
+def test_gaps_between_the_scalars_of_a_page_need_no_question_each(a: RunningNode, federate: Open) -> None:
     # given a node that kept every third report of a plan that made too many
-    a, _ = two
     handle = started(federate(), nodes=["a"])
     for number in range(900):
         a.report(handle.job_id, live=False, loss=float(number))
@@ -286,11 +273,8 @@ def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
     assert len([one for one in a.sent("job-status") if one.get("scalars_from") is not None]) <= 3
 
 
-def test_late_answers_about_scalars_have_the_next_page_asked_for_once(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
+def test_late_answers_about_scalars_have_the_next_page_asked_for_once(a: RunningNode, federate: Open) -> None:
     # given a node that was asked three times for the first page of a run that is over
-    a, _ = two
     a.page = 3
     federation = federate()
     handle = started(federation, nodes=["a"])
@@ -352,10 +336,7 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
     assert set(federation.status().counters) <= {"repeated replies", "late answers about metrics and jobs"}
 
 
-def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
-    a, _ = two
+def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(a: RunningNode, federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
     failure = {"command": "error", "success": False, "code": "failed", "reason": "it cannot write its records"}
     a.answer = lambda request: {**(a.honest(request) or {}), **failure}
@@ -369,13 +350,13 @@ def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
 
 
 def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
-    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open, caplog: pytest.LogCaptureFixture
+    mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation = federate()
     dying = RunningNode(mosquitto.port, "dying").start()
     wait_until(lambda: "dying" in federation.nodes())
     handle = started(federation)
-    for node in two:
+    for node in (a, b):
         node.end(handle.job_id, result=json_parcel({"n": 1}))
     dying.die()
     wait_until(lambda: handle.states()["dying"].unheard, what="the node to be missed")
@@ -388,8 +369,7 @@ def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
     assert sum("dying is waited for" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_result_that_is_none_is_dropped_with_a_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_a_result_that_is_none_is_dropped_with_a_reason(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
     cases: list[tuple[Any, str]] = [
         (json_parcel({"n": 1}, sha256="1" * 64), "its digest is"),
@@ -415,10 +395,7 @@ def test_a_result_that_is_none_is_dropped_with_a_reason(two: tuple[RunningNode, 
         assert caught.value.results == {"b": {"n": 2}}
 
 
-def test_a_held_result_beside_one_that_was_dropped_is_a_failure(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
-    a, b = two
+def test_a_held_result_beside_one_that_was_dropped_is_a_failure(a: RunningNode, b: RunningNode, federate: Open) -> None:
     handle = started(federate())
     a.end(handle.job_id, result=json_parcel({"n": 1}, sha256="1" * 64))
     b.end(handle.job_id, "held", reason="its owner has not decided")
@@ -430,9 +407,8 @@ def test_a_held_result_beside_one_that_was_dropped_is_a_failure(
 
 
 def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
-    mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
+    mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
-    a, b = two
     federation = federate()
     handle = started(federation, nodes=["a"])
     honest = a.jobs[handle.job_id]
@@ -455,7 +431,7 @@ def file_parcel(content: bytes, url: str) -> dict[str, Any]:
 
 
 def test_a_result_that_could_not_be_fetched_is_fetched_by_the_next_call(
-    two: tuple[RunningNode, RunningNode], federate: Open, monkeypatch: pytest.MonkeyPatch
+    a: RunningNode, federate: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b'{"n": 1}'
     with HistoricRepository() as repository:
@@ -463,7 +439,7 @@ def test_a_result_that_could_not_be_fetched_is_fetched_by_the_next_call(
         url = repository.put("result", content)
         path, _ = repository.files.popitem()
         handle = started(federate(), nodes=["a"])
-        two[0].end(handle.job_id, result=file_parcel(content, url))
+        a.end(handle.job_id, result=file_parcel(content, url))
         with pytest.raises(RunFailedError, match=r"a: its result was dropped: .* answered 404"):
             handle.result(timeout_s=60)
 
@@ -472,10 +448,7 @@ def test_a_result_that_could_not_be_fetched_is_fetched_by_the_next_call(
         assert handle.result(timeout_s=60) == {"a": {"n": 1}}
 
 
-def test_a_result_that_was_not_there_is_found_by_the_next_call(
-    two: tuple[RunningNode, RunningNode], federate: Open
-) -> None:
-    a, _ = two
+def test_a_result_that_was_not_there_is_found_by_the_next_call(a: RunningNode, federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
     a.end(handle.job_id)
     with pytest.raises(RunFailedError, match="a: its result was dropped: the node no longer keeps it"):
@@ -526,8 +499,7 @@ def test_after_ctrl_c_the_end_of_the_process_waits_for_no_download(
             fetching.wait()
 
 
-def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_another_process_finds_the_run_and_its_result(a: RunningNode, b: RunningNode, federate: Open) -> None:
     first = federate()
     handle = started(first)
     a.report(handle.job_id, loss=0.25)
@@ -605,23 +577,21 @@ def test_asking_for_a_run_again_in_vain_leaves_the_first_handle_its_outcome(mosq
         assert handle.result(timeout_s=60) == {"a": {"n": 1}}
 
 
-def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Broker, federate: Open) -> None:
-    with RunningNode(mosquitto.port, "a") as node:
-        other, shell = federate(instance="other"), federate(instance="shell")
-        left, handle = started(other), started(shell)
-        other.close()
+def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(a: RunningNode, federate: Open) -> None:
+    other, shell = federate(instance="other"), federate(instance="shell")
+    left, handle = started(other), started(shell)
+    other.close()
 
-        node.end(left.job_id, result=json_parcel({"n": 2}))
-        node.end(handle.job_id, result=json_parcel({"n": 1}))
-        assert handle.result(timeout_s=60) == {"a": {"n": 1}}
-        # What came first would have been acknowledged first.
-        node.wait(lambda: node.sent("ack"))
+    a.end(left.job_id, result=json_parcel({"n": 2}))
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+    assert handle.result(timeout_s=60) == {"a": {"n": 1}}
+    # What came first would have been acknowledged first.
+    a.wait(lambda: a.sent("ack"))
 
-        assert [one["ids"] for one in node.sent("ack")] == [[f"job-{handle.job_id}"]]
+    assert [one["ids"] for one in a.sent("ack")] == [[f"job-{handle.job_id}"]]
 
 
-def test_what_reports_runs(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, _ = two
+def test_what_reports_runs(a: RunningNode, federate: Open) -> None:
     a.began = "starting"
     handle = started(federate(), nodes=["a"])
     assert handle.states()["a"].state == "starting"
@@ -631,8 +601,7 @@ def test_what_reports_runs(two: tuple[RunningNode, RunningNode], federate: Open)
     wait_until(lambda: handle.states()["a"].state == "running", what="the state of what reports")
 
 
-def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
     first, second = started(federation), started(federation, nodes=["a"])
     b.end(first.job_id, "failed", reason="no column radius")
@@ -657,9 +626,8 @@ def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], fed
 
 
 def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_asked_for(
-    two: tuple[RunningNode, RunningNode], federate: Open
+    a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
-    a, b = two
     federation = federate()
     first, last = (started(federation, group="fit") for _ in range(2))
     alone = started(federation, nodes=["a"], name="trial")
@@ -680,8 +648,7 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_a
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 
-def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, _ = two
+def test_outcomes_are_told_to_who_listens_each_once(a: RunningNode, federate: Open) -> None:
     federation = federate()
     told: list[JobOutcome] = []
     handle = started(federation, nodes=["a"])
@@ -697,33 +664,32 @@ def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, Runn
 
 
 def test_the_outcome_of_each_node_of_a_run_is_told_once_also_to_a_later_process(
-    two: tuple[RunningNode, RunningNode], federate: Open
+    a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
     # given a run of a shell that is gone, and outcomes that main has kept
     shell = federate(instance="shell")
     job_id = started(shell).job_id
     shell.close()
     main = federate()
-    for number, node in enumerate(two):
+    for number, node in enumerate((a, b)):
         node.end(job_id, result=json_parcel({"n": number}))
-    wait_until(lambda: all(node.sent("ack") for node in two), what="both to be acknowledged")
+    wait_until(lambda: all(node.sent("ack") for node in (a, b)), what="both to be acknowledged")
     main.close()
 
     # when its next process listens, and both nodes send them again
     told: list[JobOutcome] = []
     again = federate()
     again.on("outcome", told.append)
-    for node in two:
+    for node in (a, b):
         node.announce(job_id)
-    wait_until(lambda: all(len(node.sent("ack")) == 2 for node in two), what="both to be acknowledged again")
+    wait_until(lambda: all(len(node.sent("ack")) == 2 for node in (a, b)), what="both to be acknowledged again")
     wait_until(lambda: again.status().kept_replies == 0, what="the outcomes to be taken")
 
     # then it was told of each once
     assert [(one.node_id, one.job.job_id) for one in told] == [("a", job_id), ("b", job_id)]
 
 
-def test_jobs_lists_what_nodes_know_page_by_page(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, _ = two
+def test_jobs_lists_what_nodes_know_page_by_page(a: RunningNode, b: RunningNode, federate: Open) -> None:
     a.page = 2
     federation = federate()
     handles = [started(federation, nodes=["a"]) for _ in range(5)]
@@ -735,8 +701,7 @@ def test_jobs_lists_what_nodes_know_page_by_page(two: tuple[RunningNode, Running
     assert short_ids(outcomes.runs())[handles[0].job_id] in str(outcomes)
 
 
-def test_stopping_asks_only_where_it_goes_on(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_stopping_asks_only_where_it_goes_on(a: RunningNode, b: RunningNode, federate: Open) -> None:
     handle = started(federate())
     a.end(handle.job_id, result=json_parcel({}))
     wait_until(lambda: handle.states()["a"].is_over)
@@ -759,9 +724,8 @@ def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
-    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+    a: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a, _ = two
     federation = federate()
     handle = started(federation, nodes=["a"])
     refusal = {"command": "error", "success": False, "code": "refused", "reason": "not obeyed"}
@@ -773,9 +737,8 @@ def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
 
 
 def test_the_shell_says_with_its_exit_code_that_a_run_is_not_over_yet(
-    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+    a: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a, _ = two
     federation = federate()
     handle = started(federation, nodes=["a"])
 
@@ -801,9 +764,8 @@ def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tm
 
 
 def test_the_shell_follows_logs_past_a_question_without_an_answer(
-    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+    a: RunningNode, b: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a, b = two
     a.printed = b.printed = "hello\n"
     federation = federate()
     handle = started(federation)
@@ -821,9 +783,8 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
 
 
 def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_where_a_node_is_silent(
-    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+    a: RunningNode, b: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a, b = two
     federation = federate()
     handle = started(federation)
     words, environ = ("runs", "logs", handle.job_id, "--timeout", "1"), shell(federation, tmp_path)
@@ -840,9 +801,8 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
 
 
 def test_a_result_that_does_not_fit_on_the_disk_leaves_the_earlier_file(
-    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+    a: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a, _ = two
     federation = federate()
     handle = started(federation, nodes=["a"])
     a.end(handle.job_id, result=json_parcel({"text": "x" * 5_000}))
@@ -857,8 +817,7 @@ def test_a_result_that_does_not_fit_on_the_disk_leaves_the_earlier_file(
     assert f"cannot write {file}: File too large" in done.stderr
 
 
-def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_logs_are_read_page_by_page_or_their_reason(a: RunningNode, b: RunningNode, federate: Open) -> None:
     a.page, a.printed = 4, "hello\nworld\n"
     handle = started(federate())
 
@@ -877,8 +836,7 @@ def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, Runn
         handle.logs("b")
 
 
-def test_what_nodes_call_themselves_and_say_is_no_markup(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
-    a, b = two
+def test_what_nodes_call_themselves_and_say_is_no_markup(a: RunningNode, b: RunningNode, federate: Open) -> None:
     hostile = "<script>alert(1)</script>\x1b[2J"
     b.refusal = {"code": "refused", "reason": hostile}
     handle = started(federate())
@@ -893,7 +851,7 @@ def test_what_nodes_call_themselves_and_say_is_no_markup(two: tuple[RunningNode,
     assert "\x1b" not in shown + str(handle)
 
 
-def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+def test_waiting_ends_with_the_federation(a: RunningNode, federate: Open) -> None:
     federation = federate()
     handle = started(federation)
     failures: list[FedmonError] = []
@@ -912,13 +870,13 @@ def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], 
     assert [type(error).__name__ for error in failures] == ["NotConnectedError"]
 
 
-def test_changes_end_when_it_is_over_and_tell_each_state(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+def test_changes_end_when_it_is_over_and_tell_each_state(a: RunningNode, federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
     seen = []
     for states in handle.changes(timeout_s=60, every_s=0.01):
         seen.append(states["a"].state)
         if len(seen) == 1:
-            two[0].end(handle.job_id, result=json_parcel({}))
+            a.end(handle.job_id, result=json_parcel({}))
 
     assert seen[0] == "running"
     assert seen[-1] == "succeeded"

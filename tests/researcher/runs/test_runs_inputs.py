@@ -22,8 +22,6 @@ from tests.support.brokers import Broker
 
 NO_REPOSITORY = RepositorySettings()
 DIGEST = "ab" * 32
-ENDLESS: list[Any] = []
-ENDLESS.append(ENDLESS)
 
 
 def test_json_values_are_taken_as_they_are() -> None:
@@ -45,17 +43,8 @@ def test_json_values_are_taken_as_they_are() -> None:
     [
         ({"model": {"w": np.zeros(2)}}, r"args: model\.w: an array; arrays are inputs"),
         ({"n": 2**64}, "args: n: an integer beyond 64 bits"),
-        ({"x": [1, float("nan")]}, r"args: x\[1\]: nan, which JSON has not"),
-        ({(1, 2): 2}, r"the key \(1, 2\), which is no text"),
-        ({1: 2, "1": 3}, "the key 1, which is no text"),
-        ({None: 1, True: 2}, "the key None, which is no text"),
         ({"x": ({"y": {3: 4}},)}, r"args: x\[0\]\.y: the key 3, which is no text"),
-        ({"x": {1, 2}}, "args: x: a value of type set"),
-        ({"x": "\ud800"}, "args: x: a text with half a surrogate pair"),
-        ({"\ud800": 1}, "a text with half a surrogate pair"),
-        ({"x": ENDLESS}, r"args: x\[0\].*more than 32 containers"),
         ([1], "args: a value of type list instead of a mapping"),
-        ("x", "args: a value of type str instead of a mapping"),
         ({"x": "y" * 70_000}, "pass large values as inputs"),
     ],
 )
