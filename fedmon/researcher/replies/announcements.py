@@ -29,6 +29,9 @@ class Announcements(Generic[A]):
 
     def arrived(self, announcement: A, *, taken: bool = False) -> None:
         """Take one, however often it comes; one that is ``taken`` already waits for no listener."""
+        if taken and not self._listeners:  # a handle has it, and its node is asked for it later
+            self._acknowledge(announcement)
+            return
         self._replies.keep(
             announcement,
             only_once=True,
@@ -60,11 +63,14 @@ class Announcements(Generic[A]):
         # An instance without a disk may not acknowledge for the others, but it has the outcomes that it waited for:
         # otherwise the outcome of each run from a shell would be sent at each command of the shell, for a month.
         if self._replies.durable or taken:
-            self._asker.send(self._asker.request(Ack, ids=[announcement.id]), [NodeId(announcement.node_id)])
+            self._acknowledge(announcement)
         if first and taken:
             self._replies.discard(key)
         for subscription in list(self._listeners) if first else ():
             self._call(subscription, key, announcement)
+
+    def _acknowledge(self, announcement: A) -> None:
+        self._asker.send(self._asker.request(Ack, ids=[announcement.id]), [NodeId(announcement.node_id)])
 
     def _call(self, subscription: Subscription, key: int, announcement: A) -> None:
         discard = functools.partial(self._replies.discard, key)

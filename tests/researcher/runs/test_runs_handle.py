@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from bench.echo_nodes import Message
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
+from fedmon.common.store.queue import FILE_NAME
 from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.researcher.federation import Federation
@@ -589,6 +591,19 @@ def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(a: RunningNode
     a.wait(lambda: a.sent("ack"))
 
     assert [one["ids"] for one in a.sent("ack")] == [[f"job-{handle.job_id}"]]
+
+
+def test_an_outcome_that_a_handle_waits_for_is_confirmed_also_while_the_disk_is_full(
+    a: RunningNode, federate: Open, tmp_path: Path
+) -> None:
+    handle = started(federate())
+    with closing(sqlite3.connect(tmp_path / "alice/replies/alice" / FILE_NAME)) as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
+
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+
+    assert handle.result(timeout_s=60) == {"a": {"n": 1}}
+    a.wait(lambda: a.sent("ack"))
 
 
 def test_what_reports_runs(a: RunningNode, federate: Open) -> None:
