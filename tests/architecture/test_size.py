@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27893, 124, 17726),
     "plan": (1467, 9, 982),
     "report": (9908, 52, 6128),
-    "researcher": (10236, 47, 6678),
+    "researcher": (10239, 47, 6684),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

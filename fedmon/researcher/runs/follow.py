@@ -13,6 +13,7 @@ import msgspec
 
 from fedmon.common.actor import Bound
 from fedmon.common.backoff import Backoff
+from fedmon.common.errors import ConflictError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error
@@ -247,11 +248,14 @@ class RunLedger:
     """The parts of one run, by node. Safe from any thread; ``changed`` is notified at each change.
 
     Only nodes that were asked have a part, and only messages about this job and this plan are taken: others are
-    counted, with the reason. ``sha256`` None takes the plan of the first node that tells one.
+    counted, with the reason. ``sha256`` None takes the plan of the first node that tells one. ``content`` is the
+    request of this process, empty without one.
     """
 
-    def __init__(self, job_id: str, *, sha256: str | None, dispatcher: Dispatcher, tally: Tally) -> None:
-        self.job_id, self.sha256 = job_id, sha256
+    def __init__(
+        self, job_id: str, *, sha256: str | None, content: bytes, dispatcher: Dispatcher, tally: Tally
+    ) -> None:
+        self.job_id, self.sha256, self.content = job_id, sha256, content
         self.changed = threading.Condition()
         self.version = 0
         self.closed = ""
@@ -468,11 +472,17 @@ class RunBook:
         self._followed: dict[str, RunLedger] = {}
         self._held: WeakValueDictionary[str, RunLedger] = WeakValueDictionary()
 
-    def open(self, job_id: str, *, sha256: str | None) -> RunLedger:
-        """Return the ledger of a run, an earlier one if that is still held; it is not followed yet."""
-        ledger = RunLedger(job_id, sha256=sha256, dispatcher=self._dispatcher, tally=self._tally)
+    def open(self, job_id: str, *, sha256: str | None, content: bytes = b"") -> RunLedger:
+        """Return the ledger of a run, an earlier one if that is still held; it is not followed yet.
+
+        Raises ConflictError if the earlier one is of another request.
+        """
+        new = RunLedger(job_id, sha256=sha256, content=content, dispatcher=self._dispatcher, tally=self._tally)
         with self._lock:
-            return self._held.setdefault(job_id, ledger)
+            ledger = self._held.setdefault(job_id, new)
+        if content and ledger.content not in (b"", content):
+            raise ConflictError(f"job_id {job_id} stands for another run of this process: give another, or none")
+        return ledger
 
     def follow(self, job_id: str) -> None:
         """Ask for the missing parts of a run, from now on until everything is there."""

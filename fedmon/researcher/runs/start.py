@@ -47,7 +47,8 @@ def start_run(
 ) -> RunHandle:
     """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
 
-    Raises InvalidInputError for arguments that cannot be sent, and NobodyToRunError if there is no node to ask.
+    Raises InvalidInputError for arguments that cannot be sent, ConflictError if this process has another run of the id,
+    and NobodyToRunError if there is no node to ask.
     """
     if not asker.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
@@ -59,25 +60,17 @@ def start_run(
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("nodes is empty: name at least one node")
-    fields = {"sha256": sha256, "dataset_id": dataset_id, "tags": wanted_tags, "group": group, "label": name}
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
+    fields: dict[str, Any] = {"sha256": sha256, "dataset_id": dataset_id, "tags": wanted_tags, "limits": bounds}
+    fields |= {"arguments": plain, "inputs": parcel, "group": group, "label": name}
     is_new = not book.holds(job_id)
-    ledger = book.open(job_id, sha256=sha256)
+    content = msgspec.json.encode(fields | {"inputs": parcel and parcel.sha256})
+    ledger = book.open(job_id, sha256=sha256, content=content)
     ledger.take_part(asked)
     book.follow(job_id)
     try:
         # Packing and uploading take their own time; the nodes get a second at least.
-        outcomes = asker.ask(
-            Run,
-            RunReply,
-            nodes=asked,
-            timeout_s=max(1.0, deadline.left_s()),
-            job_id=job_id,
-            arguments=plain,
-            inputs=parcel,
-            limits=bounds,
-            **fields,
-        )
+        outcomes = asker.ask(Run, RunReply, nodes=asked, timeout_s=max(1.0, deadline.left_s()), job_id=job_id, **fields)
     except BaseException as error:
         # Nodes that were asked already run it, and `job` finds it; only a handle of an earlier call waits for it.
         if is_new:
@@ -106,7 +99,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
         found = [
             NodeId(node_id)
             for node_id, reply in listed.ok.items()
-            if any(dataset.dataset_id == dataset_id for dataset in reply.datasets)
+            if any(dataset_id in (dataset.dataset_id, dataset.name) for dataset in reply.datasets)
         ]
         what = f"dataset {dataset_id!r} is offered to you"
     elif tags:

@@ -172,11 +172,24 @@ def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(a: RunningNode, b: Ru
 
     assert started(federation, tags=["part-1"]).nodes == ["a", "b"]
     assert started(federation, dataset="dataset-0").nodes == ["a", "b"]
-    assert [one["tags"] for one in a.sent("run")] == [["part-1"], []]
+    assert started(federation, dataset="table 0").nodes == ["a", "b"]
+    assert [one["tags"] for one in a.sent("run")] == [["part-1"], [], []]
     assert a.sent("run")[1]["dataset_id"] == "dataset-0"
     with pytest.raises(NoAnswerError, match="no dataset with the tag 'elsewhere' is offered to you by a, b") as caught:
         federation.run(DIGEST, tags=["elsewhere"])
     assert caught.value.exit_code == 3
+
+
+def test_a_job_id_stands_for_one_run(a: RunningNode, federate: Open) -> None:
+    federation = federate()
+    handle = started(federation, args={"n": 1})
+
+    again = federation.run(DIGEST, args={"n": 1}, job_id=handle.job_id)
+    with pytest.raises(ConflictError, match="stands for another run"):
+        federation.run(DIGEST, args={"n": 2}, job_id=handle.job_id)
+
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+    assert again.result(timeout_s=60) == {"a": {"n": 1}}
 
 
 def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(a: RunningNode, federate: Open) -> None:
