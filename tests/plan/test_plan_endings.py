@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plan.trials import HEAD, NO_OP, run_body, run_source
+from tests.plan.trials import HEAD, NO_OP, in_run, run_body, run_source
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,8 @@ def test_a_missing_package_is_named_with_whose_choice_it_is() -> None:
     assert ran.ending.reason.endswith("is the owner's choice, by `[runs] python`")
 
 
-def test_of_fedmon_only_what_a_plan_needs_is_there() -> None:
-    ran = run_body("from fedmon import Federation")
-
-    assert ran.said == (
-        "failed",
-        "the plan imports fedmon.researcher (line 4): of fedmon, only TrainingPlan is available to a plan",
-    )
-    ran = run_body("import fedmon.node.daemon")
-    assert (ran.said[0], "only TrainingPlan is available to a plan" in ran.said[1]) == ("failed", True)
-
-
 NO_CLASS = "the plan needs one class that derives from fedmon.TrainingPlan, and has "
+OF_FEDMON = "the plan imports {} (line 4): of fedmon, only TrainingPlan is available to a plan"
 PLANS = {
     "x = 1\n": NO_CLASS + "none",
     "class A: pass\n": NO_CLASS + "none",
@@ -132,6 +122,11 @@ PLANS = {
     NO_OP + "import os\nos._exit(0)\n": (
         "the plan ended without a result: run must return, and must not end the process"
     ),
+    in_run("import fedmon.plan.process\nfedmon.plan.process.pack = lambda *args, **more: 5\nreturn {}"): (
+        "the plan ended in a way that could not be looked into (AttributeError)"
+    ),
+    in_run("from fedmon import Federation"): OF_FEDMON.format("fedmon.researcher"),
+    in_run("import fedmon.node.daemon"): OF_FEDMON.format("fedmon.node"),
     "x = (\n": "the plan is no Python: '(' was never closed (line 1)",
     "x = " + "(" * 500 + ")" * 500 + "\n": "the plan is no Python: too many nested parentheses (line 1)",
 }
@@ -146,36 +141,23 @@ def test_a_mark_at_the_beginning_changes_nothing() -> None:
     assert run_source("\ufeff" + NO_OP).values() == {}
 
 
-def test_a_plan_that_breaks_what_runs_it_is_told_to_have_failed() -> None:
-    ran = run_body("import fedmon.plan.process\nfedmon.plan.process.pack = lambda *args, **more: 5\nreturn {}")
-
-    assert ran.said == ("failed", "the plan ended in a way that could not be looked into (AttributeError)")
-
-
 def test_a_class_that_another_of_the_file_derives_from_and_a_second_name_do_not_count() -> None:
     ran = run_source(NO_OP + "class Real(Plan):\n    def run(self, context): return {'n': 2}\nAgain = Real\n")
 
     assert ran.values() == {"n": 2}
 
 
+NO_MAPPING = "instead of a mapping of names to values"
 RETURNED = {
-    "None": "run() returned None instead of a mapping of names to values",
-    "{'p': {'q': self}}": "the result: p.q: a value of type Plan (JSON values and numpy arrays travel)",
+    in_run("return None"): f"run() returned None {NO_MAPPING}",
+    in_run("return {'p': {'q': self}}"): "the result: p.q: a value of type Plan (JSON values and numpy arrays travel)",
+    NO_OP.replace("def run", "async def run"): f"run() returned a value of type coroutine {NO_MAPPING}",
 }
 
 
-@pytest.mark.parametrize("returned", RETURNED)
-def test_what_cannot_travel_is_an_invalid_result_that_names_the_place(returned: str) -> None:
-    ran = run_body(f"return {returned}")
+@pytest.mark.parametrize("source", RETURNED)
+def test_what_cannot_travel_is_an_invalid_result_that_names_the_place(source: str) -> None:
+    ran = run_source(source)
 
-    assert ran.said == ("invalid-result", RETURNED[returned])
+    assert ran.said == ("invalid-result", RETURNED[source])
     assert ran.ending.exit_code == 1
-
-
-def test_a_plan_that_cannot_be_awaited_for_is_told_so() -> None:
-    ran = run_source(NO_OP.replace("def run", "async def run"))
-
-    assert ran.said == (
-        "invalid-result",
-        "run() returned a value of type coroutine instead of a mapping of names to values",
-    )

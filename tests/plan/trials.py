@@ -46,10 +46,15 @@ def jobs() -> KeptJobs:
     return running.enter_context(KeptJobs(Path(folder)))
 
 
+def in_run(body: str) -> str:
+    """Return a plan whose ``run(self, context)`` has this body."""
+    head = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n"
+    return head + textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
+
+
 def run_body(body: str, **given: Any) -> Ran:
-    """Run a plan whose ``run(self, context)`` has this body."""
-    text = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n"
-    return run_source(text + textwrap.indent(textwrap.dedent(body).strip(), " " * 8), **given)
+    """Run a plan whose ``run`` has this body."""
+    return run_source(in_run(body), **given)
 
 
 def run_source(
