@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedmon.common.clock import Deadline
 from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, members_of, paths_of
 
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 # get another share of the machine, or none.
 _HARMLESS = (UNIFIED, "memory", "pids", "cpuacct")
 
-_MOST_TRIES, _TRY_AGAIN_S = 200, 0.01
+_REMOVE_WITHIN_S, _TRY_AGAIN_S = 5.0, 0.01
 
 
 class OwnCgroup:
@@ -60,22 +61,18 @@ class OwnCgroup:
 def remove_cgroup(folders: Iterable[Path]) -> None:
     """Remove the folders of a cgroup; see OwnCgroup.remove."""
     for folder in folders:
-        problem: str | None = ""
-        for _ in range(_MOST_TRIES):
+        deadline = Deadline(_REMOVE_WITHIN_S)
+        while folder.is_dir():
             for pid in members_of(folder):
                 with contextlib.suppress(OSError):
                     (folder.parent / "cgroup.procs").write_text(str(pid))
             try:
                 _remove(folder)
-            except FileNotFoundError:
-                break
-            except OSError as error:
-                problem = error.strerror  # a process is about to end, or started another one just before it was moved
+            except OSError as error:  # a process is about to end, or started another one just before it was moved
+                if deadline.passed():
+                    logger.warning("cgroup %s cannot be removed: %s", folder, error.strerror)
+                    break
                 threading.Event().wait(_TRY_AGAIN_S)
-            else:
-                break
-        else:
-            logger.warning("cgroup %s cannot be removed: %s", folder, problem)
 
 
 def _made(folder: Path) -> bool:

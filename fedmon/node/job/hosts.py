@@ -108,7 +108,7 @@ class _HostFolder:
         if known is not None and self._machine and known.machine == self._machine:
             birth = find_birth(known.pid)
             return birth is not None and birth.start == known.start and not birth.is_zombie
-        now, beat = time.monotonic(), self._last_beat(run)
+        now, beat = time.monotonic(), self._content(f"{run}.beat")
         before, since = self._beats.get(run, (None, now))
         if before == beat:
             return False if now - since >= self._patience_s else None
@@ -117,7 +117,7 @@ class _HostFolder:
 
     def sign(self, run: HostRun, seen: _Seen) -> bytes:
         """Return the last sign of life of a run: its beat, or its end."""
-        return b"ended" if run in seen.ended else self._last_beat(run)
+        return b"ended" if run in seen.ended else self._content(f"{run}.beat")
 
     def changed_at(self, name: str) -> float:
         """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
@@ -141,9 +141,6 @@ class _HostFolder:
             # The answer of a file server can get lost: then the file is ours, and refused when it is made again.
             return self._content(name) == content
         return True
-
-    def _last_beat(self, run: HostRun) -> bytes:
-        return self._content(f"{run}.beat")
 
     def _content(self, name: str) -> bytes:
         try:

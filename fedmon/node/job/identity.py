@@ -29,8 +29,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers as the driver counts. CUDA's begin at 0 for each job where its cgroup hides the other GPUs."""
 _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
-_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
-_NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
+_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
 _MOST = 64
 
 MAX_HOSTS = 65_536
@@ -265,15 +264,9 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     text = next((text for text in texts if text is not None and len(text) <= 8192), None)
     if text is None or text.strip() in _NONE_GIVEN:
         return None if text is None else ()
-    found: list[str] = []
-    for word in map(str.strip, text.split(",")):
-        if span := _RANGE.fullmatch(word):
-            found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
-        elif _NAME.fullmatch(word):
-            found.append(word)
-        else:
-            return None
-    return tuple(dict.fromkeys(found))[:_MOST]
+    words = [word.strip() for word in text.split(",")]
+    found = words if all(map(_UUID.fullmatch, words)) else _numbers(",".join(words))
+    return tuple(dict.fromkeys(found))[:_MOST] or None
 
 
 def job_key(job_id: str) -> str:

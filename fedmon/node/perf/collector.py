@@ -259,9 +259,7 @@ class JobTarget:
         """Whether the job had processes and has none."""
         self._proc = proc
         self._pids: frozenset[int] = frozenset()
-        self._listed: frozenset[int] = frozenset()
         self._counted: set[int] = set()
-        self._of: frozenset[int] = frozenset()
 
     def see(self, pids: Collection[int]) -> None:
         """Take the present processes of the job."""
@@ -272,8 +270,9 @@ class JobTarget:
         """Return perf's target; None if no process of the job lives."""
         if self.cgroup:
             return None if self.has_ended else PerfTarget(cgroup=self.cgroup)
-        self._listed = frozenset(pid for pid in self._pids if self._living(pid) is not None)
-        return PerfTarget(pids=tuple(sorted(self._listed))) if self._listed else None
+        listed = sorted(pid for pid in self._pids if self._living(pid) is not None)
+        self._counted = set(listed)
+        return PerfTarget(pids=tuple(listed)) if listed else None
 
     def uncounted(self, attached_at: float | None) -> bool:
         """Tell whether the job has a process that perf does not count.
@@ -282,20 +281,18 @@ class JobTarget:
         """
         if self.cgroup or attached_at is None:
             return False
-        listed = self._listed
-        if listed is not self._of:
-            self._of, self._counted = listed, set(listed)
-        new = self._pids - self._counted
+        counted = self._counted  # perf's thread may replace it meanwhile
+        new = self._pids - counted
         if not new:
             return False
-        self._counted &= self._pids
+        counted &= self._pids
         found = {pid: birth for pid in new if (birth := self._living(pid)) is not None}
         # Parents first: a child is counted if its parent was at the time.
         for pid, birth in sorted(found.items(), key=lambda pair: (pair[1].start, pair[0])):
             # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
-            if birth.parent in self._counted and birth.start / TICKS_PER_S > attached_at:
-                self._counted.add(pid)
-        return any(pid not in self._counted for pid in found)
+            if birth.parent in counted and birth.start / TICKS_PER_S > attached_at:
+                counted.add(pid)
+        return any(pid not in counted for pid in found)
 
     def _living(self, pid: int) -> Birth | None:
         birth = find_birth(pid, self._proc)

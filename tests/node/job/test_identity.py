@@ -10,7 +10,7 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import RESERVED_IDS, checked_id
-from fedmon.node.job.identity import JobIdentity, expand, from_file, given_gpus, identify, job_key, named, own_name
+from fedmon.node.job.identity import JobIdentity, expand, from_file, identify, job_key, named, own_name
 from tests.node.job.machine import environment, recorded
 
 UUID = "GPU-5a1c2b3d-0000-1111-2222-333344445555"
@@ -198,6 +198,8 @@ def test_no_two_ids_share_a_key() -> None:
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ()),
+        ({"PBS_JOBID": "7.server"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3"}, ("3",)),
         ({"SLURM_JOB_GPUS": "2-4,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ("2", "3", "4", "7")),
         ({"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, ("1",)),
         ({"CUDA_VISIBLE_DEVICES": "../../etc"}, None),
@@ -207,15 +209,7 @@ def test_no_two_ids_share_a_key() -> None:
     ],
 )
 def test_gpus_are_those_that_the_environment_names(environ: dict[str, str], expected: tuple[str, ...] | None) -> None:
-    assert given_gpus(environ) == expected
-
-
-def test_a_job_knows_its_gpus_with_and_without_a_scheduler() -> None:
-    inside = identify({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3"}, hostname="n1", pid=9)
-    alone = identify({"CUDA_VISIBLE_DEVICES": "1"}, hostname="n1", pid=9)
-    untold = identify({"PBS_JOBID": "7.server"}, hostname="n1", pid=9)
-
-    assert (inside.gpus, alone.gpus, untold.gpus) == (("3",), ("1",), None)
+    assert identify(environ, hostname="n1", pid=9).gpus == expected
 
 
 @pytest.mark.parametrize(

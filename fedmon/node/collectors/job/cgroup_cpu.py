@@ -69,8 +69,7 @@ class CgroupCpu:
     """
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded, proc: Path) -> None:
-        self._excluded_cpu: ExcludedCpu | None = None
-        self._elsewhere = self._highest = (0, 0)
+        self._highest = (0, 0)
         unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
         choices = []
         if unified is not None:
@@ -83,16 +82,15 @@ class CgroupCpu:
                 used = self._read()
             except CollectorUnavailableError:
                 continue
-            if excluded.may_hold:
-                self._excluded_cpu = ExcludedCpu(paths[0].parent, excluded, proc=proc)
-                # Processes that entered the cgroup later used a part of it elsewhere.
-                self._elsewhere = _above(self._excluded_cpu.read(), used)
+            self._excluded_cpu = ExcludedCpu(paths[0].parent, excluded, proc=proc)
+            # Processes that entered the cgroup later used a part of it elsewhere.
+            self._elsewhere = _above(self._excluded_cpu.read(), used)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
-        others = (0, 0) if self._excluded_cpu is None else _above(self._excluded_cpu.read(), self._elsewhere)
+        others = _above(self._excluded_cpu.read(), self._elsewhere)
         self._highest = _above(self._read(), others, least=self._highest)
         return self._highest[0] / 1e9, self._highest[1] / 1e9
 

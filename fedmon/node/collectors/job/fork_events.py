@@ -57,7 +57,8 @@ class ForkEvents:
             return
         try:
             listening.bind((0, _PROCESS_EVENTS))
-            _enlarge(listening)
+            with contextlib.suppress(OSError):  # only root may pass the system's bound
+                listening.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
             listening.send(_ASK.pack(_ASK.size, _DONE, 0, 0, 0, _PROCESS_EVENTS, 1, 0, 0, 4, 0, _LISTEN))
             if _refused(listening):
                 listening.close()
@@ -102,14 +103,6 @@ def _sees_all_processes() -> bool:
         return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE  # noqa: PTH116 - one call
     except OSError:
         return False
-
-
-def _enlarge(listening: socket.socket) -> None:
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
-    except OSError:  # only root may pass the system's bound
-        with contextlib.suppress(OSError):
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUE_BYTES)
 
 
 def _refused(listening: socket.socket) -> bool:

@@ -196,15 +196,8 @@ class Excluded:
         """The known excluded processes, with their starts if known."""
         return {**self._starts, **self.overhead}
 
-    @property
-    def may_hold(self) -> bool:
-        """Whether a process is excluded, or a later one may be."""
-        return bool(self._starts or self.overhead) or self._is_overhead_now is not None
-
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
         """Leave out excluded processes, of births with parents before their children."""
-        if not (self._starts or self.overhead):
-            return births
         return [birth for birth in births if not self._holds(birth, members)]
 
     def programs(self, births: Sequence[Birth]) -> Sequence[Birth]:
