@@ -13,7 +13,7 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, own
+from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchies, own
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
@@ -32,7 +32,7 @@ def is_empty(folder: Path) -> bool:
 @contextlib.contextmanager
 def made(*names: str) -> Iterator[list[Path]]:
     """Make a cgroup in some hierarchies of this machine."""
-    hierarchies = Cgroups.found(ROOT).hierarchies
+    hierarchies = find_hierarchies(ROOT)
     require(all(name in hierarchies for name in names), f"the hierarchies {', '.join(names)} are not mounted here")
     folders = [hierarchies[name] / f"fedmon-test-{uuid.uuid4().hex[:8]}" for name in names]
     folders = [folder.with_name(folders[0].name) for folder in folders]
@@ -361,16 +361,18 @@ def test_version_1_is_understood_with_controllers_mounted_together(tmp_path: Pat
     assert "job_memory_limit_bytes" not in values
 
 
-def test_layouts_are_told_apart(tmp_path: Path) -> None:
+def test_hierarchies_of_both_versions_are_found(tmp_path: Path) -> None:
     written(tmp_path / "v2", {"cgroup.controllers": ""})
     written(tmp_path / "hybrid/unified", {"cgroup.controllers": "", "cgroup.procs": ""})
     written(tmp_path / "hybrid/memory", {"cgroup.procs": ""})
     written(tmp_path / "v1/memory", {"cgroup.procs": ""})
     (tmp_path / "none").mkdir()
 
-    found = {name: Cgroups.found(tmp_path / name).layout for name in ("v2", "hybrid", "v1", "none", "absent")}
+    found = {name: {*find_hierarchies(tmp_path / name)} for name in ("v2", "hybrid", "v1", "none", "absent")}
 
-    assert found == {"v2": "v2", "hybrid": "hybrid", "v1": "v1", "none": "none", "absent": "none"}
+    assert found == {
+        "v2": {UNIFIED}, "hybrid": {UNIFIED, "memory"}, "v1": {"memory"}, "none": set(), "absent": set(),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -402,4 +404,4 @@ def test_a_process_outside_of_the_named_cgroup_is_refused(machine: Roots) -> Non
 def test_a_path_that_leaves_our_view_of_the_hierarchy_is_nobodys_own(machine: Roots) -> None:
     (machine.proc / "10" / "cgroup").write_text("0::/../../outside\n")
 
-    assert own(Cgroups.found(machine.cgroup), machine.proc, [10], [10]) is None
+    assert own(find_hierarchies(machine.cgroup), machine.proc, [10], [10]) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedmon.common.clock import Deadline
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, members_of, paths_of
+from fedmon.node.collectors.job.cgroup import UNIFIED, find_hierarchies, members_of, paths_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ class OwnCgroup:
     """
 
     def __init__(self, name: str, *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc) -> None:
-        found, mine = Cgroups.found(root), paths_of(proc, "self")
+        mine = paths_of(proc, "self")
         self.folders: dict[str, Path] = {}
         self.path = ""
-        for hierarchy, base in found.hierarchies.items():
+        for hierarchy, base in find_hierarchies(root).items():
             inside = mine.get(hierarchy, "")
             if hierarchy not in _HARMLESS or "," in base.name or not inside or ".." in Path(inside).parts:
                 continue

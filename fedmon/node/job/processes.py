@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
+from fedmon.node.collectors.job.cgroup import Hierarchies, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
 from fedmon.node.collectors.job.process import Birth, descended, find_birth
 
@@ -131,7 +131,7 @@ def _is_perl(command: list[str]) -> bool:
 # --- cgroups of jobs -------------------------------------------------------------------------------------------------
 
 
-def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
+def matching(hierarchies: Hierarchies, patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Return the paths of cgroups that match a pattern, in any hierarchy, in the order of the patterns.
 
     In a pattern ``{id}`` and the like stand for ``names``, and ``*`` for any letters of one level.
@@ -143,7 +143,7 @@ def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]
             text = text.replace(f"{{{name}}}", glob.escape(value))
         if not text or ".." in text.split("/"):
             continue
-        for base in dict.fromkeys(cgroups.hierarchies.values()):
+        for base in dict.fromkeys(hierarchies.values()):
             # With pathlib a cgroup that goes meanwhile would be an error.
             found |= {f"/{path}": None for path in sorted(glob.iglob(text, root_dir=base)) if is_cgroup(base / path)}  # noqa: PTH207
     return list(found)
@@ -160,12 +160,12 @@ def own_paths(paths: Collection[str], name: re.Pattern[str]) -> list[str]:
     return list(found)
 
 
-def folders_of(cgroups: Cgroups, path: str) -> list[Path]:
+def folders_of(hierarchies: Hierarchies, path: str) -> list[Path]:
     """Return the folders of a cgroup in all hierarchies."""
-    folders = {base / path.lstrip("/") for base in cgroups.hierarchies.values()}
+    folders = {base / path.lstrip("/") for base in hierarchies.values()}
     return [folder for folder in folders if is_cgroup(folder)]
 
 
-def members(cgroups: Cgroups, path: str) -> set[int]:
+def members(hierarchies: Hierarchies, path: str) -> set[int]:
     """Return the processes of a cgroup, in all hierarchies."""
-    return set().union(*map(members_of, folders_of(cgroups, path)))
+    return set().union(*map(members_of, folders_of(hierarchies, path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -17,33 +18,27 @@ UNIFIED = "unified"
 _FOR_MEMBERS = (UNIFIED, "pids", "cpuacct", "memory", "freezer", "cpuset", "devices", "blkio", "cpu", "systemd")
 
 
-class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The hierarchies of a machine; ``layout`` is ``v2``, ``hybrid``, ``v1`` or ``none``."""
+Hierarchies = Mapping[str, Path]
+"""The folders of a machine's hierarchies, by UNIFIED or controller."""
 
-    layout: str
-    hierarchies: Mapping[str, Path]
 
-    @classmethod
-    def found(cls, root: Path) -> Cgroups:
-        """Find the hierarchies mounted below ``root``.
+def find_hierarchies(root: Path) -> Hierarchies:
+    """Find the hierarchies mounted below ``root``.
 
-        Source: Linux Documentation/admin-guide/cgroup-v2.rst, and systemd's docs/CGROUP_DELEGATION.md for hybrid.
-        """
-        if os.access(root / "cgroup.controllers", os.R_OK):
-            return cls(layout="v2", hierarchies={UNIFIED: root})
-        found: dict[str, Path] = {}
-        try:
-            folders = sorted(root.iterdir())
-        except OSError:  # not mounted, or not for us
-            folders = []
-        for folder in folders:
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst, and systemd's docs/CGROUP_DELEGATION.md for both versions
+    side by side.
+    """
+    if os.access(root / "cgroup.controllers", os.R_OK):
+        return {UNIFIED: root}
+    found: dict[str, Path] = {}
+    with contextlib.suppress(OSError):  # not mounted, or not for us
+        for folder in sorted(root.iterdir()):
             if os.access(folder / "cgroup.controllers", os.R_OK):
                 found[UNIFIED] = folder
             elif is_cgroup(folder):
                 # Controllers that are mounted together have a folder named after both.
                 found.update(dict.fromkeys(folder.name.split(","), folder))
-        layout = "none" if not found else "v1" if UNIFIED not in found else "hybrid" if len(found) > 1 else "v2"
-        return cls(layout=layout, hierarchies=found)
+    return found
 
 
 class JobCgroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,36 +55,29 @@ class JobCgroup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def members_method(self) -> str:
         """The version of that folder, as methods are named."""
-        return "cgroup-v2" if self.folders.get(UNIFIED) == self.members_folder else "cgroup-v1"
+        return "cgroup-v2" if UNIFIED in self.folders else "cgroup-v1"
 
 
-def named(cgroups: Cgroups, root: Path, path: str) -> JobCgroup:
+def named(hierarchies: Hierarchies, root: Path, path: str) -> JobCgroup:
     """Return the cgroup that an owner names, by its folder or by its path inside the hierarchies.
 
     Raises InvalidInputError for a path that cannot be a job's, and NotFoundError when there is no such cgroup.
     """
-    if cgroups.layout == "none":
+    if not hierarchies:
         raise NotFoundError(f"no cgroup hierarchy is mounted at {root}; watch the job by its processes, with --pid")
-    given = PurePosixPath(path)
-    parts = list(given.relative_to(root).parts if given.is_relative_to(root) else given.parts)
-    if parts and parts[0] == "/":
-        del parts[0]
-    if given.is_relative_to(root) and parts and cgroups.layout != "v2":
-        bases = {folder.name for folder in cgroups.hierarchies.values()}
-        if parts[0] in bases:
-            del parts[0]
-    if ".." in parts or "\0" in path or not parts:
+    given = PurePosixPath(f"/{path.lstrip('/')}")
+    inside = given.relative_to(next(filter(given.is_relative_to, hierarchies.values()), "/"))
+    if ".." in inside.parts or "\0" in path or not inside.parts:
         raise InvalidInputError(
             f"cgroup {path!r} cannot be a job's: name a folder below {root}, not a whole hierarchy and no '..'"
         )
-    inside = "/".join(parts)
-    folders = {name: base / inside for name, base in cgroups.hierarchies.items() if is_cgroup(base / inside)}
+    folders = {name: base / inside for name, base in hierarchies.items() if is_cgroup(base / inside)}
     if not folders:
-        raise NotFoundError(f"cgroup {inside!r} not found below {root}; /proc/PID/cgroup names that of a process")
+        raise NotFoundError(f"cgroup {str(inside)!r} not found below {root}; /proc/PID/cgroup names that of a process")
     return JobCgroup(path=f"/{inside}", folders=folders)
 
 
-def own(cgroups: Cgroups, proc: Path, roots: Collection[int], members: Collection[int]) -> JobCgroup | None:
+def own(hierarchies: Hierarchies, proc: Path, roots: Collection[int], members: Collection[int]) -> JobCgroup | None:
     """Return the cgroup that holds a job's processes and nothing else; None if there is none.
 
     ``members`` are the living processes of the job. The cgroup of a login session, of a service or of this node that
@@ -98,7 +86,7 @@ def own(cgroups: Cgroups, proc: Path, roots: Collection[int], members: Collectio
     paths = [paths_of(proc, str(pid)) for pid in roots]
     folders: dict[str, Path] = {}
     path = ""
-    for name, base in cgroups.hierarchies.items():
+    for name, base in hierarchies.items():
         common = _common([each.get(name, "/") for each in paths])
         if common == "/" or ".." in PurePosixPath(common).parts:
             continue

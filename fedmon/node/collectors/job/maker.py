@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
+from fedmon.node.collectors.job.cgroup import JobCgroup, find_hierarchies, members_of, named, own
 from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, cgroup_collectors
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.collectors import (
@@ -77,7 +77,7 @@ class JobMaker:
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: {self._roots.proc} not found")
         births = self._roots_of(pids, starts or {})
-        found = Cgroups.found(self._roots.cgroup)
+        found = find_hierarchies(self._roots.cgroup)
         excluded = Excluded(exclude, overhead=overhead, is_overhead_now=is_overhead_now)
         try:
             if isinstance(cgroup, JobCgroup):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedmon.node.collectors.job.cgroup import Cgroups
+from fedmon.node.collectors.job.cgroup import Hierarchies
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Output, Runner
 from fedmon.node.job.identity import ID_VARIABLES, JobIdentity, job_id_of, own_name
 from fedmon.node.job.processes import Processes, matching
@@ -26,13 +26,13 @@ class Hit(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The processes and cgroups of one moment, and a runner of commands.
+    """The processes and hierarchies of cgroups of one moment, and a runner of commands.
 
     ``asks_controller`` allows a question to the scheduler's controller, which all hosts share.
     """
 
     processes: Processes
-    cgroups: Cgroups
+    hierarchies: Hierarchies
     run: Runner
     timeout_s: float
     asks_controller: bool = False
@@ -237,7 +237,7 @@ class OarFinder(Finder):
             raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
         if "/" in name or not self.level(raw_id).fullmatch(name):
             raise MethodFailedError(f"{command} reports a cpuset {name[:80]!r} that cannot be of job {raw_id}")
-        paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
+        paths = matching(look.hierarchies, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
         if not paths:
             raise MethodFailedError(f"{command} reports cpuset {name}, which is not on this host; the job is {state}")
         return Hit(command, cgroup=paths[0])

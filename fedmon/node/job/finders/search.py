@@ -17,7 +17,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.cgroup import Cgroups
+from fedmon.node.collectors.job.cgroup import find_hierarchies
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
@@ -206,8 +206,8 @@ class JobSearch:
         except CollectorUnavailableError as error:
             self._tried.append(Tried("processes", error.reason))
             return None
-        cgroups, timeout_s = Cgroups.found(self._roots.cgroup), min(left_s, self._command_s)
-        return Look(processes, cgroups, self._run, timeout_s, asks_controller)
+        hierarchies, timeout_s = find_hierarchies(self._roots.cgroup), min(left_s, self._command_s)
+        return Look(processes, hierarchies, self._run, timeout_s, asks_controller)
 
     def _attempt(self, name: str, method: Callable[[Look], tuple[Hit, Confidence]], look: Look) -> Found | None:
         try:
@@ -241,22 +241,22 @@ class JobSearch:
         )
 
     def _by_cgroup(self, look: Look) -> tuple[Hit, Confidence]:
-        if look.cgroups.layout == "none":
+        if not look.hierarchies:
             raise MethodFailedError(f"no cgroup hierarchy is mounted at {self._roots.cgroup}")
         raw_id = self._finder.resolve(look)
         paths: list[str] = []
         if self._identity.inside and self._exclude:
             paths = own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
-            paths = [path for path in paths if folders_of(look.cgroups, path)]
+            paths = [path for path in paths if folders_of(look.hierarchies, path)]
         if not paths:
             names = {"id": raw_id, "number": raw_id.partition(".")[0]}
-            paths = matching(look.cgroups, self._patterns, names)
+            paths = matching(look.hierarchies, self._patterns, names)
         if not paths:
             raise MethodFailedError(f"no cgroup of job {raw_id} below {self._roots.cgroup}")
         of_host = [path for path in paths if self._identity.host in path]
         if len(paths) > 1 and len(of_host) == 1:
             paths = of_host
-        pids = frozenset().union(*(members(look.cgroups, path) for path in paths))
+        pids = frozenset().union(*(members(look.hierarchies, path) for path in paths))
         # Several nodes of a scheduler on one machine: no single cgroup is the job's.
         hit = Hit(f"cgroup {' and '.join(paths)}", pids, paths[0] if len(paths) == 1 else None)
         return hit, Confidence.CERTAIN
@@ -269,7 +269,7 @@ class JobSearch:
             self._is_known = False
             raise UnknownJobError(self._name, str(error)) from None
         if hit.cgroup is not None:
-            pids = frozenset(members(look.cgroups, hit.cgroup))
+            pids = frozenset(members(look.hierarchies, hit.cgroup))
             return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
         # A scheduler's list is not believed without a sign: it may be old, or of another host.
         pids = hit.pids - look.processes.trees(self._exclude)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, paths_of
+from fedmon.node.collectors.job.cgroup import UNIFIED, find_hierarchies, paths_of
 from fedmon.node.job.cgroup import OwnCgroup
 
 _CONTROLLERS = "+memory +pids"
@@ -17,7 +17,7 @@ def left_folders(name: str, told: str = "") -> list[Path]:
     mine = paths_of(THIS_MACHINE.proc, "self")
     above = Path(told.strip("/")).parent
     found = set()
-    for hierarchy, base in Cgroups.found(THIS_MACHINE.cgroup).hierarchies.items():
+    for hierarchy, base in find_hierarchies(THIS_MACHINE.cgroup).items():
         for each in (Path(mine.get(hierarchy, "").strip("/")), above):
             if ".." not in each.parts and (base / each / name).is_dir():
                 found.add(base / each / name)
