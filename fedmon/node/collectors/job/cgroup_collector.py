@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.files import KernelFile, Reasons, Values, miss
+from fedmon.node.collectors.files import Reasons, Values, miss, read_bytes
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 
 CHARGED, PEAK, LIMIT = "job_memory_charged_bytes", "job_memory_peak_bytes", "job_memory_limit_bytes"
@@ -191,19 +191,19 @@ def cgroup_collectors(
 
     ``is_over`` tells whether the job has ended.
     """
-    readable: list[tuple[KernelFile, CgroupFile]] = []
+    readable: list[tuple[Path, CgroupFile]] = []
     methods: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for folder, file in _files(cgroup, sys / "dev" / "block"):
-        source = KernelFile(folder / file.name)
+        path = folder / file.name
         try:
-            reason = "" if file.mark in source.read() else f"{Why.UNSUPPORTED.value}: {source.path} does not count it"
+            reason = "" if file.mark in read_bytes(path) else f"{Why.UNSUPPORTED.value}: {path} does not count it"
         except CollectorUnavailableError as error:
             reason = error.reason
         if reason:
             reasons = dict.fromkeys(file.metrics, reason) | reasons
         else:
-            readable.append((source, file))
+            readable.append((path, file))
             version = "cgroup-v2" if folder == cgroup.folders.get(UNIFIED) else "cgroup-v1"
             methods |= dict.fromkeys(file.metrics, version)
     unheld = f"{Why.UNSUPPORTED.value}: no controller of cgroup {cgroup.path} counts it"
@@ -217,40 +217,38 @@ def cgroup_collectors(
 
 
 class CgroupCollector:
-    """Reads the files of one lane of a job's cgroup; ``missing`` has the reasons of metrics that it does not count."""
+    """Reads the files of one lane of a job's cgroup; ``missing`` has the reasons of metrics that it does not count.
+
+    No file stays open: 64 jobs have more of them than a process may open.
+    """
 
     def __init__(
         self,
         name: str,
         lane: Lane,
-        files: Sequence[tuple[KernelFile, CgroupFile]],
+        files: Sequence[tuple[Path, CgroupFile]],
         missing: Mapping[str, str],
         *,
         is_over: Callable[[], bool],
     ) -> None:
         self.name, self.lane = name, lane
         self._files, self._missing, self._is_over = files, missing, is_over
-        self._gave: dict[KernelFile, tuple[str, ...]] = {}
+        self._gave: dict[Path, tuple[str, ...]] = {}
 
     def collect(self, _now: Instant) -> Reading:
         """Read every file; a series of one that cannot be read is None with a reason."""
         values: Values = {}
         reasons: Reasons = {}
-        for source, file in () if self._is_over() else self._files:
+        for path, file in () if self._is_over() else self._files:
             try:
-                found = file.parse(source.read())
+                found = file.parse(read_bytes(path))
             except CollectorUnavailableError as error:
-                miss(values, reasons, self._gave.get(source, ()), error.reason)
+                miss(values, reasons, self._gave.get(path, ()), error.reason)
             else:
-                self._gave[source] = tuple(found)
+                self._gave[path] = tuple(found)
                 values.update(found)
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Report the counters of this cgroup."""
         return {**dict.fromkeys(metric for _, file in self._files for metric in file.metrics), **self._missing}
-
-    def close(self) -> None:
-        """Close the files."""
-        for source, _ in self._files:
-            source.close()
