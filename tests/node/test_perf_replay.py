@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfSession
 from fedmon.node.perf.events import PerfScope
 from fedmon.node.perf.source import PerfSource, PerfTarget
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"
@@ -298,6 +300,20 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it(replay:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
         made.stop()
+
+
+def test_perf_counts_beside_more_than_1024_open_files(replay: Replay) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    require(hard == resource.RLIM_INFINITY or hard >= 2048, "so many files may not be opened here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        with counting(replay.source("cycles")) as collector:
+            assert next_reading(collector).values['perf_events_total{group="cycles",event="cycles"}']
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_no_descriptor_stays_open(replay: Replay) -> None:

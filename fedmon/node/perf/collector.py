@@ -197,7 +197,7 @@ class PerfSession:
         while True:
             is_between = in_burst and self._wake in heard  # perf's last lines belong to one interval
             wait_s = min(_QUIET_S, deadline.left_s()) if is_between else deadline.left_s()
-            ready, _, _ = select.select(heard, [], [], wait_s)
+            ready = _readable(heard, wait_s)
             if output in ready:
                 if not (chunk := os.read(output, _READ_BYTES)):
                     break
@@ -233,7 +233,7 @@ class PerfSession:
     def _pause(self, seconds: float | None) -> None:
         """Wait until ``stop`` or ``attach_again``, at most so long."""
         if not (self._stopping or self.attaching):
-            select.select([self._wake], [], [], seconds)
+            _readable([self._wake], seconds)
         self._woken()
 
     def _woken(self) -> bool:
@@ -243,6 +243,14 @@ class PerfSession:
         except BlockingIOError:
             return self._stopping or self.attaching
         return True
+
+
+def _readable(descriptors: Collection[int], timeout_s: float | None) -> list[int]:
+    """Wait until some can be read, and return them; unlike select(), for numbers above 1023, too."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
 
 
 class JobTarget:
