@@ -6,13 +6,18 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmon.node.collectors.base import Roots
-from fedmon.node.job.commands import CommandError, Output
+from fedmon.node.job.commands import CommandError, Output, Runner
+from fedmon.node.job.finders import JobSearch
+from fedmon.node.job.identity import identify, named
 from tests.node.jobs_trees import ProcTree
 
 RECORDED = Path(__file__).parents[2] / "data" / "batch"
 KERNEL_THREAD = 0x0020_0000
+TOOL = 900
+"""The process of the tool that looks for a job."""
 V1 = ("cpuacct", "memory", "freezer")
 
 
@@ -58,10 +63,13 @@ class Machine:
                 file.write(f"{pid}\n")
         return pid
 
-    def cgroup(self, path: str) -> None:
-        """Make an empty cgroup."""
-        for controller in self._controllers or ("",):
-            self._folder(controller, path)
+    def search(
+        self, environ: Mapping[str, str], run: Runner | None = None, *, job_id: str = "", scheduler: str = "slurm",
+        host: str = "localhost", **options: Any,
+    ) -> JobSearch:  # fmt: skip
+        """Return the search of the tool for the job of its environment, or for that of an id from outside."""
+        identity = named(job_id, scheduler, hostname=host) if job_id else identify(environ, hostname=host, pid=TOOL)
+        return JobSearch(identity, environ=environ, run=run or Commands(), roots=self.roots, exclude=(TOOL,), **options)
 
     def take(self, pid: int) -> None:
         """Remove a process."""

@@ -8,22 +8,17 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, schedulers
-from fedmon.node.job.identity import identify, named
-from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, schedulers
+from tests.node.job.machine import TOOL, V1, Commands, Machine, environment, recorded, said
 
 PBS = {"PBS_JOBID": "123.server"}
-TOOL = 900
 
 
 def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
     patterns: Sequence[str] = (),
 ) -> Found:  # fmt: skip
-    return JobSearch(
-        identify(environ, hostname=host, pid=TOOL), environ=environ, run=commands or Commands(),
-        roots=machine.roots, exclude=(TOOL,), cgroup_patterns=patterns,
-    ).find(retries=0)  # fmt: skip
+    return machine.search(environ, commands, host=host, cgroup_patterns=patterns).find(retries=0)
 
 
 # --- PBS -------------------------------------------------------------------------------------------------------------
@@ -111,10 +106,6 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: P
     assert "no session_id" in dict(got.tried)["scheduler"]
 
 
-def test_what_stands_in_a_folded_value_of_pbs_pro_is_no_attribute() -> None:
-    assert schedulers.job_attributes(recorded("pbs_pro/qstat-full"), "123.server")["session_id"] == "5001"
-
-
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
 def test_the_answer_of_pbs_for_no_job_is_an_error(name: str) -> None:
     with pytest.raises(CommandError):
@@ -126,6 +117,25 @@ def test_a_server_may_be_written_with_and_without_its_domain() -> None:
     assert schedulers.is_same_job("123", "123.server")
     assert not schedulers.is_same_job("123.server", "123.server2")
     assert not schedulers.is_same_job("123[1].server", "123[2].server")
+
+
+@pytest.mark.parametrize("environ", [PBS, {"OAR_JOB_ID": "1"}])
+def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.job.finders.search._AGAIN_S", 0.0)
+    machine, commands = Machine(tmp_path), Commands()
+    machine.put(TOOL, "fedmon")
+    search = machine.search(environ, commands, stop=lambda _s: False)
+    with pytest.raises(JobNotFoundError):
+        search.find(60.0)
+
+    assert search.again() is None
+    assert len(commands.asked) == 1
+    machine.put(60, environ=environ)
+    found_again = search.again()
+    assert found_again is not None
+    assert (found_again.pids, len(commands.asked)) == ((60,), 1)
 
 
 # --- OAR -------------------------------------------------------------------------------------------------------------
@@ -147,11 +157,8 @@ def oar_job(machine: Machine) -> None:
 def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path: Path, where: str) -> None:
     machine = Machine(tmp_path, controllers=("cpuset", "cpuacct", "freezer"))
     oar_job(machine)
-    environ = environment("oar/job")
-    identity = (
-        named("1", "oar", hostname="h") if where == "outside" else identify(environ, hostname="localhost", pid=TOOL)
-    )
-    got = JobSearch(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,)).find(retries=0)
+    job_id = "1" if where == "outside" else ""
+    got = machine.search(environment("oar/job"), job_id=job_id, scheduler="oar").find(retries=0)
 
     assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
     assert {*got.overhead} == {28354, 28355}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.node.job.commands import Runner, runner
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
-from fedmon.node.job.identity import identify, named
+from fedmon.node.job.commands import Output, runner
+from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, look_up
+from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
-from tests.node.job.machine import Commands, Machine, program, said
+from tests.node.job.machine import TOOL, Commands, Machine, program, said
 from tests.node.jobs_real import Program, Watch
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -24,44 +24,6 @@ from tests.support.waiting import wait_until
 JOB_ID = f"77{os.getpid()}"
 MARKER = {"SLURM_JOB_ID": JOB_ID}
 NOBODY = {"PATH": "/nowhere"}
-
-
-def look(run: Runner | None = None, *, exclude: tuple[int, ...] = ()) -> Found:
-    identity = named(JOB_ID, "slurm", hostname=socket.gethostname())
-    return JobSearch(identity, environ={}, run=run or runner(NOBODY), exclude=exclude).find(2.0, retries=0)
-
-
-def start_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
-
-
-@pytest.mark.parametrize("tree", ["chain 3", "orphan 0"])
-def test_each_process_is_found_once_though_its_parent_may_be_gone(tree: str) -> None:
-    with Program(environ=MARKER) as program:
-        pids = program.pids(tree)
-        got = look()
-
-        assert len(got.pids) == len({*got.pids})
-        assert {program.pid, *pids} <= {*got.pids}
-        assert {pid: start_of(pid) for pid in got.pids} == got.starts
-
-
-def test_a_zombie_is_not_taken_for_a_running_process() -> None:
-    with Program(environ=MARKER) as program:
-        program.end_unwaited()
-        with pytest.raises(JobNotFoundError):
-            look()
-        with pytest.raises(NotFoundError, match="has ended already"):
-            JobSearch(identify({}, hostname="n", pid=1), environ={}, run=Commands(), pids=[program.pid]).find()
-
-
-def test_the_tool_and_all_that_it_starts_is_no_part_of_the_job() -> None:
-    with Program(environ=MARKER) as job, Program(environ=MARKER) as tool:
-        children = tool.pids("chain 1")
-        got = look(exclude=(tool.pid,))
-
-        assert got.pids == (job.pid,)
-        assert not {*children} & {*got.starts}
 
 
 def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(tmp_path: Path) -> None:
@@ -79,32 +41,22 @@ def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None
     machine.put(60, environ=MARKER, start=100)
     machine.put(61, environ=MARKER, start=100)
 
-    def meanwhile(argv: object, timeout_s: float) -> object:
+    def meanwhile(_argv: Sequence[str], _timeout_s: float) -> Output:
         machine.take(60)
         machine.put(60, environ={}, start=500)
         return said("scontrol listpids 7", "", rc=1)
 
-    identity = named(JOB_ID, "slurm", hostname="n")
-    got = JobSearch(identity, environ={}, run=meanwhile, roots=machine.roots).find(retries=0)  # type: ignore[arg-type]  # a lie
+    got = machine.search({}, meanwhile, job_id=JOB_ID).find(retries=0)
 
     assert got.starts == {61: 100}
-
-
-def test_named_processes_are_taken_as_they_are() -> None:
-    with Program() as program:
-        got = JobSearch(
-            identify(MARKER, hostname="n", pid=1), environ=MARKER, run=Commands(), pids=[program.pid, program.pid]
-        ).find()
-
-        assert (got.pids, got.method, got.confidence) == ((program.pid,), "pids", Confidence.CERTAIN)
-        assert got.starts == {program.pid: start_of(program.pid)}
 
 
 @pytest.mark.parametrize(
     ("pid", "error", "why"),
     [
         (61, NotFoundError, "process 61 not found"),
-        (63, InvalidInputError, "is this tool itself"),
+        (62, NotFoundError, "process 62 has ended already"),
+        (TOOL, InvalidInputError, "is this tool itself"),
     ],
 )
 def test_a_named_process_that_cannot_be_a_job_is_refused(
@@ -112,10 +64,9 @@ def test_a_named_process_that_cannot_be_a_job_is_refused(
 ) -> None:
     machine = Machine(tmp_path)
     machine.put(60)
-    machine.put(63, "fedmon")
-    identity = identify({}, hostname="n", pid=63)
+    machine.put(62, state="Z")
     with pytest.raises(error, match=why):
-        JobSearch(identity, environ={}, run=Commands(), roots=machine.roots, pids=[60, pid], exclude=(63,)).find()
+        machine.search({}, pids=[60, pid]).find()
 
 
 def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(tmp_path: Path) -> None:
@@ -124,10 +75,8 @@ def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nob
     machine.put(51, "run.sh", parent=50)
     machine.put(52, "work", parent=51)
     machine.put(60, "mpirun", parent=51)
-    machine.put(61, "fedmon", parent=60)
-    got = JobSearch(
-        identify({}, hostname="n", pid=61), environ={}, run=Commands(), roots=machine.roots, exclude=(61,),
-    ).find(60.0)  # fmt: skip
+    machine.put(TOOL, "fedmon", parent=60)
+    got = machine.search({}).find(60.0)
 
     assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
 
@@ -135,11 +84,9 @@ def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nob
 def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.put(50, "sshd")
-    machine.put(61, "fedmon", parent=50)
+    machine.put(TOOL, "fedmon", parent=50)
     with pytest.raises(JobNotFoundError, match="no program of the job started this tool"):
-        JobSearch(
-            identify({}, hostname="n", pid=61), environ={}, run=Commands(), roots=machine.roots, exclude=(61,)
-        ).find()
+        machine.search({}).find()
 
 
 def test_an_id_is_looked_for_with_every_scheduler_that_writes_such_ids(tmp_path: Path) -> None:
@@ -167,39 +114,12 @@ def test_an_id_is_looked_for_with_every_scheduler_that_writes_such_ids(tmp_path:
 def test_a_job_is_watched_on_though_some_of_its_processes_ended_since_it_was_found() -> None:
     with Program(environ=MARKER) as job, Watch() as watch:
         with Program(environ=MARKER) as short:
-            got = look()
+            identity = named(JOB_ID, "slurm", hostname="n")
+            got = JobSearch(identity, environ={}, run=runner(NOBODY)).find(2.0, retries=0)
         watch.watches.add("a", pids=got.pids, starts=got.starts, marker=got.marker)
 
         assert {short.pid, job.pid} == {*got.pids}
         assert watch.value("job_processes") == 1
-
-
-def test_a_cgroup_of_a_real_slurm_layout_is_watched_without_its_daemon(tmp_path: Path) -> None:
-    root = Path("/sys/fs/cgroup/freezer")
-    require(os.access(root, os.W_OK), "cgroup version 1 is not mounted, or not for us")
-    (tmp_path / "slurmstepd").symlink_to(shutil.which("sleep") or "")
-    top = root / "slurm_fedmontest"
-    step = top / f"uid_{os.getuid()}" / f"job_{JOB_ID}" / "step_0"
-    step.mkdir(parents=True)
-    daemon = subprocess.Popen([tmp_path / "slurmstepd", "600"])
-    try:
-        (step / "cgroup.procs").write_text(str(daemon.pid))
-        with Program(cgroups=[step]) as job, Watch() as watch:
-            got = look()
-            watch.watches.add("a", cgroup=got.cgroup, overhead=got.overhead)
-            during = watch.value("job_processes")
-            job.end()
-            watch.tick()
-            ended = watch.watches.close_ended()
-
-        assert (got.pids, {*got.overhead}, got.method) == ((job.pid,), {daemon.pid}, "cgroup")
-        assert (during, len(ended)) == (1, 1)
-    finally:
-        daemon.kill()
-        daemon.wait()
-        wait_until(lambda: not (step / "cgroup.procs").read_text(), what="the end of the processes")
-        for folder in (step, step.parent, step.parent.parent, top):
-            folder.rmdir()
 
 
 def names_in_session(session: int) -> list[str]:

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError, Output
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError
 from fedmon.node.job.finders.schedulers import listed_pids
-from fedmon.node.job.identity import identify, named
-from tests.node.job.machine import KERNEL_THREAD, V1, Commands, Machine, environment, recorded, said
+from tests.node.job.machine import KERNEL_THREAD, TOOL, V1, Commands, Machine, environment, recorded, said
 from tests.support.requirements import require
 
 HEADER = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
 JOB = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1"}
-TOOL = 900
 
 
 def running(machine: Machine, *, cgroups: bool) -> None:
@@ -44,12 +42,7 @@ def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] | None = None, job_id: str = ""
 ) -> Found:
     environ = environ if environ is not None else environment("slurm/cgroup/batch")
-    identity = (
-        named(job_id, "slurm", hostname="localhost") if job_id else identify(environ, hostname="localhost", pid=TOOL)
-    )
-    return JobSearch(identity, environ=environ, run=commands or Commands(), roots=machine.roots, exclude=(TOOL,)).find(
-        retries=0
-    )
+    return machine.search(environ, commands, job_id=job_id).find(retries=0)
 
 
 @pytest.mark.parametrize("job_id", ["", "1"])
@@ -254,10 +247,7 @@ def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> No
             machine.put(60, environ=JOB)
         return said("scontrol listpids 1", HEADER, rc=1)
 
-    identity = identify(JOB, hostname="n", pid=TOOL)
-    got = JobSearch(identity, environ=JOB, run=late, roots=machine.roots, exclude=(TOOL,), stop=lambda _s: False).find(
-        60.0, retries=5
-    )
+    got = machine.search(JOB, late, stop=lambda _s: False).find(60.0, retries=5)
 
     assert (got.pids, len(looks)) == ((60,), 3)
 
@@ -269,10 +259,7 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
     stop.set()
     commands = Commands(said("scontrol listpids 1", HEADER, rc=1))
     with pytest.raises(JobNotFoundError):
-        JobSearch(
-            identify(JOB, hostname="n", pid=TOOL), environ=JOB, run=commands, roots=machine.roots,
-            stop=stop.wait,
-        ).find(60.0)  # fmt: skip
+        machine.search(JOB, commands, stop=stop.wait).find(60.0)
 
     assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue"]
 

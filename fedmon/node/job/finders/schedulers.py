@@ -28,7 +28,7 @@ class Hit(NamedTuple):
 class Look(NamedTuple):
     """The processes and hierarchies of cgroups of one moment, and a runner of commands.
 
-    ``asks_controller`` allows a question to the scheduler's controller, which all hosts share.
+    ``asks_controller`` allows a question to the scheduler's controller or server, which all hosts share.
     """
 
     processes: Processes
@@ -45,6 +45,8 @@ class Finder:
     """
 
     patterns: Sequence[str] = ()
+    asks_server = True
+    """Whether `ask` asks the one server of all hosts."""
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         self.identity = identity
@@ -85,6 +87,8 @@ class Finder:
 
 class SlurmFinder(Finder):
     """A job of SLURM. Sources: scontrol(1), cgroup.conf(5); SLURM src/plugins/cgroup/v1 and v2."""
+
+    asks_server = False
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)

@@ -155,17 +155,17 @@ class JobSearch:
         if time.monotonic() < self._next:
             return None
         try:
-            return self.find(_AGAIN_WITHIN_S, retries=0)
+            return self.find(_AGAIN_WITHIN_S, retries=0, asks_controller=False)
         except JobNotFoundError as error:
             logger.debug("looked again: %s", error)
             return None
 
-    def find(self, timeout_s: float = _WITHIN_S, *, retries: int = 5) -> Found:
+    def find(self, timeout_s: float = _WITHIN_S, *, retries: int = 5, asks_controller: bool = True) -> Found:
         """Look until something is found, up to ``retries`` times more within ``timeout_s``.
 
-        With retries, the first look also asks the scheduler whether there is such a job. Raises JobNotFoundError, of
-        which UnknownJobError says that the scheduler knows no such job, and for named processes NotFoundError and
-        InvalidInputError.
+        With ``asks_controller`` the first look also asks the controller that all hosts share; from outside of the job
+        each look does. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
+        for named processes NotFoundError and InvalidInputError.
         """
         if self._pids:
             return explicit(self._pids, self._roots, self._exclude)
@@ -173,7 +173,8 @@ class JobSearch:
         deadline = Deadline(timeout_s)
         try:
             for left in reversed(range(retries + 1 if self._may_appear else 1)):
-                found = self._look(deadline.left_s(), asks_controller=left == retries > 0)
+                may_ask = asks_controller and (left == retries or not self._identity.inside)
+                found = self._look(deadline.left_s(), asks_controller=may_ask)
                 if found is not None:
                     return found
                 if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
@@ -263,6 +264,8 @@ class JobSearch:
 
     def _by_command(self, look: Look) -> tuple[Hit, Confidence]:
         raw_id = self._finder.resolve(look)
+        if self._finder.asks_server and not look.asks_controller:
+            raise MethodFailedError("the server was asked before")
         try:
             hit = self._finder.ask(look, raw_id)
         except NoSuchJobError as error:
