@@ -173,34 +173,37 @@ class ToolRun:
             self._complain(f"{lost} samples could not be written and are lost; see {log}")
         if monitor.problem is not None:
             self._complain(str(monitor.problem))
-        is_merged = False
+        path = self._folder.path
+        is_merged, told = False, f"recorded in {path}; 'fedmon job merge {path}' does the rest"
         try:
-            is_merged = self._write_up()
+            is_merged, told = self._write_up()
+        except FedmonError as error:
+            self._complain(f"{error} ('fedmon job merge {path}' tries again)")
         except KeyboardInterrupt:
-            logger.warning("interrupted; 'fedmon job merge %s' does the rest", self._folder.path)
+            logger.warning("interrupted while results were written")
         finally:
             with contextlib.suppress(KeyboardInterrupt):
                 monitor.close()
         if self._options.json:
             self._print_json(end.reason, end.exit_code, is_merged=is_merged)
-        path = self._folder.path
-        self._announce(f"results in {path}" if is_merged else f"recorded in {path}; the last host to end merges")
+        self._announce(told)
         return 0 if monitor.problem is None else monitor.problem.exit_code
 
-    def _write_up(self) -> bool:
-        """Merge if this host is the last one, and tell whether it did."""
-        options, is_merged = self._options, False
-        try:
-            is_ours = self._members.end()
-            while is_ours:
-                # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
-                _merge(self._folder, options.export, report=options.gen_report, with_json=not options.command)
-                is_merged, is_ours = True, self._members.done()
-            if is_merged and self._members.is_over():
-                self._stop_file.remove()
-        except FedmonError as error:
-            self._complain(f"{error} ('fedmon job merge {self._folder.path}' tries again)")
-        return is_merged
+    def _write_up(self) -> tuple[bool, str]:
+        """Merge if this host is the last one; tell whether it did, and where the results are. Raises StorageError."""
+        folder, options, members = self._folder, self._options, self._members
+        is_ours = members.end()
+        if not is_ours:
+            return False, f"recorded in {folder.path}; the last host to end merges"
+        while is_ours:
+            # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
+            is_whole = _merge(folder, options.export, report=options.gen_report, with_json=not options.command)
+            is_ours = members.done()
+        if members.is_over():
+            self._stop_file.remove()
+        if not is_whole:
+            self._complain(f"files that were asked for could not be written; see {folder.log(members.host)}")
+        return True, f"results in {folder.path}"
 
     def _configure(self, monitor: JobMonitor) -> None:
         """Write the run's configuration under perfmon's names."""

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from fedmon.node.job.identity import identify
 from fedmon.node.job.options import JobOptions, checked, read
 from tests.node.job.machine import Commands, said
 from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
+from tests.support.waiting import wait_until
 
 HERE = Path("/tmp")
 
@@ -125,6 +127,35 @@ def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -
         == f"fedmon: measuring `sh -c 'echo out; echo told >&2'` on {os.uname().nodename} every 1 s into {tmp_path}/run"
     )
     assert last == f"fedmon: results in {tmp_path}/run"
+
+
+def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Path) -> None:
+    (tmp_path / "run" / "all_metrics.csv").mkdir(parents=True)
+    words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "-e", "csv", "--", "true"]
+
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+
+    told = done.stderr.splitlines()
+    (log,) = tmp_path.glob("run/logs/*/*.log")
+    assert done.returncode == 0
+    assert told[1:] == [
+        f"fedmon: files that were asked for could not be written; see {log}", f"fedmon: results in {tmp_path}/run",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Path) -> None:
+    environ = environment(SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="n[1-2]", SLURMD_NODENAME="n1")
+    words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--", "true"]
+
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environ) as tool:
+        wait_until(lambda: [*tmp_path.glob("run/hosts/*/*.end")], what="the end of the first host")
+        tool.send_signal(signal.SIGINT)
+        _, told = tool.communicate(timeout=60)
+
+    assert tool.returncode == 0
+    assert told.splitlines()[1:] == [
+        f"fedmon: recorded in {tmp_path}/run; 'fedmon job merge {tmp_path}/run' does the rest"
+    ]
 
 
 def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(
