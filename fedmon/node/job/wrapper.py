@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
@@ -145,7 +144,7 @@ class Supervisor:
             cgroup.remove()
             self._code = NOT_FOUND if problem in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
             channel.tell(kind="not-started", text=os.strerror(problem), code=self._code)
-            sys.stderr.write(f"fedmon: cannot run {self._command[0]}: {os.strerror(problem)}\n")
+            _complain(f"cannot run {self._command[0]}: {os.strerror(problem)}")
         else:
             folders = {name: str(folder) for name, folder in cgroup.folders.items()}
             channel.tell(kind="started", pid=self._child, t=self._began, path=cgroup.path, folders=folders)
@@ -265,9 +264,11 @@ class Supervisor:
                 return
             if found is None or found.si_pid == self._child:
                 return
-            os.waitpid(found.si_pid, 0)
+            _, status = os.waitpid(found.si_pid, 0)
             if found.si_pid == self._monitor:
                 self._monitor = 0
+                if os.WIFSIGNALED(status):
+                    _complain("the process that measured was killed; 'fedmon job merge' takes its recording")
 
     def _has_ended(self) -> bool:
         """Tell whether the command has ended, and note its exit code; it stays a zombie."""
@@ -275,6 +276,12 @@ class Supervisor:
         if ended is not None:
             self._code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
         return ended is not None
+
+
+def _complain(text: str) -> None:
+    # Python has no stream for an output that was closed before it began.
+    with contextlib.suppress(OSError):
+        os.write(2, f"fedmon: {text}\n".encode(errors="backslashreplace"))
 
 
 def _context_switches(pid: int) -> tuple[int, int] | None:

@@ -176,6 +176,15 @@ def test_a_command_that_survives_ctrl_c_is_measured_to_its_end(tmp_path: Path) -
     assert the(tmp_path).job["reason"] == "the command ended with exit code 4"
 
 
+def at_terminal(*words: str) -> tuple[int, int]:
+    """Run a command at a terminal of its own; return its process, and the other end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
+        os.execvpe(words[0], words, environment())
+    return pid, terminal
+
+
 def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None:
     counting = textwrap.dedent("""
         import os, signal, sys, time
@@ -190,10 +199,7 @@ def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None
         print("got", len(got), flush=True)
         sys.exit(4)
     """)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        words = [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", sys.executable, "-c", counting]
-        os.execve(FEDMON, words, environment())
+    pid, terminal = at_terminal(FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", sys.executable, "-c", counting)
     said = b""
     while b"ready" not in said:
         said += os.read(terminal, 1024)
@@ -227,6 +233,18 @@ def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_kill
     assert (job["reason"], job["exit_code"]) == ("the process that ran the command was killed", None)
 
 
+def test_a_command_goes_on_and_it_is_told_when_the_process_that_measures_is_killed(tmp_path: Path) -> None:
+    with start(tmp_path, "-i", "0.2", command=["cat"], stdin=subprocess.PIPE) as process:
+        wait_measured(tmp_path)
+        (begun,) = tmp_path.glob("*/hosts/*/*.begin")
+        os.kill(json.loads(begun.read_text())["pid"], signal.SIGKILL)
+        said, complained = process.communicate(b"given", timeout=60)
+
+    assert (process.returncode, said) == (0, b"given")
+    assert complained == b"fedmon: the process that measured was killed; 'fedmon job merge' takes its recording\n"
+    assert fedmon_here("job", "merge", str(next(tmp_path.iterdir()))).returncode == 0
+
+
 def _cgroups_of(pid: int) -> list[str]:
     """Return the cgroups that are left of a run; those of others may vanish while we look."""
     return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.endswith(f"-{pid}")]
@@ -252,18 +270,17 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
     closed = f'exec "{FEDMON}" job -d "{tmp_path}" -- sh -c "$1" <&- >&- 2>&-'
 
     done = subprocess.run(["sh", "-c", closed, "sh", look], env=environment(), timeout=60)
+    absent = f'exec "{FEDMON}" job -d "{tmp_path}/other" -- none 2>&-'
+    not_found = subprocess.run(["sh", "-c", absent], env=environment(), timeout=60)
 
-    assert done.returncode == 3
+    assert (done.returncode, not_found.returncode) == (3, 127)
     assert not {"0", "2"} & {*(tmp_path / "descriptors").read_text().split()}
     assert the(tmp_path).job["exit_code"] == 3
 
 
 @pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
 def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str) -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
-        os.execve(FEDMON, [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20"], environment())
+    pid, terminal = at_terminal(FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20")
     wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
     os.write(terminal, b"\x03")
 
@@ -276,10 +293,8 @@ def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str)
 
 def test_ctrl_z_while_the_command_begins_stops_the_tool_too_and_fg_goes_on(tmp_path: Path) -> None:
     shell = 'set -m; "$@"; code=$?; while [ -n "$(jobs -s)" ]; do fg > /dev/null; code=$?; done; exit $code'
-    words = ["bash", "-c", shell, "bash", FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "exit 7"]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execvpe("bash", words, environment())
+    words = ("bash", "-c", shell, "bash", FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "exit 7")
+    pid, terminal = at_terminal(*words)
     wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
 
     def ended() -> tuple[int, int] | None:
