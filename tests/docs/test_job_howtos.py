@@ -43,18 +43,15 @@ def test_a_script_is_right_for_the_shell_that_it_names(where: str) -> None:
 
 @pytest.mark.timeout(120)  # it writes a report of many pages, and that may have to share a processor
 def test_the_script_for_a_plain_shell_measures_a_command_and_keeps_its_exit_code(tmp_path: Path) -> None:
-    # given
     work = tmp_path / "work.sh"
     work.write_text("#!/bin/sh\necho done\nexit 7\n")
     work.chmod(0o755)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-    # when
     ran = subprocess.run(
         [script("shell")], cwd=tmp_path, env=plain_environment(PATH=path), capture_output=True, text=True, timeout=110
     )
 
-    # then
     assert (ran.stdout, ran.returncode) == ("done\n", 7)
     assert [line.split()[1] for line in ran.stderr.splitlines()] == ["measuring", "results"]
     (recording,) = (tmp_path / "run-1").glob("*.fmr")

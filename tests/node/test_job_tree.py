@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.node.measure.jobs import MARKER
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -93,18 +92,6 @@ def test_children_may_vanish_in_the_middle_of_a_sample() -> None:
     assert used[-1] == pytest.approx(oracle, abs=4 * TICK_S)
 
 
-def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended(program: Program, watch: Watch) -> None:
-    child = program.tell("worker 0.1")
-    alive = watch.cpu_s()
-    program.tell(f"end {child}")
-    ended = [watch.cpu_s() for _ in range(3)]
-    oracle = sum(program.used_s())
-
-    assert alive >= 0.1 - 2 * TICK_S
-    assert alive <= ended[0] <= ended[1] <= ended[2] <= ended[0] + 2 * TICK_S
-    assert ended[2] == pytest.approx(oracle, abs=3 * TICK_S)
-
-
 def test_a_child_that_nobody_waits_for_stays_counted(program: Program, watch: Watch) -> None:
     program.tell("wait_for_nobody")
     child = program.tell("worker 0.5")
@@ -132,18 +119,6 @@ def test_counters_never_go_down_while_children_come_and_go(program: Program, wat
             assert values == sorted(values), name
 
 
-def test_an_orphan_that_was_seen_stays_with_the_job(program: Program, watch: Watch) -> None:
-    chain = program.pids("chain 2")
-    watch.tick()
-    program.tell(f"end {chain[0]}")
-
-    reading = watch.tick()
-
-    assert psutil.Process(chain[1]).ppid() != program.pid
-    assert reading.values["job_processes"] == 2
-    assert set(watch.watches.pids()["a"]) == {program.pid, chain[1]}
-
-
 def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_it() -> None:
     with Program() as program, Program() as stranger, Watch() as watch:
         watch.add(program.pid)
@@ -157,18 +132,6 @@ def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_i
         assert set(watch.watches.pids()["a"]) == {program.pid, *orphans}
         assert not set(others) & set(watch.watches.pids()["a"])
         assert cpu_s(reading.values) >= 0.05 - 2 * TICK_S
-
-
-def test_a_daemon_that_left_session_and_parent_is_known_by_its_environment() -> None:
-    with Program(environ={MARKER: "a"}) as program, Program() as stranger, Watch() as watch:
-        watch.add(program.pid)
-        watch.tick()
-        daemon, other = int(program.tell("daemon 0")), int(stranger.tell("daemon 0"))
-
-        watch.tick()
-
-        assert set(watch.watches.pids()["a"]) == {program.pid, daemon}
-        assert other not in watch.watches.pids()["a"]
 
 
 def test_orphans_of_before_the_watch_are_found() -> None:

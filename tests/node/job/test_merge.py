@@ -17,7 +17,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.merge import host_recordings, merge
+from fedmon.node.job.merge import merge
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch, flat, seqs
 
@@ -256,16 +256,6 @@ def test_metrics_that_only_one_host_or_only_its_first_samples_have_are_kept(fold
             (one.node_id, name) for one in recording.read() for name, column in one.columns.items() if 1.0 in column
         ]
     assert sorted(found) == [("a", "first"), ("a", "later"), ("b", "other")]
-
-
-def test_jobs_whose_keys_begin_alike_are_not_mixed_up(tmp_path: Path) -> None:
-    twelve, task = JobFolder(tmp_path, "all", "12"), JobFolder(tmp_path, "all", "12_3")
-    for folder, host in ((twelve, "a"), (task, "b")):
-        folder.make()
-        record(folder, host)
-        merge(folder)
-    assert (list(merged(twelve)), list(merged(task))) == (["a"], ["b"])
-    assert host_recordings(twelve) == [twelve.recording("a")]
 
 
 def test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples(tmp_path: Path) -> None:

@@ -131,17 +131,6 @@ def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_
     assert run.stop_s < 30
 
 
-def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_path: Path) -> None:
-    with Run(mosquitto.settings, tmp_path) as run:
-        wait_until(lambda: run.taken >= 4, what="samples before anybody came")
-        with researcher(mosquitto, tmp_path) as federation:
-            record = federation.record(tmp_path / "store.fmr")
-            wait_until(lambda: record.counts.stored >= 5, what="the samples of before")
-            record.stop()
-    found = numbers(tmp_path / "store.fmr", NODE)
-    assert found == list(range(len(found)))
-
-
 COMES_UP_AGAIN = """
 import sys
 from fedmon.common.settings import broker_from_url

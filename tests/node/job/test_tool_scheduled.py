@@ -54,7 +54,7 @@ def step(environ: dict[str, str]) -> Iterator[None]:
 
 @pytest.mark.timeout(180)
 def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
-    # given a host where nothing of the job runs yet, as the second one of a job before its first step
+    # A host where nothing of the job runs yet, as the second one of a job before its first step
     job_id = str(10**9 + os.getpid())
     daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
     daemon.symlink_to("/bin/sh")
@@ -68,7 +68,6 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
                 wait_until(lambda number=number: len(starts(folder)) == number)  # type: ignore[misc]
             wait_until(lambda number=number: logs(folder).count(AGAIN) == number)  # type: ignore[misc]
 
-    # then
     found = the(folder)
     assert (kept.returncode, found.job["method"]) == (0, "environment")
     assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"

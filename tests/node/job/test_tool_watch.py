@@ -119,22 +119,6 @@ def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(t
     assert not (tmp_path / "saved").exists()
 
 
-def test_two_runs_of_one_job_on_one_host_record_apart(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    environ = environment(FEDMON_JOB_ID="7")
-    with start(tmp_path, *beside(program), environ=environ) as first:
-        wait_measured(tmp_path)
-        with start(tmp_path, *beside(program), environ=environ) as second:
-            wait_measured(tmp_path, hosts=2)
-            (tmp_path / ".ipc-7").unlink()
-            first.wait(60), second.wait(60)
-
-    assert (first.returncode, second.returncode) == (0, 0)
-    for path in recordings(tmp_path):
-        assert left(path).job["reason"] == ".ipc-7: it was removed"
-    (merged,) = tmp_path.glob("*/*.fmr")
-    assert left(merged).samples.keys() == {"host", "job-7"}
-
-
 def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> None:
     require(os.geteuid() == 0 and shutil.which("mount"), "mounting a small disk takes root")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], check=True)
