@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from tests.support.waiting import wait_until
 
@@ -31,43 +33,31 @@ def end(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
             process.wait(timeout_s)
 
 
-def processes() -> Iterator[int]:
-    """Yield the ids of all processes."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            yield int(entry.name)
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process, 0 when it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
 def command(pid: int) -> str:
     """Return the words of a process with spaces between them; empty when it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
         return ""
 
 
-def environ_of(pid: int) -> dict[str, str]:
-    """Return the environment of a process."""
-    raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
+def running(text: str, *, count: int = 1) -> list[int]:
+    """Wait until so many processes with exactly this command line run, and return them."""
+
+    def found() -> list[int]:
+        pids = [pid for pid in psutil.pids() if command(pid) == text]
+        return pids if len(pids) == count else []
+
+    return wait_until(found, what=f"{count} {text}")
 
 
-def with_environment(assignment: str) -> list[int]:
-    """Return the processes, without ourselves, whose environment holds ``NAME=value``."""
-    wanted = assignment.encode()
+def with_environment(name: str, value: object) -> list[int]:
+    """Return the processes, without ourselves, with this variable in their environment."""
     found = []
-    for pid in processes():
-        with contextlib.suppress(OSError):
-            if pid != os.getpid() and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(pid)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(name) == str(value):
+                found.append(process.pid)
     return found
 
 

@@ -18,7 +18,6 @@ held[::4096] = b"x" * len(held[::4096])
 open(sys.argv[2], "w").close()
 signal.pause() if len(sys.argv) < 4 else signal.sigtimedwait([signal.SIGUSR2], float(sys.argv[3]))
 """
-ORPHAN = "(setsid sh -c 'sleep {seconds} &')"
 
 
 class Loads:

@@ -20,15 +20,8 @@ class Munge:
         key = folder / "key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
-        argv = [
-            "munged",
-            "--foreground",
-            f"--key-file={key}",
-            f"--socket={self.socket}",
-            f"--pid-file={folder / 'pid'}",
-            f"--log-file={folder / 'log'}",
-            f"--seed-file={folder / 'seed'}",
-        ]
+        argv = ["munged", "--foreground", f"--socket={self.socket}"]
+        argv += [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
         with (folder / "stderr").open("wb") as output:
             self._daemon = launch(argv, output=output)
 

@@ -17,7 +17,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.batch.daemons import end, kill_all, launch, parent_of, processes, remove_cgroups, with_environment
+import psutil
+
+from tests.batch.daemons import end, kill_all, launch, remove_cgroups, with_environment
 from tests.batch.munge import Munge
 from tests.support.ports import free_port
 from tests.support.requirements import require
@@ -192,11 +194,11 @@ class Slurm:
 
     def _with_our_configuration(self) -> list[int]:
         # Steps and jobs inherit SLURM_CONF, whose folder is ours alone.
-        return with_environment(f"SLURM_CONF={self.folder / 'slurm.conf'}")
+        return with_environment("SLURM_CONF", self.folder / "slurm.conf")
 
     def _kept(self) -> set[int]:
-        daemons = {daemon.pid for daemon in self._daemons}
-        return daemons | {pid for pid in processes() if parent_of(pid) in daemons}
+        daemons = [psutil.Process(daemon.pid) for daemon in self._daemons]
+        return {each.pid for daemon in daemons for each in (daemon, *daemon.children())}
 
     def _configure(self, munge: Path) -> None:
         cgroup = self.variant == "cgroup"

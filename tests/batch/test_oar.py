@@ -6,12 +6,12 @@ import socket
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
-from tests.batch.daemons import environ_of
 from tests.batch.loads import Loads
 from tests.batch.oar import CGROUPS, USER, Oar
 from tests.batch.results import Results, is_whole
@@ -22,19 +22,16 @@ EXAMPLE = Path("docs/examples/job_oar.sh")
 
 
 def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) -> None:
-    # given
     job = oar.submit("sleep 300 & (setsid sh -c 'sleep 301 &'); sleep 302; wait", "-l", "/resource_id=1,walltime=0:5:0")
     procs = CGROUPS / "freezer" / "oar" / f"{USER}_{job}" / "cgroup.procs"
     pids = wait_until(lambda: six if len(six := _pids(procs)) == 6 else [], what="the job's processes")
-    environ = environ_of(pids[-1])
+    environ = psutil.Process(pids[-1]).environ()
 
-    # when
     identity = identify(environ, hostname=socket.gethostname(), pid=pids[-1])
     found = JobSearch(identity, environ=environ, run=runner(environ)).find()
     oar.run("oardel", job)
     oar.wait_state(job, "Error", "Terminated")
 
-    # then
     assert (identity.scheduler, identity.job_id, identity.user) == ("oar", job, USER)
     assert identity.time_limit_s == 300
     assert (found.method, found.confidence.value, found.cgroup) == ("cgroup", "certain", f"/oar/{USER}_{job}")
@@ -43,7 +40,6 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
 
 
 def test_the_script_of_the_documentation_measures_a_job_of_oar(oar: Oar) -> None:
-    # given
     loads = Loads(oar.work)
     bin_folder = Path(sys.executable).parent
     script = oar.work / "job.sh"
@@ -52,11 +48,9 @@ def test_the_script_of_the_documentation_measures_a_job_of_oar(oar: Oar) -> None
     script.write_text("\n".join(lines) + "\n")
     script.chmod(0o755)
 
-    # when
     job = oar.submit(str(script), "-l", "/resource_id=1,walltime=0:5:0")
     oar.wait_state(job, "Error", "Terminated", timeout_s=90)
 
-    # then
     assert (oar.work / f"OAR.{job}.stdout").read_text() == ""
     run = Results(oar.work / f"job-metrics-{job}", job)
     (host,) = run.hosts

@@ -6,27 +6,21 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import Confidence, Found, JobSearch, look_up
 from fedmon.node.job.identity import identify
-from tests.batch.daemons import command, environ_of, processes
+from tests.batch.daemons import command, running
 from tests.batch.slurm import Slurm
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.batch
-ORPHAN = "(setsid sh -c 'sleep 301 &')\n"
 
 
 def names(found: Found) -> list[str]:
     """Return the command lines of what was found."""
     return sorted(command(pid) for pid in found.pids)
-
-
-def running(text: str, *, count: int = 1) -> None:
-    """Wait until so many processes with exactly this command line run."""
-    wait_until(lambda: sum(command(pid) == text for pid in processes()) == count, what=f"{count} {text}")
 
 
 def asked(slurm: Slurm, job_id: str) -> Found:
@@ -40,21 +34,18 @@ def asked(slurm: Slurm, job_id: str) -> Found:
 
 def inside(slurm: Slurm, pid: int) -> Found:
     """Find the job which a process belongs to with that process's own environment."""
-    environ = environ_of(pid)
+    environ = psutil.Process(pid).environ()
     identity = identify(environ, hostname=socket.gethostname(), pid=pid)
     return JobSearch(identity, environ=environ, run=runner(environ), exclude=[os.getpid()]).find()
 
 
 def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: Slurm) -> None:
-    # given
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302 &\nwait\n")
     running("sleep 300")
     running("/usr/bin/sleep 302")
 
-    # when
     found = asked(slurm, job)
 
-    # then
     method = {"linuxproc": ("scheduler", Confidence.HIGH), "cgroup": ("cgroup", Confidence.CERTAIN)}[slurm.variant]
     assert method == (found.method, found.confidence)
     assert [name for name in names(found) if "slurm_script" not in name] == ["/usr/bin/sleep 302", "sleep 300"]
@@ -65,60 +56,46 @@ def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: 
 
 
 def test_an_orphan_that_left_its_session_is_found_by_cgroup_or_known_by_the_mark(slurm: Slurm) -> None:
-    # given
-    job = slurm.submit(f"#!/bin/sh\n{ORPHAN}sleep 300\n")
+    job = slurm.submit("#!/bin/sh\n(setsid sh -c 'sleep 301 &')\nsleep 300\n")
     running("sleep 300")
-    running("sleep 301")
+    (orphan,) = running("sleep 301")
 
-    # when
     found = asked(slurm, job)
 
-    # then
     if slurm.variant == "cgroup":
-        assert "sleep 301" in names(found)
+        assert orphan in found.pids
     else:
-        orphan = next(pid for pid in processes() if command(pid) == "sleep 301")
-        assert found.marker is not None
-        assert found.marker.encode() in Path(f"/proc/{orphan}/environ").read_bytes().split(b"\0")
+        name, _, value = (found.marker or "").partition("=")
+        assert psutil.Process(orphan).environ()[name] == value
 
 
 def test_each_task_of_an_array_is_found_alone_by_either_of_its_names(slurm: Slurm) -> None:
-    # given
     array = slurm.submit("#!/bin/sh\nexec sleep 31$SLURM_ARRAY_TASK_ID\n", "--array=3-7:2")
     for index in (3, 5, 7):
         running(f"sleep 31{index}")
     listed = slurm.run("squeue", "--noheader", "--array", f"--jobs={array}", "--format=%A %K").stdout.splitlines()
 
-    # when
     by_index = {index: names(asked(slurm, f"{array}_{index}")) for index in (3, 5, 7)}
     by_raw_id = {int(index): names(asked(slurm, raw)) for raw, index in (line.split() for line in listed)}
 
-    # then
     assert {index: [f"sleep 31{index}"] for index in (3, 5, 7)} == by_index == by_raw_id
 
 
 def test_two_nodes_on_one_machine_keep_their_processes_apart(slurm: Slurm) -> None:
-    # given
     slurm.submit("#!/bin/sh\nsrun sleep 303\n", "--nodes=2", "--ntasks=2")
-    running("/usr/bin/sleep 303", count=2)
-    tasks = [pid for pid in processes() if command(pid) == "/usr/bin/sleep 303"]
+    tasks = running("/usr/bin/sleep 303", count=2)
 
-    # when
     found = [inside(slurm, pid) for pid in tasks]
 
-    # then
     for pid, one in zip(tasks, found, strict=True):
         assert [pid] == [each for each in one.pids if command(each) == "/usr/bin/sleep 303"], one
 
 
 def test_a_job_of_another_user_is_found(slurm: Slurm) -> None:
-    # given
     job = slurm.submit("#!/bin/sh\nexec sleep 304\n", "--uid=nobody", "--output=/dev/null")
     running("sleep 304")
 
-    # when
     found = asked(slurm, job)
 
-    # then
     assert names(found) == ["sleep 304"]
     assert Path(f"/proc/{found.pids[0]}").owner() == "nobody"

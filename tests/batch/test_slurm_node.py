@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
 
 
 def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitto: Broker, tmp_path: Path) -> None:
-    # given
     folder = write_node_folder(
         tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.5}
     )
@@ -31,7 +30,6 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
     ):
         wait_until(lambda: federation.ping(timeout_s=1.0).ok, what="the node")
 
-        # when
         watched = _verb(slurm, folder, "watch", job)
         with federation.monitor() as watch:
             seen = _of_job(watch, job)
@@ -39,7 +37,6 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
             slurm.wait_ended(job)
             wait_until(lambda: _states(slurm, folder) == ["ended"], what="the end of the watch")
 
-        # then
         words = ("node", "job", "watch", job, "--scheduler", "slurm", "--dir", str(folder))
         gone = fedmon(*words, environ=slurm.environ)
 

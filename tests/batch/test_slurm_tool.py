@@ -38,15 +38,12 @@ def measuring(slurm: Slurm, job: str, hosts: int = 1) -> None:
 
 
 def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slurm) -> None:
-    # given
     loads = Loads(slurm.work)
     program = work(slurm, loads.hold(80, slurm.work / "there", 8), loads.burn(3))
 
-    # when
     job = slurm.submit(EXAMPLE.read_text(), environ={"WORK": program})
     assert slurm.wait_ended(job, timeout_s=100) == "COMPLETED", slurm.output(job)
 
-    # then
     assert [line.split()[:2] for line in slurm.output(job).splitlines()] == [
         ["fedmon:", "measuring"], ["fedmon:", "results"],
     ]  # fmt: skip
@@ -62,22 +59,18 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
     assert 80e6 <= run.last("job_memory_peak_bytes", "node1") <= 160e6, run.log()
     assert not run.lost
     assert is_whole(run.recording)
-    for name in (f"job-report-{job}.html",):
-        assert (run.folder / name).stat().st_size > 10_000, run.log()
+    assert (run.folder / f"job-report-{job}.html").stat().st_size > 10_000, run.log()
     assert list(run.folder.rglob("*.csv")), run.log()
-    assert not with_environment(f"SLURM_JOB_ID={job}")
+    assert not with_environment("SLURM_JOB_ID", job)
 
 
 def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_output(slurm: Slurm) -> None:
-    # given
     loads = Loads(slurm.work)
     program = work(slurm, "echo done", loads.hold(80, slurm.work / "there", 1.5), loads.burn(2), "exit 7")
 
-    # when
     job = slurm.submit(f"#!/bin/sh\nsrun fedmon job -i 0.5 -p wrapped --name run-7 -- {program}\n")
     assert slurm.wait_ended(job, timeout_s=100) == "FAILED", slurm.output(job)
 
-    # then
     assert "done" in slurm.output(job).splitlines()
     assert "ExitCode=7:0" in slurm.run("scontrol", "show", "job", job).stdout
     run = Results(slurm.work / "wrapped", job)
@@ -90,15 +83,12 @@ def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_out
 
 @ONLY_CGROUP
 def test_two_hosts_measure_a_job_and_the_last_one_merges_by_itself(slurm: Slurm) -> None:
-    # given
     program = work(slurm, "exec sleep 3")
     script = EXAMPLE.read_text().replace("--nodes=1", "--nodes=2").replace("srun --overlap ${", "srun --overlap -n2 ${")
 
-    # when
     job = slurm.submit(script.replace("--gen_report --export csv", ""), environ={"WORK": program})
     assert slurm.wait_ended(job, timeout_s=100) == "COMPLETED", slurm.output(job)
 
-    # then
     run = Results(slurm.work / f"job-metrics-{job}", job)
     assert set(run.hosts) == {"node1", "node2"}
     for host in ("node1", "node2"):
@@ -110,63 +100,22 @@ def test_two_hosts_measure_a_job_and_the_last_one_merges_by_itself(slurm: Slurm)
     assert not (slurm.work / f".ipc-{job}").exists()
 
 
-@ONLY_LINUXPROC
-def test_each_task_of_an_array_has_a_folder_of_its_own(slurm: Slurm) -> None:
-    # given
-    script = "#!/bin/sh\nfedmon job -i 0.5 &\nmonitor=$!\nsleep 2\necho FINISHED > .ipc-$SLURM_JOB_ID\nwait $monitor\n"
-
-    # when
-    array = slurm.submit(script, "--array=1-2")
-    for index in ("1", "2"):
-        slurm.wait_ended(f"{array}_{index}", timeout_s=60)
-    keys = sorted(folder.name.removeprefix("job-metrics-") for folder in slurm.work.glob("job-metrics-*"))
-    of_array = [
-        told
-        for key in keys
-        for told in Results(slurm.work / f"job-metrics-{key}", key).hosts["node1"].jobs.values()
-        if told["array_job_id"] == array
-    ]
-
-    # then
-    assert {told["array_index"] for told in of_array} == {1, 2}
-    assert len({told["job_id"] for told in of_array}) == 2
-
-
 @pytest.mark.parametrize("how", ["scancel", "SIGUSR1"])
 @ONLY_CGROUP
 def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_for(slurm: Slurm, how: str) -> None:
-    # given
     script = EXAMPLE.read_text() if how == "scancel" else EXAMPLE.read_text().replace("--gen_report", "")
     job = slurm.submit(script, environ={"WORK": work(slurm, "exec sleep 300")})
     measuring(slurm, job)
 
-    # when
     slurm.run("scancel", *(["--signal=USR1"] if how == "SIGUSR1" else []), job)
     slurm.wait_ended(job, timeout_s=100)
 
-    # then
     folder = slurm.work / f"job-metrics-{job}"
     last = f"job-report-{job}.html" if how == "scancel" else "all_metrics.csv"
     wait_until((folder / last).exists, timeout_s=80, what=last)
     run = Results(folder, job)
     assert run.job("node1")["reason"] == f"received {'SIGTERM' if how == 'scancel' else how}"
     assert run.values("job_processes", "node1")
-    assert is_whole(run.recording)
-
-
-@ONLY_LINUXPROC
-def test_the_signal_that_announces_the_time_limit_ends_the_measuring(slurm: Slurm) -> None:
-    # given
-    script = EXAMPLE.read_text().replace("--gen_report --export csv", "")
-    job = slurm.submit(script, "--time=1", "--signal=TERM@60", environ={"WORK": work(slurm, "exec sleep 300")})
-    measuring(slurm, job)
-
-    # when
-    slurm.wait_ended(job, timeout_s=100)
-
-    # then
-    run = Results(slurm.work / f"job-metrics-{job}", job)
-    assert run.job("node1")["reason"] in {"received SIGTERM", "the time limit of the scheduler is near"}
     assert is_whole(run.recording)
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import JobSearch
-from fedmon.node.job.identity import identify
-from tests.batch.daemons import command, environ_of, processes
 from tests.batch.loads import Loads
 from tests.batch.results import Results, is_whole
 from tests.batch.slurm import Slurm
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(180)]
 EXAMPLE = Path("docs/examples/job_pbs.sh")
@@ -30,15 +24,12 @@ def qsub(torque: Slurm, script: str, **environ: str) -> str:
 
 
 def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) -> None:
-    # given
     loads = Loads(torque.work)
     program = f"{loads.burn(2)}"
 
-    # when
     job = qsub(torque, EXAMPLE.read_text(), WORK=program)
     torque.wait_ended(job, timeout_s=100)
 
-    # then
     told = (torque.work / "output").read_text()
     assert [line.split()[1] for line in told.splitlines()] == ["measuring", "results"]
     run = Results(torque.work / f"job-metrics-{job}", job)
@@ -46,21 +37,3 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
     assert run.job("node1")["job_id"] == job
     assert 0.9 <= run.cpu_s("node1") <= 2.4, run.log()
     assert (run.folder / f"job-report-{job}.html").stat().st_size > 10_000, run.log()
-
-
-def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slurm) -> None:
-    # given
-    job = qsub(torque, "#!/bin/sh\n#PBS -N fit\nsleep 321\n")
-    pid = wait_until(lambda: next((pid for pid in processes() if command(pid) == "sleep 321"), 0), what="the job")
-    environ = environ_of(pid)
-    alone = {name: value for name, value in environ.items() if not name.startswith("SLURM")} | torque.environ
-
-    # when
-    identity = identify(alone, hostname=socket.gethostname(), pid=pid)
-    found = JobSearch(identity, environ=alone, run=runner(alone)).find()
-
-    # then
-    assert (identity.scheduler, identity.job_id, identity.name) == ("pbs", job, "fit")
-    assert pid in found.pids
-    assert (found.method, found.confidence.value) == ("environment", "medium")
-    assert found.marker == f"PBS_JOBID={job}"
