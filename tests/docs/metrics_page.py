@@ -67,11 +67,12 @@ _AFTER = """\
   named in the capability report. Pseudo file systems, images (squashfs, ISO), container layers, second mounts of one
   device and memory file systems other than `/tmp` and `/dev/shm` are not listed. The node notices a change of the
   mounts within 10 s. At most 64 are listed.
-- Disks: partitions, loop, RAM, floppy and optical devices are not listed. Volumes and arrays (`dm-0`, `md0`) are
-  listed only if their disks are not, since their disks count the same traffic. At most 64 are.
+- Disks: partitions, loop, RAM, floppy and optical devices are not listed. Volumes, arrays and caches (`dm-0`, `md0`,
+  `bcache0`, `drbd0`, `zd0`) are listed only if their disks are not, since their disks count the same traffic. At most
+  64 are.
 - Interfaces: those that only carry traffic inside the machine (loopback, container and virtual machine ends, bridges
-  of Docker and libvirt) are not listed. Bonds, teams, bridges, VLANs and tunnels are listed only if there are no
-  others. At most 64 are.
+  of Docker, Podman, LXC and libvirt) are not listed. Bonds, teams, bridges, VLANs and tunnels (`bond0`, `vmbr0`,
+  `vxlan.calico`, `wg-site`, `tailscale0` and the like) are listed only if there are no others. At most 64 are.
 - Single CPUs are measured only with the setting `per_core`: modes up to 64 CPUs, busy shares and frequencies up to 512.
 - Thermal zones are used if no hwmon chip has a temperature, since they repeat the same sensors. At most 256 sensors
   are read. If chips have the same name, the name of their device is added: `coretemp-coretemp.1`.

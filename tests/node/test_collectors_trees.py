@@ -164,15 +164,25 @@ def test_a_line_that_the_kernel_lacks_is_absent_and_never_zero(tmp_path: Path) -
     assert report["host_memory_total_bytes"] is None
 
 
-def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
-    names = (
-        *("loop0", "loop7p1", "ram0", "zram0", "sr0", "fd0", "sda", "sda1", "vda", "vda15", "nvme0n1", "nvme0n1p1"),
-        *("mmcblk0", "mmcblk0p2", "dm-0", "md0", "md127", "md127p1", "xvda1", "nbd0"),
-    )
-    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats(*names)}))
+DISKS = (
+    *("loop0", "loop7p1", "ram0", "zram0", "sr0", "fd0", "sda", "sda1", "vda", "vda15", "nvme0n1", "nvme0n1p1"),
+    *("mmcblk0", "mmcblk0p2", "dm-0", "md0", "md127", "md127p1", "xvda1", "nbd0", "bcache0", "drbd1", "zd16"),
+)
 
-    # xvda1 is a disk here: its parent xvda is not listed; dm-0 and arrays are on the other ones
-    assert devices(disk) == ["sda", "vda", "nvme0n1", "mmcblk0", "xvda1", "nbd0"]
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        # xvda1 is a disk here: its parent xvda is not listed; dm-0 and arrays are on the other ones
+        (DISKS, ["sda", "vda", "nvme0n1", "mmcblk0", "xvda1", "nbd0"]),
+        (("loop0", "dm-0"), ["dm-0"]),
+    ],
+    ids=["whole disks", "a volume whose disks are hidden"],
+)
+def test_only_whole_disks_are_reported_and_what_lies_on_them_without_them(
+    tmp_path: Path, listed: tuple[str, ...], expected: list[str]
+) -> None:
+    assert devices(of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats(*listed)}))) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,6 +191,10 @@ def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
         (("eth0", "eth1", "bond0", "bond0.12", "br0", "vlan7", "tun0", "wg0"), ["eth0", "eth1"]),
         (("ib0", "ib0.8001", "team0"), ["ib0", "ib0.8001"]),
         (("lo", "tun0"), ["tun0"]),
+        (
+            ("eno1", "vmbr0", "vxlan.calico", "macvlan1", "tunl0", "wg-site", "tailscale0", "ztabcdefgh", "bond-data"),
+            ["eno1"],
+        ),
     ],
 )
 def test_traffic_of_interfaces_on_others_is_counted_once(
@@ -190,12 +204,6 @@ def test_traffic_of_interfaces_on_others_is_counted_once(
     network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + lines}))
 
     assert devices(network) == expected
-
-
-def test_a_volume_is_reported_where_its_disks_are_hidden(tmp_path: Path) -> None:
-    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats("loop0", "dm-0")}))
-
-    assert devices(disk) == ["dm-0"]
 
 
 def test_a_disk_may_come_and_go(tmp_path: Path) -> None:
@@ -226,7 +234,8 @@ def test_the_number_of_instances_is_bounded(tmp_path: Path) -> None:
 
 
 def test_network_counters_are_those_of_interfaces_that_leave_the_host(tmp_path: Path) -> None:
-    inside = ("veth12ab", "docker0", "br-0123456789ab", "virbr0", "cali9", "ifb0", "dummy0")
+    inside = ("veth12ab", "docker0", "br-0123456789ab", "virbr0", "cali9", "ifb0", "dummy0",
+              "docker_gwbridge", "cilium_vxlan", "kube-ipvs0", "lxc1a2b", "lxdbr0", "podman1", "fwbr100i0")  # fmt: skip
     lines = "".join(f"{name}:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for name in (*inside, "eth0", "eth1", "wlan0"))
     network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + lines}))
 

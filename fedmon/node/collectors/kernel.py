@@ -74,7 +74,7 @@ DISK = (
     "host_disk_busy_seconds_total",
 )
 _NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
-_ON_DISKS = re.compile(rb"(?:dm-|md)\d+")
+_ON_DISKS = re.compile(rb"(?:dm-|md|bcache|drbd|zd)\d+")
 _PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
 
 _NETWORK_COLUMNS = tuple((column, 1, 1) for column in (1, 2, 3, 4, 9, 10, 11, 12))
@@ -84,10 +84,11 @@ NETWORK = tuple(
     for what in ("bytes", "packets", "errors", "dropped")
 )
 _INSIDE_THE_HOST = re.compile(
-    rb"lo\d*|veth.*|cali.*|cni.*|flannel.*|docker\d+|br-[0-9a-f]{12}|virbr.*|vnet\d+|ifb\d+|dummy\d+"
+    rb"lo\d*|(?:veth|cali|cilium|cni|docker|flannel|fwbr|fwln|fwpr|kube-|lx[cd]|podman|virbr).*|br-[0-9a-f]{12}"
+    rb"|(?:vnet|ifb|dummy)\d+"
 )
 # A partition of IPoIB, such as ib0.8001, counts apart from ib0.
-_ON_INTERFACES = re.compile(rb"(?:bond|team|br|vlan|tun|tap|wg)\d+|(?!ib).+\.\d+")
+_ON_INTERFACES = re.compile(rb"(?:bond|team|(?:vm)?br|(?:mac|ip)?vlan|vxlan|u?tun|tap|wg|tailscale|zt).*|(?!ib).+\.\d+")
 
 PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
 NUMA_MEMORY = {
