@@ -44,16 +44,17 @@ a reason: the metric was not due. `fedmon node probe` shows the period of each m
 ## Values and missing values
 
 - A *gauge* is a state. A *counter* only grows until the machine or the node restarts; it travels as read, and the
-  reader divides the difference of two values by the difference of their `mono` times. Counters of the node itself
-  "since its start" (energy, perf) restart at 0 when its owner changes `per_core`, `plugins` or a root of `[metrics]`,
-  or any key of `[energy]`, `[perf]` and `[plugins]`. Another interval changes nothing.
+  reader divides the difference of two values by the difference of their `mono` times. Counters
+  of the node itself "since its start" (energy, perf) restart at 0 when its owner changes `per_core`, `plugins` or a
+  root of `[metrics]`, or any key of `[energy]`, `[perf]` and `[plugins]`. Another interval changes nothing.
 - Units are base units: bytes, seconds, ratios from 0 to 1.
 - Metrics that the machine lacks are absent, and the answer to `monitor status` has the reason. A missed reading is
   `null`, with the reason in `reasons` of its batch. A `null` without a reason was not due, or its device was absent. A
   value is never invented: no 0, no -1, no repeated value.
 - A malformed file, a truncated number, and an impossible one (negative counters, 5,000 degrees) count as missed
   readings of their series; all others continue.
-- A removed device is reported once, as `null` with the reason `not found`; then its series are absent.
+- A removed device is reported once, as `null` with the reason `not found`; then its series are absent. The reasons in
+  the answer to `monitor status` follow devices that come and go.
 - The settings `proc_root`, `sys_root` and `cgroup_root`, or options of `fedmon node probe`, can replace `/proc` and
   `/sys` by a tree of files. The description of the hardware then says `simulated`, and so does the label of
   `host_hardware_info`. This machine's own file systems, GPUs and perf are never mixed into it.

@@ -18,6 +18,7 @@ from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.files import KernelFile
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.portable import portable_collectors
+from fedmon.node.measure.sampler import StreamReader
 from tests.support.waiting import wait_until
 
 LINUX = sys.platform == "linux"
@@ -150,30 +151,15 @@ def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
     assert len(text) > 8192
 
 
-def test_collectors_keep_their_files_open_and_leak_none() -> None:
-    collectors = host_collectors()
-    read(collectors)
+def test_collectors_keep_their_files_open_until_they_are_closed() -> None:
     gc.collect()  # collectors of earlier tests close their files late
-    before = psutil.Process().num_fds()
+    reader = StreamReader(host_collectors(per_core=True))
+    counts = [psutil.Process().num_fds()]
+    for number in range(50):
+        reader.read(Instant(t=NOW.t, mono=NOW.mono + 10 * number))
+        counts.append(psutil.Process().num_fds())
+    reader.close()
+    counts.append(psutil.Process().num_fds())
 
-    for _ in range(50):
-        read(collectors)
-
-    assert psutil.Process().num_fds() == before
-
-
-def test_collectors_that_are_replaced_close_their_files_at_once() -> None:
-    gc.collect()  # collectors of earlier tests close their files late
-    before = psutil.Process().num_fds()
-    gc.disable()  # who waits for it keeps files open for as long as nothing else happens
-    try:
-        collectors = host_collectors(per_core=True)
-        read(collectors)
-        opened = psutil.Process().num_fds()
-        del collectors
-        after = psutil.Process().num_fds()
-    finally:
-        gc.enable()
-
-    assert opened > before
-    assert after == before
+    assert counts[0] == counts[-1] < counts[1]
+    assert len(set(counts[1:-1])) == 1

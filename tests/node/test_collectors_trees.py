@@ -15,6 +15,7 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, wh
 from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
 from fedmon.node.collectors.sensors import MAX_SENSORS, TemperatureCollector
+from fedmon.node.measure.sampler import StreamReader
 from tests.support.machine_tree import cpu_files, proc_files, sensor_files, write_tree
 
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
@@ -57,25 +58,24 @@ def test_cpu_seconds_are_ticks_and_guests_are_counted_once(tmp_path: Path) -> No
 
 def test_the_busy_share_needs_two_samples_and_leaves_idle_and_iowait_out(tmp_path: Path) -> None:
     proc = write_tree(tmp_path / "p", {"stat": "cpu  100 0 100 700 100 0 0 0 0 0\n"})
-    cpu = CpuCollector(proc=proc, sys=write_tree(tmp_path / "s", {"devices/system/cpu/online": "0-3,8,10-11\n"}))
+    cpu = CpuCollector(proc=proc, sys=tmp_path)
 
     first = cpu.collect(NOW)
     write_tree(proc, {"stat": "cpu  115 0 110 760 115 0 0 0 0 0\n"})
     second = cpu.collect(NOW)
 
     assert first.values["host_cpu_busy_ratio"] is None
-    assert first.reasons == {"host_cpu_busy_ratio": "first sample"}
+    assert first.reasons["host_cpu_busy_ratio"] == "first sample"
     assert second.values["host_cpu_busy_ratio"] == 0.25
-    assert second.reasons == {}
-    assert second.values["host_cpu_count"] == 7
+    assert "host_cpu_busy_ratio" not in second.reasons
 
 
-def test_every_online_cpu_is_counted_where_each_second_one_is_off(tmp_path: Path) -> None:
-    online = ",".join(map(str, range(0, 512, 2)))
+@pytest.mark.parametrize(("online", "count"), [("0-3,8,10-11", 7), (",".join(map(str, range(0, 512, 2))), 256)])
+def test_every_online_cpu_is_counted_also_where_each_second_one_is_off(tmp_path: Path, online: str, count: int) -> None:
     proc = write_tree(tmp_path / "p", {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
     cpu = CpuCollector(proc=proc, sys=write_tree(tmp_path / "s", {"devices/system/cpu/online": f"{online}\n"}))
 
-    assert cpu.collect(NOW).values["host_cpu_count"] == 256
+    assert values(cpu)["host_cpu_count"] == count
 
 
 def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path) -> None:
@@ -445,6 +445,16 @@ def test_a_machine_that_tells_no_frequency_says_so(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("per_core", "series"), [(False, 3), (True, 5)])
+def test_a_frequency_that_no_cpu_tells_is_missing_with_a_reason(tmp_path: Path, *, per_core: bool, series: int) -> None:
+    files = {f"devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq": "<unknown>\n" for number in (0, 1)}
+
+    reading = FrequencyCollector(proc=tmp_path, sys=write_tree(tmp_path, files), per_core=per_core).collect(NOW)
+
+    assert reading.values == dict.fromkeys(reading.reasons)
+    assert len(reading.values) == series
+
+
 def test_pressure_is_in_seconds_and_shares(tmp_path: Path) -> None:
     collector = PressureCollector(proc=write_tree(tmp_path, proc_files()))
 
@@ -515,11 +525,13 @@ def test_a_file_that_cannot_be_parsed_costs_its_collector_alone_and_has_a_reason
     assert values(of_proc("uptime", proc)) == {"host_uptime_seconds": 93784.25}
 
 
-def test_a_file_that_is_not_there_gives_nothing_until_it_comes(tmp_path: Path) -> None:
-    load = of_proc("load", tmp_path / "p")
-    none, report = values(load), load.probe()
+def test_a_file_that_is_not_there_gives_nothing_until_it_comes_and_the_report_follows(tmp_path: Path) -> None:
+    reader = StreamReader([of_proc("load", tmp_path / "p")])
+    reader.probe()
+    none, report = reader.read(NOW).values, reader.capabilities()
     write_tree(tmp_path / "p", {"loadavg": "0.50 1.25 10.00 3/512 4242\n"})
 
     assert none == {}
     assert set(report.values()) == {f"not found: {tmp_path / 'p/loadavg'}"}
-    assert values(load)["host_load1"] == 0.5
+    assert reader.read(NOW).values["host_load1"] == 0.5
+    assert set(reader.capabilities().values()) == {None}

@@ -41,6 +41,10 @@ class AgentCollector:
         """Report that this can always be measured."""
         return dict.fromkeys((CPU, RSS, *self._counts()))
 
+    def close(self) -> None:
+        """Close the file; the next reading opens it again."""
+        self._statm.close()
+
 
 class CollectorTimes:
     """Reads how long each collector took last; ``times`` gives it as series of ``agent_collector_seconds``."""

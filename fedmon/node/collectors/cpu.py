@@ -74,9 +74,9 @@ class CpuCollector(SourceCollector):
     """Reads the first line of ``stat``, and the list of online CPUs; the busy share is None at the first tick."""
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
-        super().__init__("cpu", Lane.FAST, (BUSY, SECONDS, COUNT), where=proc / "stat")
-        self._stat = KernelFile(proc / "stat", size_bytes=512)
-        self._online = OnlineCpus(sys)
+        self._stat, self._online = KernelFile(proc / "stat", size_bytes=512), OnlineCpus(sys)
+        files = (self._stat, self._online.file)
+        super().__init__("cpu", Lane.FAST, (BUSY, SECONDS, COUNT), where=proc / "stat", files=files)
         self._busy = CpuBusy()
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
@@ -98,28 +98,29 @@ class OnlineCpus:
     """Counts the online CPUs."""
 
     def __init__(self, sys: Path) -> None:
-        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=4096)
+        self.file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=4096)
 
     def count(self) -> int:
         """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""
-        text = self._file.head()
+        text = self.file.head()
         try:
             ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
         except ValueError:
-            raise garbled(self._file.path, text) from None
+            raise garbled(self.file.path, text) from None
         return sum(each[-1] - each[0] + 1 for each in ranges)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()
 
 
 class PerCoreCollector(SourceCollector):
     """Reads the lines of single CPUs in ``stat``; an offline CPU has none."""
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
-        super().__init__("cpu-cores", Lane.FAST, (CORE_BUSY, CORE_SECONDS), where=proc / "stat", untold=_TOO_MANY)
         self._stat = KernelFile(proc / "stat")
+        metrics = (CORE_BUSY, CORE_SECONDS)
+        super().__init__("cpu-cores", Lane.FAST, metrics, where=self._stat.path, untold=_TOO_MANY, files=[self._stat])
         self._cores: dict[bytes, _Core] = {}
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
@@ -160,23 +161,26 @@ class FrequencyCollector(SourceCollector):
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys"), per_core: bool = False) -> None:
         self._cpus = sys / "devices" / "system" / "cpu"
         metrics = (*FREQUENCIES, CORE_FREQUENCY) if per_core else FREQUENCIES
-        super().__init__("frequency", Lane.MEDIUM, metrics, where=self._cpus)
         self._cpuinfo = KernelFile(proc / "cpuinfo")
+        super().__init__("frequency", Lane.MEDIUM, metrics, where=self._cpus, files=[self._cpuinfo])
         self._per_core = per_core
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
-        found, reasons = self._found()
+        found, unread = self._frequencies()
         known = found.values()
-        if not found:
-            return dict.fromkeys(FREQUENCIES), dict.fromkeys(FREQUENCIES, next(iter(reasons.values()))) | reasons
-        values: Values = {MEAN: round(sum(known) / len(known)), LOWEST: min(known), HIGHEST: max(known)}
+        values: Values = {}
+        reasons: Reasons = {}
+        if known:
+            values |= {MEAN: round(sum(known) / len(known)), LOWEST: min(known), HIGHEST: max(known)}
+        else:
+            miss(values, reasons, FREQUENCIES, next(iter(unread.values())))
         if self._per_core:
-            values.update({series(CORE_FREQUENCY, cpu=cpu): hertz for cpu, hertz in list(found.items())[:MAX_CORES]})
-            values.update(dict.fromkeys(reasons))
-            return values, reasons
-        return values, {}
+            values |= {series(CORE_FREQUENCY, cpu=cpu): hertz for cpu, hertz in list(found.items())[:MAX_CORES]}
+            values |= dict.fromkeys(unread)
+            reasons |= unread
+        return values, reasons
 
-    def _found(self) -> tuple[dict[str, int], Reasons]:
+    def _frequencies(self) -> tuple[dict[str, int], Reasons]:
         """Return the frequency of each CPU in hertz, and the reason of each unknown series."""
         found: dict[str, int] = {}
         reasons: Reasons = {}

@@ -92,11 +92,18 @@ class SourceCollector:
     source that this machine never had gives nothing, and `probe` gives the reason.
     """
 
-    def __init__(self, name: str, lane: Lane, metrics: Iterable[str], *, where: object, untold: str = "") -> None:
-        self.name, self.lane = name, lane
+    probe_changed = False
+    """Whether series came, went or had gaps since the last report."""
+
+    def __init__(
+        self, name: str, lane: Lane, metrics: Iterable[str], *, where: object, untold: str = "",
+        files: Iterable[KernelFile] = (),
+    ) -> None:  # fmt: skip
+        self.name, self.lane, self._files = name, lane, tuple(files)
         self._metrics, self._where = tuple(metrics), where
         self._untold = untold or f"{Why.UNSUPPORTED.value}: {where} of this kernel does not have it"
-        self._given: frozenset[str] = frozenset()
+        self._given = self._reported = frozenset[str](), frozenset[str]()
+        """The series and the gaps of the last reading, and those of the last report."""
 
     def collect(self, now: Instant) -> Reading:
         """Read the source once. Raises CollectorUnavailableError if it exists and fails."""
@@ -107,11 +114,13 @@ class SourceCollector:
             if not error.is_lack:
                 raise
             values, reasons, gone = {}, {}, error.reason
-        if values.keys() != self._given:
-            before, self._given = self._given, frozenset(values)
+        found = frozenset(values), frozenset(reasons)
+        if found != self._given:
+            before, self._given = self._given, found
+            self.probe_changed |= found != self._reported
             gone = gone or f"{Why.NOT_FOUND.value}: {self._where} no longer lists it"
             # The labels of a description change with what they tell: the previous one is not missing.
-            lost = [key for key in before - self._given if not metric_name(key).endswith("_info")]
+            lost = [key for key in before[0] - found[0] if not metric_name(key).endswith("_info")]
             miss(values, reasons, sorted(lost), gone)
         return Reading(values, reasons)
 
@@ -120,17 +129,19 @@ class SourceCollector:
         try:
             values, reasons = self._checked(PROBE)
         except CollectorUnavailableError as error:
+            self.probe_changed, self._reported = False, (frozenset(), frozenset())
             return dict.fromkeys(self._metrics, error.reason)
-        first: dict[str, str | None] = {}
-        for key, value in values.items():
-            metric = metric_name(key)
-            if value is not None or reasons.get(key, "") in ("", Why.FIRST_SAMPLE.value):
-                first[metric] = None
-            else:
-                first.setdefault(metric, reasons[key])
-        report = {metric: first.get(metric, self._untold) for metric in self._metrics}
-        failed = {key: reason for key, reason in reasons.items() if reason != Why.FIRST_SAMPLE.value}
-        return report | {key: reason for key, reason in failed.items() if report.get(metric_name(key)) is None}
+        self.probe_changed, self._reported = False, (frozenset(values), frozenset(reasons))
+        gaps = {key: reason for key, reason in reasons.items() if reason != Why.FIRST_SAMPLE.value}
+        report: dict[str, str | None] = dict.fromkeys(self._metrics, self._untold)
+        report |= {metric_name(key): reason for key, reason in reversed(gaps.items())}  # the first reason remains
+        report |= dict.fromkeys(map(metric_name, values.keys() - gaps.keys()))
+        return report | {key: reason for key, reason in gaps.items() if report[metric_name(key)] is None}
+
+    def close(self) -> None:
+        """Close the files; the next reading opens them again."""
+        for file in self._files:
+            file.close()
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         """Return values, and a reason for each None. Raises CollectorUnavailableError, ValueError or IndexError."""
@@ -150,9 +161,9 @@ class FileCollector(SourceCollector):
         self, name: str, lane: Lane, path: Path, parse: Callable[[bytes], Values], metrics: Iterable[str],
         *, size_bytes: int = 16_384, is_long: bool = False, untold: str = "",
     ) -> None:  # fmt: skip
-        super().__init__(name, lane, metrics, where=path, untold=untold)
-        self._file, self._parse = KernelFile(path, size_bytes=size_bytes), parse
-        self._text = self._file.read if is_long else self._file.head
+        file = KernelFile(path, size_bytes=size_bytes)
+        super().__init__(name, lane, metrics, where=path, untold=untold, files=[file])
+        self._text, self._parse = file.read if is_long else file.head, parse
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         return self._parse(self._text()), {}

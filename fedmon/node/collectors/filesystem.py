@@ -105,7 +105,7 @@ class FilesystemCollector(SourceCollector):
     ) -> None:
         self._file = KernelFile(proc / "self" / "mounts")
         none = f"{Why.NOT_FOUND.value}: no local file system is mounted"
-        super().__init__("filesystem", Lane.MEDIUM, FILESYSTEM, where=self._file.path, untold=none)
+        super().__init__("filesystem", Lane.MEDIUM, FILESYSTEM, where=self._file.path, untold=none, files=[self._file])
         self._given_mounts, self._statvfs = read_mounts, statvfs
         self._text = b""
         self._mounts = Mounts(readable=(), unread={})
@@ -139,7 +139,7 @@ class FilesystemCollector(SourceCollector):
         if self._given_mounts is not None:
             self._mounts = self._given_mounts()
         elif (text := self._file.read()) != self._text:
-            self._text, self._mounts = text, parse_mounts(text)
+            self._text, self._mounts, self.probe_changed = text, parse_mounts(text), True
 
 
 def _printable(point: str) -> str:

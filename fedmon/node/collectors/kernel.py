@@ -176,20 +176,20 @@ class PressureCollector(SourceCollector):
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
-        super().__init__("pressure", Lane.FAST, PRESSURE, where=proc / "pressure")
-        self._files = [
-            (KernelFile(proc / "pressure" / resource, size_bytes=512), {
+        self._keys = {
+            KernelFile(proc / "pressure" / resource, size_bytes=512): {
                 stalled.encode(): tuple(series(metric, resource=resource, stalled=stalled) for metric in PRESSURE)
                 for stalled in ("some", "full")
-            })
+            }
             for resource in ("cpu", "memory", "io")
-        ]  # fmt: skip
+        }
+        super().__init__("pressure", Lane.FAST, PRESSURE, where=proc / "pressure", files=self._keys)
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
         problem: CollectorUnavailableError | None = None
-        for file, keys in self._files:
+        for file, keys in self._keys.items():
             try:
                 text = file.head()
             except CollectorUnavailableError as error:
