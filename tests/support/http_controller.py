@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -20,9 +21,15 @@ class Posted(NamedTuple):
 
 
 class HttpController:
-    """Records each POST and answers ``answer(posted)``; a context manager. ``port`` 0 takes a free one."""
+    """Records each POST and answers ``answer(posted)``, over TLS if given; a context manager. ``port`` 0 takes any."""
 
-    def __init__(self, answer: Callable[[Posted], int] = lambda _posted: 200, *, port: int = 0) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Posted], int] = lambda _posted: 200,
+        *,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.posted: list[Posted] = []
         controller = self
 
@@ -48,6 +55,8 @@ class HttpController:
             block_on_close = False
 
         self._server = Server(("127.0.0.1", port), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="http-controller"

@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import math
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -229,6 +230,7 @@ class Controller:
         if self._session is None:
             self._session = requests.Session()
             self._session.trust_env = False
+            self._session.verify = ssl.get_default_verify_paths().cafile or True  # SSL_CERT_FILE, else the system's
             self._session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
         timeout_s = self._timeout_s if self._stop_by is None else min(self._timeout_s, self._stop_by.left_s() + 0.05)
         try:
@@ -258,8 +260,9 @@ def _is_refused(answer: int) -> bool:
 class Outlets:
     """Broker and controller of one reporter; only `finish` and `close` wait.
 
-    ``boot`` numbers this run in samples and statuses. ``publish`` and ``flush`` are those of a Publisher, and
-    ``user_values`` is None without a broker. `open` and `close` come in turns, from any thread.
+    ``boot`` numbers this run in samples and statuses; the period in ``settings`` may change. ``publish`` and ``flush``
+    are those of a Publisher, and ``user_values`` is None without a broker. `open` and `close` come in turns, from any
+    thread.
     """
 
     def __init__(
@@ -273,7 +276,7 @@ class Outlets:
         http_timeout_s: float = TIMEOUT_S,
         backlog: int = BACKLOG,
     ) -> None:
-        self._settings, self._boot, self._capabilities = settings, boot, capabilities
+        self.settings, self._boot, self._capabilities = settings, boot, capabilities
         self._streams = [HOST_STREAM, *streams, USER_STREAM]
         self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
         self._link: BrokerLink | None = None
@@ -303,7 +306,7 @@ class Outlets:
 
             self._link = BrokerLink(
                 self._broker,
-                node_id=self._settings.node_id,
+                node_id=self.settings.node_id,
                 boot=self._boot,
                 streams=lambda: self._streams,
                 monitor=self._granted,
@@ -311,7 +314,7 @@ class Outlets:
                 connections=self._connections,
             )
             self._link.start()
-        if self._settings.status_url:
+        if self.settings.status_url:
             self._controller.start()
 
     def close(self) -> None:
@@ -333,7 +336,7 @@ class Outlets:
 
     def status(self, participant: Mapping[str, Any], t: float) -> None:
         """Queue the participant's status for the controller."""
-        if self._settings.status_url:
+        if self.settings.status_url:
             self._controller.status(self._status_body(participant, t))
 
     def counts(self) -> dict[str, int]:
@@ -345,22 +348,22 @@ class Outlets:
 
         A controller confirms with 200; without one the broker does, by showing that it holds our last presence.
         """
-        scenario, now = self._settings.scenario, time.time()
+        scenario, now = self.settings.scenario, time.time()
         if self._link is not None:
             values: dict[str, float | None] = {series(FINISHED, scenario=scenario): 1.0}
             self.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
             self.flush()
             self._link.finish(f"scenario {scenario} finished"[:200])
-        if self._settings.done_url:
+        if self.settings.done_url:
             # The old controller gets the end alone, the later one a last status before.
-            status = b"" if self._settings.generation == "old" else self._status_body(participant, now)
-            done = json.dumps({"idx": self._settings.idx}).encode()
+            status = b"" if self.settings.generation == "old" else self._status_body(participant, now)
+            done = json.dumps({"idx": self.settings.idx}).encode()
             return self._controller.finish(status, done, timeout_s, given_up=given_up)
         return self._link is not None and self._link.wait_held(timeout_s, given_up=given_up)
 
     def _status_body(self, participant: Mapping[str, Any], t: float) -> bytes:
         self._statuses += 1
-        stamp = {"node_id": self._settings.node_id, "boot": self._boot, "sequence": self._statuses, "t": round(t, 3)}
+        stamp = {"node_id": self.settings.node_id, "boot": self._boot, "sequence": self._statuses, "t": round(t, 3)}
         return status_body(participant, stamp)
 
     def _granted(self, request: Monitor) -> MonitorReply | None:
@@ -370,9 +373,9 @@ class Outlets:
         found = dict(self._capabilities())
         return MonitorReply(
             action=request.action,
-            interval_s=self._settings.report_frequency,
+            interval_s=self.settings.report_frequency,
             streams=self._streams,
             capabilities=found,
             metrics=sorted(name for name, reason in found.items() if reason is None),
-            **echo(request, self._settings.node_id),
+            **echo(request, self.settings.node_id),
         )

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -30,10 +30,13 @@ from fedmon.compat.nebula.settings import (
     read_settings,
     section,
 )
-from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
+from fedmon.compat.nebula.view import Reported, Traffic, gpus, resources
 from fedmon.node.collectors.base import THIS_MACHINE, Collector
 from fedmon.node.measure.publisher import HOST_STREAM, UserValues
 from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
+
+if TYPE_CHECKING:
+    from fedmon.node.collectors.job.maker import JobMaker
 
 logger = logging.getLogger(__name__)
 
@@ -53,21 +56,24 @@ SLOWLY_READ = frozenset(
 """Metrics of slow lanes, whose last reading is in each report."""
 
 
-def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
-    """Return the collectors of the machine and its GPUs, and under ``job`` of this process and its descendants."""
+def reporter_streams(job: str) -> tuple[dict[str, Sequence[Collector]], JobMaker]:
+    """Return the collectors of the machine and its GPUs, and under ``job`` of this process and its descendants.
+
+    The JobMaker looks for new processes until its `rest` is called.
+    """
     # Loaded with the first start: a program that only imports the reporter pays nothing.
     from fedmon.node.collectors.host import host_collectors
     from fedmon.node.collectors.job.maker import JobMaker
     from fedmon.node.collectors.nvml import nvml_collectors, open_session
 
     streams: dict[str, Sequence[Collector]] = {HOST_STREAM: [*nvml_collectors(open_session()), *host_collectors()]}
-    marker = f"FEDMON_REPORTER={os.getpid()}"
+    marker, maker = f"FEDMON_REPORTER={os.getpid()}", JobMaker(THIS_MACHINE)
     try:
-        made = JobMaker(THIS_MACHINE).make(pids=[os.getpid()], cgroup=None, marker=marker, mono=time.monotonic())
+        made = maker.make(pids=[os.getpid()], cgroup=None, marker=marker, mono=time.monotonic())
         streams[job] = made.collectors
     except FedmonError as error:
         logger.warning("the processes of this program are not measured: %s", error)
-    return streams
+    return streams, maker
 
 
 class Tick(NamedTuple):
@@ -96,9 +102,9 @@ class Ticks:
         self._is_ended = False
         self.dropped = 0
 
-    def prime(self) -> Tick:
+    def prime(self) -> None:
         """Read everything once; the values are not reported."""
-        return self._tick(self.sampler.sample())
+        self._tick(self.sampler.sample())
 
     async def next(self) -> Tick | None:
         """Return the next tick; None after all of them once `end` was called."""
@@ -215,7 +221,7 @@ class Cycle:
         self, settings: ReporterSettings, outlets: Outlets, sinks: Sinks, *, manager: Callable[[], Any]
     ) -> None:
         self._settings, self._outlets, self._sinks, self._manager = settings, outlets, sinks, manager
-        self.traffic, self.processes = Traffic(), Processes()
+        self.traffic = Traffic()
         self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
         self.values_dropped = self.count = self._logged = 0
         self._complaints, self._ask_again_at = Complaints(), 0.0
@@ -253,7 +259,6 @@ class Cycle:
         self.traffic.look(tick.values)
         found = resources(
             tick.values,
-            cpu_process=self.processes.cpu_percent(tick.values, tick.mono),
             traffic=self.traffic,
             connections=await self._connections(),
             generation=self._settings.generation,
@@ -358,11 +363,11 @@ class Reporter:
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
         self._is_finished, self._is_running, self._complaints = False, False, Complaints()
-        self._finishing = asyncio.Lock()
+        self._finishing, self._stop_asked = asyncio.Lock(), asyncio.Event()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
-        self._stop_asked = asyncio.Event()
         self._ticks: Ticks | None = None
+        self._maker: JobMaker | None = None
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -519,22 +524,25 @@ class Reporter:
         """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
         streams = self._streams
         if streams is None:  # shares of CPU time need two readings that lie some ticks of the kernel's clock apart
-            streams, grace_time_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, 0.1)
+            grace_time_s = max(grace_time_s, 0.1)
+            made, self._maker = await asyncio.to_thread(reporter_streams, self._job)
+            streams = made
         ticks = self._ticks = Ticks(streams, interval_s=self.period_s, publish=self._outlets.publish)
-        first = await asyncio.to_thread(ticks.prime)
-        self._cycle.processes.cpu_percent(first.values, first.mono)
         try:
+            await asyncio.to_thread(ticks.prime)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         except asyncio.CancelledError:
             self._ticks = None
-            ticks.sampler.stop()
+            self._close(ticks)
             raise
         return ticks
 
     def _close(self, ticks: Ticks | None) -> None:
         if ticks is not None:
             ticks.sampler.stop()
+        if self._maker is not None:
+            self._maker.rest()
         self._outlets.close()
 
     async def _follow(self) -> None:
@@ -547,7 +555,7 @@ class Reporter:
             self._complaints.log(str(error), f"the reporter's settings stay as they were: {error}")
             return
         # Names and addresses stay those of the start.
-        self._settings = msgspec.structs.replace(
+        self._settings = self._outlets.settings = msgspec.structs.replace(
             self._settings, report_frequency=settings.report_frequency, report_status=settings.report_status
         )
         if self._ticks is not None and self._ticks.sampler.asked_interval_s != self.period_s:

@@ -19,11 +19,10 @@ from fedmon.common.metrics.nebula_tags import (
     processor_sensors,
     unit_of,
 )
-from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import metric_name
 from fedmon.compat.nebula.settings import Generation
 
-CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
+_FORMULAS = (*MACHINE, TagFormula(CPU_PROCESS, ("job_cpus_busy",), lambda cpus: cpus * 100, 1))
 _KINDS: Mapping[str, str] = {
     "host_network_transmit_bytes_total": "bytes_sent",
     "host_network_receive_bytes_total": "bytes_recv",
@@ -80,33 +79,16 @@ class Traffic:
         self.is_first = False
 
 
-class Processes:
-    """CPU time of the reporter's own process and its children, as a share."""
-
-    def __init__(self) -> None:
-        self._earlier: tuple[float, float] | None = None
-
-    def cpu_percent(self, values: Mapping[str, float | None], mono: float) -> float | None:
-        """Return the CPU time since the last call, 100 for one core; None without two readings."""
-        user, system = map(values.get, CPU_SECONDS)
-        if user is None or system is None:
-            return None
-        (spent, then), self._earlier = self._earlier or (user + system, mono), (user + system, mono)
-        share = rate(spent, user + system, mono - then)
-        return None if share is None else round(share * 100, 1)
-
-
 def resources(
     values: Mapping[str, float | None],
     *,
-    cpu_process: float | None,
     traffic: Traffic,
     connections: int | None,
     generation: Generation,
 ) -> dict[str, float]:
     """Return the 13 values of a machine, without unknown ones."""
-    others = {CPU_PROCESS: cpu_process, CPU_TEMPERATURE: cpu_temperature(values), CONNECTIONS: connections}
-    found = _computed(MACHINE, values) | {tag: value for tag, value in others.items() if value is not None}
+    others = {CPU_TEMPERATURE: cpu_temperature(values), CONNECTIONS: connections}
+    found = _computed(_FORMULAS, values) | {tag: value for tag, value in others.items() if value is not None}
     if not traffic.is_first:
         sent, received, divisor = VOLUMES[generation]
         volume = {sent: traffic.total["bytes_sent"], received: traffic.total["bytes_recv"]}

@@ -29,8 +29,7 @@ HOST: dict[str, float | None] = {
     'host_network_receive_bytes_total{interface="eth0"}': 7_000_000_000,
     'host_network_transmit_packets_total{interface="eth0"}': 5_000,
     'host_network_receive_packets_total{interface="eth0"}': 7_000,
-    "job_cpu_user_seconds_total": 9.0,
-    "job_cpu_system_seconds_total": 1.0,
+    "job_cpus_busy": 1.5,
     "job_memory_rss_bytes": GIB,
 }
 """What one tick holds on a machine where everything is measured."""
@@ -137,6 +136,13 @@ async def until(condition: Callable[[], T], within_s: float = 30.0) -> T:
         except TimeoutError:
             continue
     return value
+
+
+async def reported(ours: Reporter, condition: Callable[[], object]) -> None:
+    """Start a reporter, wait until a condition is true, and stop it."""
+    await ours.start()
+    await until(condition)
+    await ours.stop()
 
 
 def one_by_one(

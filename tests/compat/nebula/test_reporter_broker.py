@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.clock import utc_now
+from fedmon.common.ids import NodeId
 from fedmon.common.settings import ResearcherSettings
 from fedmon.compat.nebula import Reporter
 from fedmon.node.broker_link import BrokerLink
@@ -72,13 +73,17 @@ def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
 
     async def steps() -> None:
-        ours = Reporter(participant(), broker=mosquitto.settings, node_id="node-3")
+        config = participant()
+        ours = Reporter(config, broker=mosquitto.settings, node_id="node-3")
         await ours.start()
+        config["reporter_args"]["report_frequency"] = 0.3
+        await until(lambda: ours.frequency == 0.3)
         with Federation(settings=settings) as federation:
             await asyncio.to_thread(wait_until, lambda: "node-3" in federation.nodes(), what="the reporter")
             record = await asyncio.to_thread(federation.record, tmp_path / "store.sqlite")
-            with federation.monitor(samples.append, ordered=True):
-                await until(lambda: {"host"} < {sample.stream for sample in samples})
+            with federation.monitor(samples.append, ordered=True) as watch:
+                await until(lambda: {"host"} < {sample.stream for sample in samples} and watch.capabilities)
+                told = watch.capabilities[NodeId("node-3")]
             await until(lambda: record.counts.stored > 0)
             await asyncio.to_thread(record.stop)
             expected = federation.session.roster.expected(Moment(mono=time.monotonic(), utc=utc_now()))
@@ -86,6 +91,7 @@ def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
             listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
         await ours.stop()
         assert expected == set()
+        assert told.interval_s == 0.3
         assert pinged["node-3"].ok
         assert "this is a reporter" in listed["node-3"].reason
 

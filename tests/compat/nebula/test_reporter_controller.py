@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.compat.nebula.outlets import Controller, status_body
+from tests.broker.certificates import make_broker_certificate
 from tests.support.http_controller import HttpController
 from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
@@ -19,10 +22,10 @@ from tests.support.waiting import wait_until
 
 
 @contextlib.contextmanager
-def to(address: str, **more: float) -> Iterator[Controller]:
+def to(address: str, scheme: str = "http", **more: float) -> Iterator[Controller]:
     controller = Controller(
-        status_url=f"http://{address}/update",
-        done_url=f"http://{address}/done",
+        status_url=f"{scheme}://{address}/update",
+        done_url=f"{scheme}://{address}/done",
         user_agent="NEBULA Participant 1\r\nX: é",
         **{"timeout_s": 60.0, **more},  # type: ignore[arg-type]  # numbers of both kinds
     )
@@ -127,6 +130,23 @@ def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
 
     assert [posted.body["n"] for posted in server.posted] == list(range(6))
     assert server.posted[0].headers["User-Agent"] == "NEBULA Participant 1X: "
+
+
+def test_a_controller_whose_authority_the_environment_names_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_broker_certificate(tmp_path)
+    files = tmp_path / "certificates"
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(files / "broker.crt", files / "broker.key")
+    monkeypatch.setenv("SSL_CERT_FILE", str(files / "ca.crt"))
+
+    with HttpController(tls=tls) as server, to(server.address, "https") as controller:
+        controller.status(body(1))
+        wait_until(lambda: controller.counts()["failures"] or controller.counts()["delivered"])
+        counts = controller.counts()
+
+    assert (counts["failures"], counts["delivered"]) == (0, 1)
 
 
 def test_a_body_holds_only_what_a_controller_reads_and_is_always_json() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
@@ -23,6 +25,7 @@ from tests.compat.nebula.reporters import (
     Trainer,
     one_by_one,
     participant,
+    reported,
     reporter,
     run,
     until,
@@ -138,6 +141,21 @@ def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> N
     wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
 
 
+def test_a_stop_leaves_no_file_and_no_socket_open() -> None:
+    async def steps() -> int:
+        ours = Reporter(participant(), Trainer(Logger()), jitter_s=0.0)
+        gc.collect()  # what earlier tests left
+        before = psutil.Process().num_fds()
+        await reported(ours, lambda: ours.counter >= 1)
+        return psutil.Process().num_fds() - before
+
+    gc.disable()
+    try:
+        assert run(steps()) <= 0
+    finally:
+        gc.enable()
+
+
 def test_a_program_that_forgets_to_stop_still_ends() -> None:
     code = (
         "import asyncio, fedmon\n"
@@ -162,18 +180,10 @@ def test_status_comes_before_what_was_enqueued_and_that_before_resources() -> No
         def log_data(self, values: dict[str, float]) -> None:
             seen.append((min(values), ours.counts()["statuses_queued"]))
 
-    ours: Reporter
-
-    async def steps() -> None:
-        nonlocal ours
-        with HttpController() as controller:
-            ours = reporter(participant(scenario_args={"controller": controller.address}), Trainer(Watching()))
-            await ours.enqueue_data("A-Round", 1)
-            await ours.start()
-            await until(lambda: ours.counter >= 2)
-            await ours.stop()
-
-    run(steps())
+    with HttpController() as controller:
+        ours = reporter(participant(scenario_args={"controller": controller.address}), Trainer(Watching()))
+        run(ours.enqueue_data("A-Round", 1))
+        run(reported(ours, lambda: ours.counter >= 2))
     assert [(first, queued) for first, queued in seen[:3]] == [("A-Round", 1), (CPU, 1), (CPU, 2)]
 
 
@@ -335,12 +345,7 @@ def test_the_counters_that_add_ons_read_begin_at_0_and_grow() -> None:
     ours = reporter(scripted=Scripted(lambda: HOST | {key: next(sizes, 5e9 + 700)}))
     assert (ours.first_net_metrics, ours.acc_bytes_sent, ours.prev_bytes_sent) == (True, 0, 0)
 
-    async def steps() -> None:
-        await ours.start()
-        await until(lambda: ours.counter >= 2)
-        await ours.stop()
-
-    run(steps())
+    run(reported(ours, lambda: ours.counter >= 2))
     assert (ours.first_net_metrics, ours.acc_bytes_sent, ours.prev_bytes_sent) == (False, 700, 5_000_000_700)
     assert (ours.acc_bytes_recv, ours.acc_packets_sent, ours.acc_packets_recv) == (0, 0, 0)
     assert (ours.prev_bytes_recv, ours.prev_packets_sent, ours.prev_packets_recv) == (7_000_000_000, 5_000, 7_000)

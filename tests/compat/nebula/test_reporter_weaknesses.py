@@ -39,6 +39,7 @@ from tests.compat.nebula.reporters import (
     Trainer,
     one_by_one,
     participant,
+    reported,
     reporter,
     run,
     until,
@@ -86,13 +87,8 @@ def test_weakness_02_a_manager_and_a_collector_that_fail_take_only_their_own_val
         def collect(self, _now: Instant) -> Any:
             raise RuntimeError("this collector is broken")
 
-    async def steps() -> None:
-        ours = reporter(trainer=Trainer(logger), cm=Gone(), streams={"host": [Broken(), Scripted()]})
-        await ours.start()
-        await until(lambda: len(logger.of(CPU)) >= 2)
-        await ours.stop()
-
-    run(steps())
+    ours = reporter(trainer=Trainer(logger), cm=Gone(), streams={"host": [Broken(), Scripted()]})
+    run(reported(ours, lambda: len(logger.of(CPU)) >= 2))
     assert logger.of("X-Network/Connections") == []
     assert len(logger.logged[0]) == 12
 
@@ -200,35 +196,24 @@ def test_weakness_05_a_config_that_json_cannot_carry_costs_no_time_and_no_status
         network_args={"neighbors": {"b:2", "a:1"}, "ip": "10.0.0.1", "port": math.nan},
     )
 
-    async def steps() -> list[Posted]:
-        with HttpController() as controller:
-            odd["scenario_args"]["controller"] = controller.address
-            ours = reporter(odd)
-            began = time.monotonic()
-            await ours.start()
-            await until(lambda: len(controller.statuses()) >= 2)
-            assert time.monotonic() - began < 10
-            await ours.stop()
-            return controller.statuses()
+    with HttpController() as controller:
+        odd["scenario_args"]["controller"] = controller.address
+        began = time.monotonic()
+        run(reported(reporter(odd), lambda: len(controller.statuses()) >= 2))
+        assert time.monotonic() - began < 10
 
-    body = run(steps())[0].body
+    body = controller.statuses()[0].body
     assert (body["device_args"]["role"], body["device_args"]["name"], body["network_args"]["port"]) == (None,) * 3
     assert body["network_args"]["neighbors"] == ["a:1", "b:2"]
 
 
 def test_weakness_06_on_this_machine_the_period_is_kept_and_the_first_report_is_whole() -> None:
     logger = Logger()
+    ours = Reporter(participant(), Trainer(logger), Neighbours("a:1"), jitter_s=0.0)
+    run(reported(ours, lambda: len(logger.of(CPU)) >= 6))
 
-    async def steps() -> float:
-        ours = Reporter(participant(), Trainer(logger), Neighbours("a:1"), jitter_s=0.0)
-        await ours.start()
-        await until(lambda: len(logger.of(CPU)) >= 6)
-        await ours.stop()
-        return ours.period_s
-
-    period_s = run(steps())
     reports = [each for each in logger.logged if CPU in each]
-    assert period_s == 0.2
+    assert ours.period_s == 0.2
     assert 0.19 < statistics.median(after.mono - each.mono for each, after in itertools.pairwise(reports)) < 0.3
     assert {"W-CPU/CPU process (%)", RAM, "Y-Disk/Disk (%)", "X-Network/Connections"} <= set(reports[0])
     assert reports[0]["X-Network/Network (MB sent)"] == 0.0

@@ -12,7 +12,7 @@ import pytest
 
 from fedmon.common.metrics.series import series
 from fedmon.compat.nebula.settings import Generation
-from fedmon.compat.nebula.view import Processes, Traffic, gpus, resources
+from fedmon.compat.nebula.view import Traffic, gpus, resources
 from fedmon.node.collectors.host import host_collectors
 from fedmon.report.source import Source
 from fedmon.report.views import nebula
@@ -43,6 +43,7 @@ def ticks(tmp_path: Path) -> list[tuple[float, Values, Values]]:
         job = {
             "job_cpu_user_seconds_total": 0.75 * number,
             "job_cpu_system_seconds_total": 0.5 * number,
+            "job_cpus_busy": 1.25 if number else None,
             "job_memory_rss_bytes": 1e8 + number,
         }
         found.append((float(number), read_all(machine, 10.0 * number) | disk | dict(gpu_values()), job))
@@ -51,14 +52,13 @@ def ticks(tmp_path: Path) -> list[tuple[float, Values, Values]]:
 
 @pytest.mark.parametrize("generation", ["1.0.0", "old"])
 def test_each_row_is_what_the_reporter_logs_of_the_same_samples(tmp_path: Path, generation: Generation) -> None:
-    host, traffic, processes = RecordedHost("node-a"), Traffic(), Processes()
+    host, traffic = RecordedHost("node-a"), Traffic()
     logged: list[dict[str, float]] = []
     for mono, machine, job in ticks(tmp_path):
         host.tick(mono, machine, job)
         traffic.look(machine)
         values = {**machine, **job}
-        cpu = processes.cpu_percent(values, mono)
-        one = resources(values, cpu_process=cpu, traffic=traffic, connections=None, generation=generation)
+        one = resources(values, traffic=traffic, connections=None, generation=generation)
         for gpu in gpus(values):
             one |= gpu
         logged.append(one)
