@@ -14,7 +14,7 @@ from typing import SupportsFloat, SupportsIndex
 import msgspec
 
 from fedmon.common.errors import InvalidInputError, InvalidMessageError
-from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample
+from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample, is_user_stream
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.common.wire import codec
 from fedmon.common.wire.runs import NOT_FINITE
@@ -40,8 +40,8 @@ class Publisher:
     The first sample of a stream has seq 0, each further one the next number, whether it was sent or not: a receiver
     sees its gaps. A batch closes at 10 samples, at 10 s, before other reasons, and with each sample while ``live``.
     ``keep(batch)`` gets everything. ``send(payload)`` gets the part that may leave, in messages of 64 KiB, and returns
-    False without a connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
-    ``on_sent(names, samples)`` gets the metrics that left and how often.
+    False without a connection; values of runs are not sent. Neither may wait. ``leaves(name)`` tells whether a metric
+    leaves this node, and ``on_sent(names, samples)`` gets the metrics that left and how often.
 
     ``published`` counts samples handed to the connection, ``dropped`` those not sent without one, and ``withheld``
     those none of whose metrics may leave. Every method is safe from any thread.
@@ -63,33 +63,29 @@ class Publisher:
         self.set_leaves(leaves)
         self._interval_s, self._live = interval_s, False
         self._lock = threading.Lock()
-        self._streams: dict[str, _Stream] = {}
+        self._next_seq: dict[str, int] = {}
+        self._open: dict[str, list[Sample]] = {}
+        """The samples of each open batch, by stream."""
         self.published = self.dropped = self.withheld = 0
 
-    def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
-        """Take the next sample of a stream, close a complete batch, and return the sample's number.
-
-        A private sample is kept and not sent.
-        """
+    def publish(self, stream: str, sample: Sample) -> int:
+        """Take the next sample of a stream, close a complete batch, and return the sample's number."""
         with self._lock:
-            state = self._streams.get(stream)
-            if state is None:
-                state = self._streams[stream] = _Stream(stream, is_private=is_private)
-            if state.samples and state.samples[-1].reasons != sample.reasons:
-                self._close(state)  # the reasons of a batch hold for each of its samples
-            state.samples.append(sample)
-            state.next_seq += 1
-            if state.is_complete(self._interval_s, live=self._live):
-                self._close(state)
-            return state.next_seq - 1
+            if stream in self._open and self._open[stream][-1].reasons != sample.reasons:
+                self._close(stream)  # the reasons of a batch hold for each of its samples
+            self._open.setdefault(stream, []).append(sample)
+            seq = self._next_seq.get(stream, 0)
+            self._next_seq[stream] = seq + 1
+            if self._is_complete(stream):
+                self._close(stream)
+            return seq
 
     def set_pace(self, *, interval_s: float, live: bool) -> None:
         """Set the distance of samples, and whether a lease wants each at once."""
         with self._lock:
             self._interval_s, self._live = interval_s, live
-            for state in self._streams.values():
-                if state.is_complete(interval_s, live=live):
-                    self._close(state)
+            for stream in filter(self._is_complete, list(self._open)):
+                self._close(stream)
 
     def close_older(self, mono: float) -> None:
         """Close batches whose first sample is 10 s old at ``mono``: a stream may have fallen silent.
@@ -97,9 +93,9 @@ class Publisher:
         A sample with a time in the future, as a program may report it, does not keep its batch open until then.
         """
         with self._lock:
-            for state in self._streams.values():
-                if state.samples and abs(mono - state.samples[0].mono) >= MAX_AGE_S:
-                    self._close(state)
+            for stream, samples in list(self._open.items()):
+                if abs(mono - samples[0].mono) >= MAX_AGE_S:
+                    self._close(stream)
 
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
         """Obey another policy from the next batch on."""
@@ -115,9 +111,9 @@ class Publisher:
     def flush(self, stream: str | None = None) -> None:
         """Close open batches, of one stream or of all."""
         with self._lock:
-            for name, state in self._streams.items():
+            for name in list(self._open):
                 if stream in (None, name):
-                    self._close(state)
+                    self._close(name)
 
     def counts(self) -> dict[str, float | None]:
         """Return the ``agent_`` metrics of the publisher, for AgentCollector."""
@@ -125,34 +121,40 @@ class Publisher:
 
     def last_seq(self, stream: str = HOST_STREAM) -> int | None:
         """Return the number of the newest sample of a stream; None before the first."""
-        state = self._streams.get(stream)
-        return None if state is None else state.next_seq - 1
+        next_seq = self._next_seq.get(stream)
+        return None if next_seq is None else next_seq - 1
 
     @property
     def taken(self) -> int:
         """The number of samples of all streams since the start."""
-        return sum(state.next_seq for state in list(self._streams.values()))
+        return sum(list(self._next_seq.values()))
 
     @property
     def open_samples(self) -> int:
         """The number of samples in open batches."""
-        return sum(len(state.samples) for state in list(self._streams.values()))
+        return sum(map(len, list(self._open.values())))
 
-    def _close(self, state: _Stream) -> None:
-        if state.samples:
-            samples, state.samples = state.samples, []
-            batch = self._batch(state, samples, state.next_seq - len(samples))
-            self._keep(batch)
-            if not state.is_private:
-                self._deliver(state, samples, batch)
+    def _is_complete(self, stream: str) -> bool:
+        """Tell whether an open batch closes now: it is live or full, or would be too old when the next sample comes."""
+        samples = self._open[stream]
+        # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
+        age_s = samples[-1].mono - samples[0].mono + 0.9 * self._interval_s
+        return (self._live and _is_sent(stream)) or len(samples) >= MAX_SAMPLES or age_s > MAX_AGE_S
 
-    def _batch(self, state: _Stream, samples: list[Sample], seq: int) -> Batch:
+    def _close(self, stream: str) -> None:
+        samples = self._open.pop(stream)
+        batch = self._batch(stream, samples, self._next_seq[stream] - len(samples))
+        self._keep(batch)
+        if _is_sent(stream):
+            self._deliver(samples, batch)
+
+    def _batch(self, stream: str, samples: list[Sample], seq: int) -> Batch:
         """Make a batch of samples with the same reasons; a series that a sample lacks is null in it."""
         names = dict.fromkeys(key for sample in samples for key in sample.values)
         return Batch(
             node_id=self._node_id,
             boot=self._boot,
-            stream=state.name,
+            stream=stream,
             seq=seq,
             t=[round(sample.t, 3) for sample in samples],
             mono=[round(sample.mono, 6) for sample in samples],
@@ -160,7 +162,7 @@ class Publisher:
             reasons=samples[0].reasons,
         )
 
-    def _deliver(self, state: _Stream, samples: list[Sample], batch: Batch) -> None:
+    def _deliver(self, samples: list[Sample], batch: Batch) -> None:
         """Send the part of a closed batch that may leave, in halves if it is too large for one message."""
         found, names = self._leaving(tuple(batch.columns))
         if not found:
@@ -180,7 +182,7 @@ class Publisher:
         if is_large and len(samples) > 1:
             middle = len(samples) // 2
             for half, seq in ((samples[:middle], batch.seq), (samples[middle:], batch.seq + middle)):
-                self._deliver(state, half, self._batch(state, half, seq))
+                self._deliver(half, self._batch(batch.stream, half, seq))
         elif self._send(payload):
             self.published += len(samples)
             self._on_sent(names, len(samples))
@@ -188,23 +190,9 @@ class Publisher:
             self.dropped += len(samples)
 
 
-class _Stream:
-    """One stream: the number of its next sample, and the ``samples`` of the open batch."""
-
-    def __init__(self, name: str, *, is_private: bool) -> None:
-        self.name, self.is_private = name, is_private
-        self.next_seq = 0
-        self.samples: list[Sample] = []
-
-    def is_complete(self, next_in_s: float, *, live: bool) -> bool:
-        """Tell whether the batch closes now: it is live or full, or would be too old when the next sample comes."""
-        if not self.samples:
-            return False
-        if live and not self.is_private:
-            return True
-        age_s = self.samples[-1].mono - self.samples[0].mono
-        # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
-        return len(self.samples) >= MAX_SAMPLES or age_s + 0.9 * next_in_s > MAX_AGE_S
+def _is_sent(stream: str) -> bool:
+    """Tell whether a stream is published: values of runs go to their researcher alone, by other messages."""
+    return stream == USER_STREAM or not is_user_stream(stream)
 
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:

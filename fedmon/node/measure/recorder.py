@@ -119,19 +119,19 @@ class Recorder:
     def streams(self) -> set[str]:
         """Name every stream of which the recording ever held something."""
         with self._lock:
-            return (self._known or set()) | {batch.stream for batch in self._buffer.batches()}
+            return (self._known or set()) | {batch.stream for batch in self._buffer.batches}
 
     def extents(self, researcher_id: str = "") -> list[Extent]:
         """Return the extents of the streams that a researcher may read; newest boot first, at most 256."""
         with self._lock:
-            found = _joined(self._stored, self._buffer.batches()).values()
+            found = _joined(self._stored, self._buffer.batches).values()
         mine = [extent for extent in found if may_read(extent.stream, researcher_id)]
         return sorted(mine, key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
         """Return the extent of a stream, of one boot or of the newest; None if nothing is kept."""
         with self._lock:
-            found = _joined(self._stored, self._buffer.batches()).values()
+            found = _joined(self._stored, self._buffer.batches).values()
         mine = [extent for extent in found if extent.stream == stream and boot in (None, extent.boot)]
         return max(mine, key=lambda extent: extent.boot, default=None)
 
@@ -150,7 +150,7 @@ class Recorder:
         They are read from the disk as the caller goes on. Raises StorageError.
         """
         with self._lock:
-            waiting = [batch for batch in self._buffer.batches() if (batch.stream, batch.boot) == (stream, boot)]
+            waiting = [batch for batch in self._buffer.batches if (batch.stream, batch.boot) == (stream, boot)]
             is_stored, files = (stream, boot) in self._stored, self._files
         position = first_seq
         if is_stored:
@@ -306,52 +306,48 @@ def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Pl
 class _Buffer:
     """Batches on their way to the disk, oldest first, bounded in size; used under the lock of its owner.
 
-    ``take`` puts some in hand, until ``done`` or ``failed``: until then they take room, and no other one makes them
-    drop. ``dropped`` counts samples without room.
+    The first ``in_hand`` of them are being stored: they take room, and are not dropped. ``dropped`` counts samples
+    without room.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._size = max_bytes, 0
-        self._in_hand: list[Batch] = []
-        self._waiting: deque[Batch] = deque()
-        self.samples = self.dropped = 0
-
-    def batches(self) -> list[Batch]:
-        """Return all batches, also those in hand."""
-        return [*self._in_hand, *self._waiting]
+        self.batches: deque[Batch] = deque()
+        self._in_hand = self.samples = self.dropped = 0
 
     def add(self, batch: Batch) -> None:
         """Append a batch; the oldest make room for it."""
-        self._waiting.append(batch)
+        self.batches.append(batch)
         self._size += _memory_bytes(batch)
         self.samples += len(batch.t)
         self._make_room()
 
     def take(self) -> list[Batch]:
         """Return the next batches to store, of at most half of the buffer; the rest stays free for newer ones."""
-        sizes = itertools.accumulate(map(_memory_bytes, itertools.islice(self._waiting, _AT_ONCE)))
-        fitting = max(1, sum(size <= self._max_bytes // 2 for size in sizes))
-        self._in_hand = [self._waiting.popleft() for _ in range(min(fitting, len(self._waiting)))]
-        return self._in_hand
+        first = list(itertools.islice(self.batches, _AT_ONCE))
+        fitting = sum(size <= self._max_bytes // 2 for size in itertools.accumulate(map(_memory_bytes, first)))
+        self._in_hand = min(len(first), max(1, fitting))
+        return first[: self._in_hand]
 
     def done(self, stored: int) -> None:
         """Forget the batches in hand; samples that the recording had already count as dropped."""
-        for batch in self._in_hand:
-            self._drop(batch)
+        while self._in_hand:
+            self._in_hand -= 1
+            self._drop(0)
         self.dropped -= stored
-        self._in_hand = []
 
     def failed(self) -> None:
         """Let the batches in hand wait again."""
-        self._waiting.extendleft(reversed(self._in_hand))
-        self._in_hand = []
+        self._in_hand = 0
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._size > self._max_bytes and self._waiting:
-            self._drop(self._waiting.popleft())
+        while self._size > self._max_bytes and len(self.batches) > self._in_hand:
+            self._drop(self._in_hand)
 
-    def _drop(self, batch: Batch) -> None:
+    def _drop(self, position: int) -> None:
+        batch = self.batches[position]
+        del self.batches[position]
         self._size -= _memory_bytes(batch)
         self.samples -= len(batch.t)
         self.dropped += len(batch.t)

@@ -808,7 +808,7 @@ class ScalarSender:
         """Record it in the stream of its researcher, and have it wait for the next message."""
         if self._measuring.enabled:
             stream = user_stream(researcher_id)
-            seq = self._measuring.publisher.publish(stream, told.sample(), is_private=True)
+            seq = self._measuring.publisher.publish(stream, told.sample())
             told = msgspec.structs.replace(told, seq=seq)
         self._waiting[researcher_id].append(told)
 
