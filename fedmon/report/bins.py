@@ -118,7 +118,7 @@ class Bins:
         self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name) and not is_kept_exactly(name, block.columns)]
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
-        if not names or not len(block.t):
+        if not names:
             return
         before = stream.latest if stream.boot == block.boot else np.empty(0)
         mono = np.concatenate([before, block.mono])

@@ -55,7 +55,6 @@ logger = logging.getLogger(__name__)
 
 _EXACT = 2**53
 """Up to it every whole number has a floating point number."""
-_WHOLE = 2**62
 
 _DAMAGED = (zlib.error, struct.error, msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -131,17 +130,12 @@ class _Shape:
         return Decoded(self.first_seq, self.names, flat[0], flat[1], flat[2:])
 
     def _scaled(self, decimals: NDArray[np.int64], unit: NDArray[np.int64]) -> Floats:
-        numbers = np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self.length)
-        steepest = np.maximum(numbers.max(axis=1).astype(float), -numbers.min(axis=1).astype(float))
-        whole = np.cumsum(numbers, axis=1)
-        largest = np.maximum(whole.max(axis=1).astype(float), -whole.min(axis=1).astype(float)) * unit
-        fits = (steepest * self.length < _WHOLE) & (largest < np.where(decimals > 0, _EXACT, _WHOLE))
-        if (unit != 1).any():
-            whole *= unit[:, None]
-        scaled: Floats = whole.astype(np.float64)
-        if decimals.any():
-            scaled /= (10.0**decimals)[:, None]
-        for number in np.flatnonzero(~fits):
+        whole = np.cumsum(np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self.length), axis=1)
+        whole *= unit[:, None]
+        scaled: Floats = whole / (10.0**decimals)[:, None]
+        # Whole numbers that floating point has not exactly would be rounded twice.
+        is_large = np.maximum(whole.max(axis=1), -whole.min(axis=1)) > _EXACT
+        for number in np.flatnonzero(is_large & (decimals > 0)):
             scaled[number] = _floats(restored(self._written[number], self.length))
         return scaled
 

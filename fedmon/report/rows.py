@@ -120,6 +120,7 @@ MOST_READERS = 3
 """Each takes about 100 MB."""
 _PIPE_BYTES = 2**20
 _PROGRAM = "fedmon.report.rows"
+_GONE = "a process that read the recording for this one ended early: start it again"
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # nothing here multiplies matrices, and threads that wait to do so take time
     # Memory given back after each span is cleared by the kernel when it is taken again: a fifth of all the time.
@@ -127,8 +128,6 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MIMALLOC_PURGE_DELAY": "-1",
 }
-_LINES = pa.schema([("lines", pa.large_binary())])
-_END = b"end"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,11 +137,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     is_tidy: bool
     as_lines: bool
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the batches that a process sends."""
-        return _LINES if self.as_lines else schema(self.plan, is_tidy=self.is_tidy)
 
 
 class Portion(NamedTuple):
@@ -202,7 +196,6 @@ class _Worker:
         with contextlib.suppress(OSError):  # a small pipe is only slower
             fcntl.fcntl(self._pieces, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._orders: IO[bytes] = self._process.stdin  # type: ignore[assignment]  # a pipe
-        self._stream: pa.RecordBatchStreamReader | None = None
 
     def order(self, spans: Sequence[Span]) -> None:
         """Have it read these spans; called once."""
@@ -212,25 +205,16 @@ class _Worker:
 
     def piece(self) -> Portion:
         """Return the next piece. Raises StorageError, also if the process is gone."""
-        found: list[pa.RecordBatch] = []
-        try:
-            if self._stream is None:
-                self._stream = pa.ipc.open_stream(self._pieces)
-            while True:
-                batch, told = self._stream.read_next_batch_with_custom_metadata()
-                if told is not None:
-                    break
-                found.append(batch)
-        except (StopIteration, pa.ArrowInvalid, OSError):
-            raise StorageError("a process that read the recording for this one ended early: start it again") from None
-        end = msgspec.json.decode(told[_END], type=PieceEnd)
-        if end.error is not None:
-            raise StorageError(end.error)
-        for lost in end.damaged:
+        line = self._pieces.readline()
+        head = msgspec.json.decode(line, type=PieceHead) if line.endswith(b"\n") else PieceHead(error=_GONE)
+        body = self._pieces.read(head.size_bytes)
+        if head.error or len(body) < head.size_bytes:
+            raise StorageError(head.error or _GONE)
+        for lost in head.damaged:
             self._damage.add(*lost)
         if self._task.as_lines:
-            return Portion(end.rows, lines=memoryview(found[0].column(0)[0].as_buffer()))
-        return Portion(end.rows, found)
+            return Portion(head.rows, lines=memoryview(body))
+        return Portion(head.rows, list(pa.ipc.open_stream(body)))
 
     def close(self) -> None:
         """End the process."""
@@ -238,35 +222,41 @@ class _Worker:
             self._process.kill()
 
 
-class PieceEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent with an empty batch after a piece: its rows, samples left out so far, and an error if there is one."""
+class PieceHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent in a line before the bytes of a piece: its rows, samples left out so far, and an error if there is one."""
 
     rows: int = 0
+    size_bytes: int = 0
     damaged: list[tuple[Key, int, int]] = []
-    error: str | None = None
+    error: str = ""
 
 
 def serve(orders: IO[bytes], target: IO[bytes]) -> None:
-    """Read a Task in a line, and send batches or lines of each of its spans, each with a PieceEnd behind it."""
+    """Read a Task in a line, and send each of its spans: a PieceHead, then lines of CSV or a stream of Arrow."""
     task, damage = msgspec.json.decode(orders.readline(), type=Task), Damage()
-    reader = SpanReader([RecordingRows(Path(os.fsdecode(path))) for path in task.paths], task.plan.columns, damage)
-    with pa.ipc.new_stream(target, task.schema) as stream:
-        nothing = pa.RecordBatch.from_pylist([], schema=task.schema)
+    try:
+        recordings = [RecordingRows(Path(os.fsdecode(path))) for path in task.paths]
+        reader = SpanReader(recordings, task.plan.columns, damage)
         for span in task.plan.spans:
-            try:
-                piece = _portion(task, reader, span)
-            except FedmonError as found:
-                stream.write_batch(nothing, {_END: msgspec.json.encode(PieceEnd(error=str(found)))})
-                break
-            if task.as_lines:
-                # pyarrow 26 never gives back the memory of a memoryview in a list.
-                lines = pa.array([bytes(piece.lines)], pa.large_binary())
-                stream.write_batch(pa.record_batch([lines], schema=_LINES))
-            for batch in piece.batches:
-                stream.write_batch(batch)
-            end = PieceEnd(rows=piece.rows, damaged=damage.ranges())
-            stream.write_batch(nothing, {_END: msgspec.json.encode(end)})
-            target.flush()
+            piece = _portion(task, reader, span)
+            body = piece.lines if task.as_lines else _streamed(task, piece.batches)
+            _send(target, PieceHead(rows=piece.rows, size_bytes=len(body), damaged=damage.ranges()), body)
+    except FedmonError as found:
+        _send(target, PieceHead(error=str(found)), b"")
+
+
+def _send(target: IO[bytes], head: PieceHead, body: bytes | memoryview) -> None:
+    target.write(msgspec.json.encode(head) + b"\n")
+    target.write(body)
+    target.flush()
+
+
+def _streamed(task: Task, batches: Sequence[pa.RecordBatch]) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema(task.plan, is_tidy=task.is_tidy)) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return memoryview(sink.getvalue())
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,8 +24,6 @@ SPREAD = frozenset({"job_cpus_busy"})
 """Metrics of which not only the mean matters, but for how long they lay at which value."""
 _MOST_LEVELS = 128
 
-_AT_ONCE = 500_000
-"""Values that are processed together: 4 MB, which fits a cache and bounds the memory."""
 _NUMBERS = ("weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
             "grown_s", "idle_below", "idle_s")  # fmt: skip
 _RUNNING = np.dtype(
@@ -121,8 +118,6 @@ class Totals:
 
     def add(self, block: Block) -> None:
         """Take the next block."""
-        if not len(block.t):
-            return
         key = (block.node_id, block.stream)
         if key not in self._streams:
             # A program reports its values when it likes, so nothing is missing between two of them.
@@ -187,16 +182,12 @@ class CoveredTime:
         self.boots = self.samples = self.steps = self.missing = self.hole_count = 0
         self.first_t = self.last_t = self.seconds = self.hole_seconds = 0.0
         self.clock_steps: list[ClockStep] = []
-        self._holes: list[Hole] = []
+        self.holes: list[Hole] = []
+        """The largest holes, the largest first."""
         self.boot: int | None = None
         self._last = (0.0, 0.0, 0)
         self._tail = np.empty(0)
         self._skipped = np.nan
-
-    @property
-    def holes(self) -> list[Hole]:
-        """The largest holes, the largest first."""
-        return sorted(self._holes, reverse=True)
 
     def advance(self, block: Block) -> Floats:
         """Return the covered time up to each sample of the next block, in seconds since the first of the stream."""
@@ -251,7 +242,7 @@ class CoveredTime:
     def _note(self, hole: Hole, seconds: float) -> None:
         self.hole_count += 1
         self.hole_seconds += seconds
-        (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)
+        self.holes = sorted((*self.holes, hole), reverse=True)[:_MOST]
 
     def _note_clock(self, block: Block, drift: Floats) -> None:
         for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[:_MOST]:
@@ -284,15 +275,13 @@ class RunningTotals:
 
     def add(self, block: Block, covered: Floats, *, first_weight_s: float) -> None:
         """Add a block, with the covered time up to each sample; a first value stands for ``first_weight_s``."""
-        names = tuple(block.columns)
-        places = self._places_of(names)
-        step = max(1, _AT_ONCE // len(block.t))
-        for first in range(0, len(names), step):
-            values = np.stack([block.columns[name] for name in names[first : first + step]])
-            moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
-            for rows, columns in _patterns(values):
-                known = Moments(*(each[columns] for each in moments))
-                self._add(places[first : first + step][rows], values[rows][:, columns], known, first_weight_s)
+        if not block.columns:
+            return
+        places, values = self._places_of(tuple(block.columns)), np.stack([*block.columns.values()])
+        moments = Moments(block.t, block.mono, covered, block.columns.get(PERF_CLOCK, block.mono))
+        for rows, columns in _patterns(values):
+            known = Moments(*(each[columns] for each in moments))
+            self._add(places[rows], values[rows][:, columns], known, first_weight_s)
 
     def results(self) -> Iterator[SeriesTotal]:
         """Return the total of each series with a value, in the order of appearance."""

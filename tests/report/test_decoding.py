@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -116,24 +115,3 @@ def test_reasons_of_nulls_and_series_that_come_and_go_change_no_value(tmp_path: 
         assert expected == of_blocks(source.blocks())
         assert wanted == of_blocks(source.blocks(series=lambda name: name.startswith("host_cpu")))
         assert source.damaged == 0
-
-
-def test_a_damaged_row_is_left_out_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    with Recording(path) as recording:
-        for seq in range(0, 400, 100):
-            recording.append([batch(seq, 100)])
-    damaged = sqlite3.connect(path)
-    for seq, cut in ((100, 120), (300, 60)):
-        damaged.execute("UPDATE batch SET body = substr(body, 1, ?) WHERE first_seq = ?", (cut, seq))
-    damaged.commit()
-    damaged.close()
-
-    with Recording(path, read_only=True) as recording:
-        expected = of_batches(recording.read())
-    with Source([path]) as source:
-        actual = of_blocks(source.blocks())
-
-        assert expected == actual
-        assert source.damaged == 200
-        assert [seq for *_, seq, _, _, _ in actual][::100] == [0, 200]

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import NotFoundError, StorageError
 from fedmon.common.store.recording import Recording
 from fedmon.report import Source, WideTable, frame
 from fedmon.report.export.tables import data_frame
@@ -270,6 +271,14 @@ def test_a_process_reads_though_another_copy_of_its_pipe_stays_open(
 
         with Source([path]) as source:
             assert sum(batch.num_rows for batch in WideTable(source, processes=1).batches()) == 3
+
+
+def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with Source(path) as source, pytest.raises(StorageError, match="ended early"):
+        list(WideTable(source, processes=1).batches())
 
 
 def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -24,15 +24,11 @@ VIEW = "fedmon.view"
 
 
 class Table(Protocol):
-    """Rows that can be read more than once, and the role of each column.
-
-    ``name`` is a word for file names and keys, such as ``wide``. ``rows`` is how many there will be at most; it serves
-    to show progress. Every batch has the columns of ``schema``.
-    """
+    """Rows that can be read more than once, and the role of each column."""
 
     @property
     def name(self) -> str:
-        """A short word of letters, digits and underscores."""
+        """A short word of letters, digits and underscores for file names and keys, such as ``wide``."""
         ...
 
     @property
@@ -42,20 +38,11 @@ class Table(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows there will be at most."""
+        """How many rows there will be at most, to show progress."""
         ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, in order. Raises StorageError when a recording cannot be read."""
-        ...
-
-
-@runtime_checkable
-class MadeAsText(Protocol):
-    """A table that makes its lines of CSV itself, where several processes share the work."""
-
-    def csv(self) -> Iterator[tuple[int, memoryview]]:
-        """Return lines, and how many rows they are."""
         ...
 
 
@@ -139,7 +126,7 @@ def write_counted(
     path = Path(path)
     chosen = _format(format or format_of(path))
     target_of(path)
-    writer, counted = chosen.load(), _Counted(table, progress)
+    writer, counted = chosen.load(), CountedTable(table, progress)
     from fedmon.report.export.files import PatientFile  # it needs pyarrow, and a help does not
 
     if chosen.is_appended:
@@ -164,7 +151,7 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
         raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
-        chosen.load()(table, stream)
+        chosen.load()(CountedTable(table), stream)
         stream.flush()
 
 
@@ -174,24 +161,26 @@ def _format(name: str) -> Format:
     return FORMATS[name]
 
 
-class _Counted:
+class CountedTable:
     """A table that counts the rows taken from it, tells which part of all they are, and ends when ``check`` raises."""
 
-    csv: Callable[[], Iterator[tuple[int, memoryview]]]
-
-    def __init__(self, table: Table, progress: Callable[[float], None] | None) -> None:
+    def __init__(self, table: Table, progress: Callable[[float], None] | None = None) -> None:
         self.name, self.schema, self.rows, self.taken = table.name, table.schema, table.rows, 0
         self.check: Callable[[], None] = lambda: None
         self._table, self._progress = table, progress
-        if isinstance(table, MadeAsText):
-            self.csv = lambda: self._each(table.csv())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return (batch for _, batch in self._each((batch.num_rows, batch) for batch in self._table.batches()))
+        """Return the rows, in order."""
+        return self._each((batch.num_rows, batch) for batch in self._table.batches())
 
-    def _each(self, pieces: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    def lines(self, text: Callable[[Sequence[pa.RecordBatch]], memoryview]) -> Iterator[memoryview]:
+        """Return the rows as lines that ``text`` makes, or the table itself, where several processes share the work."""
+        made = getattr(self._table, "csv", None)
+        return self._each(made() if made else ((one.num_rows, text([one])) for one in self._table.batches()))
+
+    def _each(self, pieces: Iterable[tuple[int, T]]) -> Iterator[T]:
         for rows, piece in pieces:
-            yield rows, piece
+            yield piece
             self.taken += rows
             self.check()
             if self._progress is not None:

@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from fedmon.report.export import MadeAsText, Table
+from fedmon.report.export import CountedTable
 
 _FORMULA = "^[=+@\\t\\r\\-]"
 _SPECIAL = '[,"\\r\\n]'
 _EXACT = float(2**53)
 _SAMPLE = 512
 """Values that are looked at first."""
+_MOST_UNIQUE = 0.9
+"""Share of these up to which half of all values are repeated: to look them up then takes less than to write them."""
 
 
 def header(schema: pa.Schema) -> bytes:
@@ -97,16 +99,14 @@ def _texts(array: pa.Array) -> pa.Array:
     if len(values) and values[0] == values[-1] and (values == values[0]).all():
         return pa.repeat(_whole(array[:1]).cast(pa.string())[0], len(values))
     numbers = _whole(array)
-    if len(numbers[:_SAMPLE].unique()) * 4 < len(numbers[:_SAMPLE]):
+    some = numbers[:: max(1, len(numbers) // _SAMPLE)]
+    if len(some.unique()) < _MOST_UNIQUE * len(some):
         kinds = numbers.dictionary_encode()
         return kinds.dictionary.cast(pa.string()).take(kinds.indices)
     return numbers.cast(pa.string())
 
 
-def write_csv(table: Table, file: BinaryIO) -> None:
+def write_csv(table: CountedTable, file: BinaryIO) -> None:
     """Write a line of names and a line for each row; an unknown value is empty."""
     file.write(header(table.schema))
-    if isinstance(table, MadeAsText):
-        file.writelines(lines for _, lines in table.csv())
-    else:
-        file.writelines(text([batch]) for batch in table.batches())
+    file.writelines(table.lines(text))

@@ -15,7 +15,7 @@ import pyarrow as pa
 _AT_ONCE = 8 * 2**20
 
 
-class PatientFile(io.RawIOBase):
+class PatientFile(io.FileIO):
     """A new or copied file that remembers the first error of writing, and treats later data as written.
 
     The libraries that write ORC and HDF5 end the whole process, or fail again, when a file fails them while they
@@ -24,9 +24,9 @@ class PatientFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         """Raise OSError."""
+        super().__init__(path, "r+b")
         self.error: OSError | None = None
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._at = self._begun = 0
+        self._begun = 0
 
     def check(self) -> None:
         """Raise OSError when something could not be written."""
@@ -39,63 +39,24 @@ class PatientFile(io.RawIOBase):
         length = view.nbytes
         try:
             while view and self.error is None:
-                written = os.pwrite(self._fd, view[:_AT_ONCE], self._at)
-                view, self._at = view[written:], self._at + written
-                if self._at - self._begun >= _AT_ONCE:
+                view = view[super().write(view[:_AT_ONCE]) :]
+                if (written := self.tell() - self._begun) >= _AT_ONCE:
                     # The disk begins now, which leaves less to wait for in the end.
-                    os.posix_fadvise(self._fd, self._begun, self._at - self._begun, os.POSIX_FADV_DONTNEED)
-                    self._begun = self._at
+                    os.posix_fadvise(self.fileno(), self._begun, written, os.POSIX_FADV_DONTNEED)
+                    self._begun += written
         except OSError as error:
             self.error = error
-        self._at += view.nbytes
+        if view:
+            self.seek(view.nbytes, os.SEEK_CUR)
         return length
-
-    def readinto(self, buffer: Any) -> int:
-        """Read available bytes, up to the length of the buffer."""
-        read = os.preadv(self._fd, [buffer], self._at)
-        self._at += read
-        return read
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a place."""
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: os.fstat(self._fd).st_size}[whence]
-        self._at = begin + offset
-        return self._at
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._at
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-        return self._fd
 
     def truncate(self, size: int | None = None, /) -> int:
         """Make the file so long."""
-        length = self._at if size is None else size
         try:
-            os.ftruncate(self._fd, length)
+            return super().truncate(size)
         except OSError as error:
             self.error = self.error or error
-        return length
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def writable(self) -> bool:
-        """Tell that it can be written."""
-        return True
-
-    def seekable(self) -> bool:
-        """Tell that it has places."""
-        return True
-
-    def close(self) -> None:
-        """Close it; safe to call twice."""
-        if not self.closed:
-            os.close(self._fd)
-        super().close()
+            return self.tell() if size is None else size
 
 
 @contextlib.contextmanager

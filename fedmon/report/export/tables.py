@@ -86,7 +86,7 @@ def write_json_lines(table: Table, file: BinaryIO) -> None:
 def _plain(column: pa.Array) -> list[Any]:
     """Return values that JSON has; numbers that are none become null when they are encoded."""
     if pa.types.is_timestamp(column.type):
-        column = pc.strftime(column.cast(pa.timestamp("us", tz="UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+        column = pc.strftime(column, format="%Y-%m-%dT%H:%M:%SZ")
     values: list[Any] = column.to_pylist()
     return values
 

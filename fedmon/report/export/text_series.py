@@ -18,29 +18,48 @@ import pyarrow.compute as pc
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series, split_series
-from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
+from fedmon.common.metrics.table import METRICS, Kind, Unit
 from fedmon.report.export import VIEW, Table
 from fedmon.report.export.files import stored
+
+logger = logging.getLogger(__name__)
 
 _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
+_EXACT = 1_000_000
+_AT_ONCE = 65_536
+"""Lines that are made at once."""
+_SUFFIXES = {"counter": "_total", "info": "_info"}
+_UNITLESS = (Unit.COUNT, Unit.NONE)
 Words: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class Number(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of numbers: at ``index``, of one ``metric`` with ``labels``; ``row`` is its entry in the metric table.
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """A family of OpenMetrics: its name without suffix, type, unit (empty for none) and help."""
 
-    ``is_rate`` says that the column is how fast a counter of the table grows. ``is_series`` is False of a column that
-    has a name in words, as views have them.
+    name: str
+    type: str
+    unit: str = ""
+    help: str = ""
+
+    @property
+    def sample(self) -> str:
+        """The name of its samples."""
+        return self.name + _SUFFIXES.get(self.type, "")
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of numbers: at ``index``, of one ``metric`` with ``labels``.
+
+    ``is_series`` is False of a column that has a name in words, as views have them.
     """
 
     index: int
     name: str
     metric: str
+    family: Family
     labels: tuple[tuple[str, str], ...] = ()
-    row: Metric | None = None
-    is_rate: bool = False
     is_series: bool = True
 
 
@@ -50,10 +69,7 @@ class MeasuredColumns:
     def __init__(self, schema: pa.Schema, *, format: str) -> None:  # noqa: A002 - what everybody calls it
         if set(schema.names) >= _TIDY:
             raise InvalidInputError(f"{format} is made of the wide table, which has a column for each series")
-        times = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
-        if not times:
-            raise InvalidInputError(f"{format} needs a column with the time")
-        self.time = times[0]
+        self.time = next(number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type))
         self.words = [number for number, field in enumerate(schema) if pa.types.is_string(field.type)]
         self._names = [_OTHER.sub("_", schema.names[number]).strip("_").lower() for number in self.words]
         is_view = VIEW.encode() in (schema.metadata or {})
@@ -85,35 +101,23 @@ def _number(index: int, name: str, *, is_view: bool) -> Number:
     except ValueError:
         plain = _OTHER.sub("_", name).strip("_").lower()
         metric = plain if plain[:1].isalpha() else f"value_{plain}"
-        return Number(index=index, name=name, metric=metric, is_series=False)
-    row = METRICS.get(metric)
-    is_rate = row is None and metric.endswith(_PER_SECOND) and f"{metric.removesuffix(_PER_SECOND)}_total" in METRICS
-    if is_rate:
-        row = METRICS[f"{metric.removesuffix(_PER_SECOND)}_total"]
-    return Number(index=index, name=name, metric=metric, labels=tuple(labels.items()), row=row, is_rate=is_rate)
+        family = Family(name=metric, type="unknown", help=name)
+        return Number(index=index, name=name, metric=metric, family=family, is_series=False)
+    return Number(index=index, name=name, metric=metric, family=_family(metric), labels=tuple(labels.items()))
 
 
-logger = logging.getLogger(__name__)
-
-_EXACT = 1_000_000
-_AT_ONCE = 65_536
-"""Lines that are made at once."""
-_SUFFIXES = {"counter": "_total", "info": "_info"}
-_UNITLESS = (Unit.COUNT, Unit.NONE)
-
-
-class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """One family: its name without suffix, type, unit (empty for none) and help."""
-
-    name: str
-    type: str
-    unit: str
-    help: str
-
-    @property
-    def sample(self) -> str:
-        """The name of its samples."""
-        return self.name + _SUFFIXES.get(self.type, "")
+def _family(metric: str) -> Family:
+    row, counter = METRICS.get(metric), METRICS.get(f"{metric.removesuffix(_PER_SECOND)}_total")
+    if row is None and counter is not None and metric.endswith(_PER_SECOND):
+        unit = f"{counter.unit.value}_per_second"
+        unit = unit if metric.endswith(f"_{unit}") else ""
+        return Family(name=metric, type="gauge", unit=unit, help=f"Growth a second of {counter.name}.")
+    if row is None:
+        is_counter = metric.endswith("_total")
+        return Family(name=metric.removesuffix("_total"), type="counter" if is_counter else "unknown")
+    name = metric.removesuffix(_SUFFIXES.get(row.kind.value, ""))
+    unit = "" if row.unit in _UNITLESS or row.kind is Kind.INFO else row.unit.value
+    return Family(name=name, type=row.kind.value, unit=unit if name.endswith(f"_{unit}") else "", help=row.help)
 
 
 def write_openmetrics(table: Table, file: BinaryIO) -> None:
@@ -146,7 +150,7 @@ def families_of(numbers: list[Number]) -> Mapping[Family, list[Number]]:
     found: dict[str, tuple[Family, list[Number]]] = {}
     taken: dict[str, Family] = {}
     for number in numbers:
-        family = _family(number)
+        family = number.family
         while any(taken.get(name, family) != family for name in (family.name, family.sample)) or (
             not number.is_series and family.name in found
         ):
@@ -154,22 +158,6 @@ def families_of(numbers: list[Number]) -> Mapping[Family, list[Number]]:
         taken |= dict.fromkeys((family.name, family.sample), family)
         found.setdefault(family.name, (family, []))[1].append(number)
     return dict(found.values())
-
-
-def _family(number: Number) -> Family:
-    row, name = number.row, number.metric
-    if not number.is_series:
-        return Family(name=name, type="unknown", unit="", help=number.name)
-    if row is None:
-        is_counter = name.endswith("_total")
-        return Family(name=name.removesuffix("_total"), type="counter" if is_counter else "unknown", unit="", help="")
-    if number.is_rate:
-        unit = f"{row.unit.value}_per_second"
-        help_ = f"Growth a second of {row.name}."
-        return Family(name=name, type="gauge", unit=unit if name.endswith(f"_{unit}") else "", help=help_)
-    plain = name.removesuffix(_SUFFIXES.get(row.kind.value, ""))
-    unit = "" if row.unit in _UNITLESS or row.kind is Kind.INFO else row.unit.value
-    return Family(name=plain, type=row.kind.value, unit=unit if plain.endswith(f"_{unit}") else "", help=row.help)
 
 
 def _by_words(table: pa.Table, columns: MeasuredColumns) -> dict[Words, pa.Table]:
@@ -191,8 +179,8 @@ def _series(
     prefix = series(family.sample, **labels) if labels else family.sample
     latest = np.iinfo(np.int64).min
     for first in range(0, len(rows), _AT_ONCE):
-        times = _microseconds(rows.column(time).slice(first, _AT_ONCE))
-        values = _floats(rows.column(number.index).slice(first, _AT_ONCE))
+        times = rows.column(time).slice(first, _AT_ONCE).cast(pa.int64()).to_numpy()
+        values = rows.column(number.index).slice(first, _AT_ONCE).to_numpy()
         known = np.isfinite(values)
         moments, readings = times[known], values[known]
         if not len(moments):
@@ -228,17 +216,6 @@ def _head(family: Family) -> bytes:
     return text.encode()
 
 
-def _microseconds(times: pa.Array) -> np.ndarray:
-    found: np.ndarray = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _floats(column: pa.Array) -> np.ndarray:
-    """Return numbers; NaN is a value that is not known."""
-    found: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return found
-
-
 def _folder(file: BinaryIO) -> Path:
     """Return the folder of a file, also of one that has no name yet, for its temporary files."""
     try:
@@ -271,7 +248,8 @@ def write_influx(table: Table, file: BinaryIO) -> None:
     for batch in table.batches():
         for rows, said in columns.runs(batch):
             part = batch.slice(rows.start, rows.stop - rows.start)
-            ends = _ends(part.column(columns.time))
+            microseconds = part.column(columns.time).cast(pa.int64()).cast(pa.string())
+            ends = pc.binary_join_element_wise(microseconds, pa.scalar("000\n"), "")
             for (measurement, labels), numbers in points.items():
                 own = {name for name, _ in labels}
                 words = [(f"run_{name}" if name in own else name, word) for name, word in said]
@@ -301,12 +279,6 @@ def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Numb
 
 def _field(number: Number, column: pa.Array) -> pa.Array:
     """Return ",name=value" for each row, and an empty text where there is no value."""
-    values = column.cast(pa.float64())
     name = escaped(number.metric if number.is_series else number.name)
-    text = pc.binary_join_element_wise(pa.scalar(f",{name}"), values.cast(pa.string()), "=")
-    return pc.if_else(pc.fill_null(pc.is_finite(values), fill_value=False), text, pa.scalar(""))
-
-
-def _ends(times: pa.Array) -> pa.Array:
-    nanoseconds = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).cast(pa.string())
-    return pc.binary_join_element_wise(nanoseconds, pa.scalar("000\n"), "")
+    text = pc.binary_join_element_wise(pa.scalar(f",{name}"), column.cast(pa.string()), "=")
+    return pc.if_else(pc.fill_null(pc.is_finite(column), fill_value=False), text, pa.scalar(""))

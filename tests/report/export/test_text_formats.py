@@ -28,6 +28,7 @@ from fedmon.report.export.text_series import write_influx, write_openmetrics
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.report.aliases.recorded import T0, RecordedHost
+from tests.report.tables import FixedTable
 
 HOSTILE = (
     " ", "a b", ",", "a,b", "=", "a=b", '"', 'a"b"', "\\", "a\\", "\\\\", "a\\n", '\\"', "a\nb", "\n", "\r", "a\r\nb",
@@ -133,25 +134,12 @@ def test_samples_that_go_back_in_time_are_left_out_and_counted(
     file = io.BytesIO()
 
     with caplog.at_level(logging.WARNING):
-        write_openmetrics(Given(schema, rows), file)
+        write_openmetrics(FixedTable(parts=rows), file)
 
     found = samples(file.getvalue().decode())
     assert [value for _, value in found["host_load1", labels(host="a")]] == [1, 2, 5]
     assert [value for _, value in found["host_load1", labels(host="b")]] == [9]
     assert "2 samples are left out" in caplog.text
-
-
-class Given:
-    """A table of given batches."""
-
-    name = "given"
-
-    def __init__(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
-        self.schema, self._batches = schema, batches
-        self.rows = sum(batch.num_rows for batch in batches)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._batches
 
 
 def test_openmetrics_is_sorted_beside_its_file_and_not_in_the_temporary_folder(
