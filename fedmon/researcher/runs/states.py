@@ -196,13 +196,13 @@ class ScalarsByNode(dict[str, list[Scalar]]):
     """The reports of a plan by node, each in order; also one table."""
 
     def rows(self) -> list[Row]:
-        """Return a flat row for each report: node, number, Unix time, step and its values."""
-        found: list[Row] = []
-        for node_id, scalars in self.items():
-            for one in scalars:
-                head: Row = {"node": node_id, "number": one.number, "t": one.t, "step": one.step}
-                found.append(head | {name: value for name, value in one.values.items() if name not in head})
-        return found
+        """Return a flat row a report: node, number, Unix time, step and values; a value ``node`` is ``value_node``."""
+        return [
+            head | {f"value_{name}" if name in head else name: value for name, value in one.values.items()}
+            for node_id, scalars in self.items()
+            for one in scalars
+            for head in [{"node": node_id, "number": one.number, "t": one.t, "step": one.step}]
+        ]
 
     def to_frame(self) -> Any:
         """Return `rows` as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""

@@ -54,7 +54,8 @@ def test_the_reports_of_a_training_are_one_data_frame() -> None:
 
     framed = reports.to_frame()
 
-    assert list(framed.columns) == ["node", "number", "t", "step", "loss"]
+    assert list(framed.columns) == ["node", "number", "t", "step", "loss", "value_node"]
+    assert framed["value_node"][1] == 7.0
     assert list(framed["node"]) == ["a", "a", "b"]
     assert framed.groupby("node")["loss"].min()["a"] == 0.5
 
