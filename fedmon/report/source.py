@@ -14,6 +14,7 @@ from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows, RowSelection
+from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.report.blocks import Block, Damage, read_blocks
 
 JOB = "job-"
@@ -52,7 +53,7 @@ class Source(Closing):
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
         self.readers: list[RecordingRows] = []
-        self._holders: dict[Key, set[int]] = {}
+        self._holders: dict[Key, dict[int, RecordedStream]] = {}
         self.damage = Damage()
         try:
             for path in self.paths:
@@ -62,7 +63,7 @@ class Source(Closing):
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
                     self.streams.append(self._timed(stream, self.readers[number]))
-                    self._holders.setdefault((stream.node_id, stream.stream, stream.boot), set()).add(number)
+                    self._holders.setdefault((stream.node_id, stream.stream, stream.boot), {})[number] = stream
             self.keys = sorted(self._holders)
             self.hosts = self._hosts()
         except BaseException:
@@ -109,17 +110,20 @@ class Source(Closing):
         return sorted(found, key=lambda mark: (mark.t, mark.node_id, mark.text))
 
     def lost(self, stream: RecordedStream) -> list[LostRange]:
-        """Return the samples of a stream that are gone for good, and why."""
-        key = (stream.node_id, stream.stream, stream.boot)
-        return [
-            lost
-            for number in sorted(self._holders.get(key, ()))
-            for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream)
-        ]
+        """Return the samples of a stream that none of the recordings has or will get, and why."""
+        holders = self._holders[stream.node_id, stream.stream, stream.boot]
+        known = SeqRanges(each for held in holders.values() for each in held.ranges)
+        found: list[LostRange] = []
+        for number in holders:
+            for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream):
+                absent = known.absent(lost.first_seq, lost.last_seq)
+                found += [msgspec.structs.replace(lost, first_seq=low, last_seq=high) for low, high in absent]
+                known.add(lost.first_seq, lost.last_seq)
+        return found
 
     def readers_of(self, key: Key) -> list[RecordingRows]:
         """Return the recordings that hold something of a stream, row by row."""
-        return [self.readers[number] for number in sorted(self._holders.get(key, ()))]
+        return [self.readers[number] for number in self._holders.get(key, ())]
 
     @property
     def damaged(self) -> int:

@@ -10,13 +10,14 @@ import msgspec
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
-from fedmon.common.store.recording import RecordedStream
+from fedmon.common.store.recording import Mark, RecordedStream
 from fedmon.common.text import plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
 from fedmon.report.selection import find_job, known_jobs, natural, some
 from fedmon.report.source import HOST, JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
+from fedmon.report.training import of_job
 
 _OF_THE_TOOL = ("job_energy_", "job_emissions_")
 """Counters that begin with the measuring, and not with the job's processes."""
@@ -39,6 +40,7 @@ class Subject:
     ) -> None:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
         self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
+        self._names = {host.node_id for host in hosts}
         self._counted_by = self._shared()
         self._streams = self._chosen()
 
@@ -75,9 +77,10 @@ class Subject:
     ) -> Iterator[Block]:
         """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
         whole, done = sum(one.samples for one in self._streams) or 1, 0
+        wanted = self._wanted(series)
         for node_id, stream in sorted({(one.node_id, one.stream) for one in self._streams}):
             for block in self.source.blocks(
-                node_id=node_id, stream=stream, series=series, since_t=self.since_t, until_t=self.until_t
+                node_id=node_id, stream=stream, series=wanted, since_t=self.since_t, until_t=self.until_t
             ):
                 yield block
                 done += len(block.t)
@@ -92,20 +95,30 @@ class Subject:
         for one in self._streams:
             if not is_user_stream(one.stream):
                 recorded[one.node_id].append(one)
-        names, span = {host.node_id for host in self.hosts}, self.span
-        marks = tuple(
-            mark
-            for mark in self.source.marks()
-            if mark.node_id in names
-            and (span is None or span[0] - _MARKS_AROUND_S <= mark.t <= span[1] + _MARKS_AROUND_S)
-        )
         return Case(
             job=self.job,
             nodes=tuple(self._node(host, found[host.node_id], recorded[host.node_id]) for host in self.hosts),
-            marks=marks,
+            marks=tuple(self.marks()),
             jobs=tuple(known_jobs(self.source)),
-            is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in names),
+            is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in self._names),
         )
+
+    def marks(self) -> list[Mark]:
+        """Return the events on its hosts in its time, and shortly before and after."""
+        span = self.span
+        return [
+            mark
+            for mark in self.source.marks()
+            if mark.node_id in self._names
+            and (span is None or span[0] - _MARKS_AROUND_S <= mark.t <= span[1] + _MARKS_AROUND_S)
+        ]
+
+    def _wanted(self, series: Callable[[str], bool] | None) -> Callable[[str], bool] | None:
+        """Return the filter of series, without the values that other jobs reported at the same time."""
+        if self.job is None:
+            return series
+        others = set(known_jobs(self.source)) - {self.job}
+        return lambda name: (series is None or series(name)) and of_job(name, others)
 
     def _node(self, host: Host, streams: dict[str, StreamTotal], recorded: Sequence[RecordedStream]) -> Node:
         job, document = (None, {}) if self.job is None else (streams.get(JOB + self.job), host.jobs.get(self.job, {}))
@@ -151,12 +164,11 @@ class Subject:
         )
 
     def _chosen(self) -> list[RecordedStream]:
-        names = {host.node_id for host in self.hosts}
         wanted = (HOST, f"{JOB}{self.job}")
         return [
             one
             for one in self.source.streams
-            if one.node_id in names
+            if one.node_id in self._names
             and not (one.stream == HOST and one.node_id in self._counted_by)
             and (self.job is None or one.stream in wanted or is_user_stream(one.stream))
             and (self.since_t is None or one.last_t >= self.since_t)

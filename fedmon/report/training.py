@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping
@@ -154,6 +155,15 @@ def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> l
 def is_reported(series: str) -> bool:
     """Tell whether a series belongs to learning curves."""
     return series.startswith((f"{VALUE}{{", f"{STEP}{{", "user_run_"))
+
+
+def of_job(series: str, others: Container[str]) -> bool:
+    """Tell whether a series may be in what is said of a job: no value that one of the ``others`` reported."""
+    if not series.startswith("user_"):
+        return True
+    with contextlib.suppress(ValueError):
+        return split_series(series)[1].get("job") not in others
+    return True
 
 
 def is_kept_exactly(series: str, columns: Container[str]) -> bool:

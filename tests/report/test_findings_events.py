@@ -129,10 +129,12 @@ def test_gaps_are_graded_at_their_limits(seconds: float, severity: Severity) -> 
 
 
 def test_lost_samples_are_told_with_their_reason() -> None:
-    lost = {("job-1", 1): [LostRange(first_seq=5, last_seq=14, reason="the node dropped them")]}
+    lost = {("job-1", 1): [LostRange(first_seq=5, last_seq=14, reason="the node dropped them")],
+            ("host", 1): [LostRange(first_seq=0, last_seq=99, reason="of the machine, before the job")]}  # fmt: skip
     finding = only(completeness.gaps(case(node(job={}, hole_seconds=20.0, missing=20, lost=lost))))
 
-    assert "10 the node dropped them" in finding.text
+    assert finding.text.endswith("Known to be lost: 10 the node dropped them.")
+    assert finding.figures["lost_samples"] == 10
     assert finding.figures["missing_samples"] == 20
 
 

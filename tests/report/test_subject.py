@@ -94,13 +94,27 @@ def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: 
     job = samples({"job_cpu_user_seconds_total": [float(second) for second in range(COUNT)]}, stream="job-7")
     moments = [job.t[second] for second in (3, 60)]
     loss = samples({'user_value{name="loss",job="7"}': [1.0, 0.5]}, stream="user-alice", t=moments)
+    other = [samples({"job_processes": [1.0] * COUNT}, stream="job-8"),
+             samples({'user_value{name="loss",job="8"}': [9.0, 9.5]}, stream="user-bob", t=moments)]  # fmt: skip
 
-    with Source([recording(tmp_path / "r.fmr", job, loss)]) as source:
+    with Source([recording(tmp_path / "r.fmr", job, loss, *other)]) as source:
         case = choose(source, job="7").read()
     findings = {one.name: one for one in find(case)}
 
-    assert user_table(case).rows[0][3:5] == ("1", "0.5")
+    assert [row[2:7] for row in user_table(case).rows] == [("2", "1", "0.5", "0.5", "1")]
     assert "user-alice" not in findings["gaps"].text
+
+
+def test_samples_that_another_recording_has_or_lost_too_are_not_lost_twice(tmp_path: Path) -> None:
+    for stored in (10, 15):
+        path = recording(tmp_path / f"{stored}.fmr", samples({"host_load1": [1.0] * stored}))
+        with Recording(path) as store:
+            store.set_all_lost([(("n1", "host", 1), stored, 19, "gone")])
+
+    with Source(tmp_path.glob("*.fmr")) as source:
+        told = {one.name: one for one in find(choose(source).read())}
+
+    assert told["gaps"].figures["lost_samples"] == 5
 
 
 def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_path: Path) -> None:

@@ -160,8 +160,8 @@ def charts_of(
     made = maker.charts()
     kept = tuple(_first(made, subject.job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
-    marks = [(mark.t, f"{nodes.get(mark.node_id, mark.node_id)}: {mark.text}" if len(nodes) > 1 else mark.text)
-             for mark in subject.source.marks()]  # fmt: skip
+    marks = [(mark.t, f"{nodes.get(mark.node_id, mark.node_id)}: {mark.text}" if len(subject.hosts) > 1 else mark.text)
+             for mark in subject.marks()]  # fmt: skip
     inside = sorted({mark for mark in (*marks, *maker.finished()) if bins.start <= mark[0] <= bins.end})
     return Charts(
         span=(bins.start, bins.end),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 from fedmon.common.text import duration, joined, moment, percent, plural
@@ -68,9 +67,9 @@ def gaps(case: Case) -> Finding | None:
     missing = 0
     reasons: Counter[str] = Counter()
     longest = None
-    for lost in itertools.chain.from_iterable(lost for node in case.nodes for lost in node.lost.values()):
-        reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
     for node, stream in main_streams(case):
+        for lost in (lost for (name, _), each in node.lost.items() if name == stream.stream for lost in each):
+            reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
         share = gap_share(stream)
         missing += stream.missing
         if share >= limits.GAP or stream.missing:

@@ -12,7 +12,9 @@ from fedmon.common.metrics.series import split_series
 from fedmon.report.blocks import Floats
 from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
+from fedmon.report.selection import find_job, known_jobs
 from fedmon.report.source import Source
+from fedmon.report.training import of_job
 from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
     Computed,
@@ -94,11 +96,16 @@ class UserTable:
     def __init__(self, name: str, source: Source, job: str | None) -> None:
         self.name = name
         self._wide = WideTable(source, metrics=[_VALUE], job=job, rates=False)
-        self.rows = self._wide.rows
+        others = set() if job is None else set(known_jobs(source)) - {find_job(source, job)}
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}
+        self._others: list[str] = []
         for column in self._wide.plan.columns:
-            self._columns.setdefault(split_series(column.series)[1].get("name", ""), []).append(column.name)
+            if of_job(column.series, others):
+                self._columns.setdefault(split_series(column.series)[1].get("name", ""), []).append(column.name)
+            else:
+                self._others.append(column.name)
+        self.rows = self._wide.rows if self._columns else 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -118,4 +125,8 @@ class UserTable:
         schema = self.schema
         for batch in self._wide.batches():
             columns = [pc.coalesce(*map(batch.column, names)) for _, names in sorted(self._columns.items())]
-            yield pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)
+            made = pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)
+            if self._others:
+                of_others = pc.is_valid(pc.coalesce(*map(batch.column, self._others)))
+                made = made.filter(pc.or_(pc.is_valid(pc.coalesce(*columns)), pc.invert(of_others)))
+            yield made

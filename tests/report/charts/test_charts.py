@@ -407,9 +407,11 @@ def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(t
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
     path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, first=20))
     with Recording(path) as store:
+        store.append([samples({CPU: [0.5, 0.6]}, node="n2")])
         store.mark("n1", 1, "host", T0 + 4, "round 2 of $x$")
+        store.mark("n2", 1, "host", T0 + 5, "of another node")
     with Source([path]) as source:
-        subject = choose(source)
+        subject = choose(source, nodes=["n1"])
         found = charts.charts_of(charts.read_bins(subject), subject, gaps=[(T0 + 1, T0 + 20, "an outage")])
         drawn_figure = figure(found.first[0], found)
 
