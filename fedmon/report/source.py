@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,4 +167,13 @@ class Source(Closing):
         return hosts
 
 
+def told_number(told: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a description, which a node may have written; None for anything else."""
+    value = told.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _NO_NUMBER:
+        return float(value)
+    return None
+
+
+_NO_NUMBER = 1e300
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")

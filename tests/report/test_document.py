@@ -23,7 +23,7 @@ from fedmon.report.document import write
 from fedmon.report.document.model import WORDS, Document, Findings, Section
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, job_table, missing
+from fedmon.report.document.report import build, hardware_table, job_table, missing
 from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Finding, Severity
@@ -290,6 +290,24 @@ def test_no_mark_of_a_finding_is_broken_in_a_pdf(tmp_path: Path) -> None:
     assert [word for word in WORDS.values() if f"{word} Title. Text" not in page] == []
 
 
+def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
+    port, card = {"device": "mlx5_0", "rates": 100}, {"model": None, "memory_bytes": 10**400}
+    path = write_job(tmp_path / "j.fmr", nodes=("n1",), samples=2)
+    with Recording(path) as recording:
+        recording.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "infiniband": [port], "gpus": [card]}})
+
+    with Source([path]) as source:
+        (row,) = hardware_table(choose(source).read()).rows
+
+    assert row[2:5] == (MISSING, "1 x GPU", "mlx5_0")
+
+
+def test_a_table_that_is_cut_says_how_many_rows_there_are() -> None:
+    nodes = node_table(case(*(node(f"n{at}", host={"host_cpu_busy_ratio": 0.5}) for at in range(201)), job=None))
+
+    assert (len(nodes.rows), nodes.title) == (200, "The first 200 of 201 nodes")
+
+
 def test_no_samples_are_a_report_too(tmp_path: Path) -> None:
     document = made(write_job(tmp_path / "j.fmr", samples=0))
     first = pdf_of(document, tmp_path / "r.pdf")[0]
@@ -305,23 +323,6 @@ def test_one_sample_is_a_report_that_claims_no_rate(tmp_path: Path) -> None:
     assert not re.search(r"\b0 (B|J|Wh|W)\b", page.text)
     assert "Problem" not in page.text
     assert "/s" not in page.text.split("Everything in figures")[1].split("How it was measured")[0]
-
-
-def test_hosts_with_different_metrics_have_dashes_and_no_shifted_columns(tmp_path: Path) -> None:
-    path = tmp_path / "j.fmr"
-    full, bare = RecordedJob(samples=5), RecordedJob(samples=5)
-    with Recording(path) as recording:
-        recording.append([full.batch("a", "host", full.host()), full.batch("a", "job-1", full.job())])
-        few: dict[str, Column] = {"job_processes": [2.0] * 5, "job_memory_peak_bytes": [float(GIB)] * 5}
-        recording.append([bare.batch("b", "job-1", few)])
-    document = made(path)
-    table = next(section.parts[0] for section in document.sections if section.title == "Nodes")
-    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}  # type: ignore[union-attr]
-
-    assert rows["a"]["CPU efficiency"] == "42 %"
-    assert rows["b"]["CPU efficiency"] == "-"
-    assert rows["b"]["Peak memory"] == "1.0 GiB"
-    assert rows["b"]["Samples"] == "5"
 
 
 def test_a_store_of_many_nodes_without_a_job_is_a_report_of_nodes(tmp_path: Path) -> None:

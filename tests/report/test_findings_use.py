@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fedmon.report.findings import Severity, find
-from fedmon.report.findings.cpu import cpu_efficiency
+from fedmon.report.findings.cpu import cpu_efficiency, imbalance
 from fedmon.report.findings.gpu import gpu_errors, gpus
 from fedmon.report.findings.memory import memory, oom_kills
 from tests.report.cases import GIB, case, counter, cpu, gauge, node, only
@@ -48,6 +48,13 @@ def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
     assert "50 % of the 8 CPUs of the machine" in shared.text
     assert "is unknown" in shared.how
     assert "50 % of the 8 CPUs that it was given" in given.text
+
+
+def test_only_nodes_whose_cpu_time_is_known_are_called_alike() -> None:
+    finding = only(imbalance(case(*(node(name, job=cpu(2), document=FOUR) for name in "ab"), node("c", job={}))))
+
+    assert finding.text.startswith("The 2 nodes of the job were loaded alike")
+    assert finding.nodes == ("a", "b")
 
 
 def test_one_sample_tells_no_efficiency_unless_the_start_is_known() -> None:

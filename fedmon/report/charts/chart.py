@@ -236,6 +236,8 @@ class _Maker:
             ):
                 continue
             for chart in (*(self._trainings() if VALUE in figure.lines else ()), *self._of(figure)):
+                if not chart.lines:  # a sum of nodes that were never read at the same time
+                    continue
                 # Who asks for it gets a line that never changes, too, but none of zeros.
                 is_asked = self._choice.groups is not None or self._choice.metrics is not None
                 is_empty = not chart.has_values if is_asked else chart.is_constant and not chart.is_over_steps
@@ -476,9 +478,9 @@ def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
 
 
 def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
-    """Leave out lines of zeros, draw equal ones once, and show those beyond the largest as one."""
+    """Leave out lines of zeros and unknown ones, draw equal ones once, and show those beyond the largest as one."""
     there = [line for line in lines if np.isfinite(line.values).any()]
-    kept = [line for line in there if np.nanmax(np.abs(line.values)) > 0] or there[:1] or list(lines[:1])
+    kept = [line for line in there if np.nanmax(np.abs(line.values)) > 0] or there[:1]
     if not is_stack:
         equal: dict[bytes, list[Line]] = {}
         for line in kept:

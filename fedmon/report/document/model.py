@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from fedmon.common.text import plural
 from fedmon.report.findings.case import Finding, Severity
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class TextTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     title: str = ""
+
+    def cut(self, most: int, row: str) -> TextTable:
+        """Return the first ``most`` rows; if there are more, the title says so, in the word for a ``row``."""
+        if len(self.rows) <= most:
+            return self
+        title = f"The first {most} of {plural(len(self.rows), row)}"
+        return msgspec.structs.replace(self, rows=self.rows[:most], title=title)
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, is_counter, metric_of
-from fedmon.common.text import duration, joined, moment, plural, size
+from fedmon.common.text import duration, joined, moment, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, TextTable, shown
@@ -21,7 +21,7 @@ from fedmon.report.findings.case import Case, Finding, summed
 from fedmon.report.findings.completeness import main_streams
 from fedmon.report.findings.run import cost_text
 from fedmon.report.selection import labelled, natural
-from fedmon.report.source import JOB, Source
+from fedmon.report.source import JOB, Source, told_number
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
 
@@ -200,8 +200,8 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     streams = [stream for _, stream in main_streams(case)]
     intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
-    asked = {significant(float(value)) for node in case.nodes
-             if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip
+    asked = {significant(value) for node in case.nodes
+             if (value := told_number(node.host.tool, "interval_s")) is not None}  # fmt: skip
     tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
     rows: list[tuple[str, str]] = [("Measured by", f"fedmon {', '.join(sorted(tools)) or 'of unknown version'}")]
     rows += [("Written by", f"fedmon {__version__}"), ("Samples", f"{sum(one.samples for one in streams)}")]
@@ -247,8 +247,7 @@ def _marks(case: Case) -> TextTable:
     names = {node.host.node_id: node.name for node in case.nodes}
     rows = [(moment(mark.t), shown(names.get(mark.node_id, mark.node_id), 60), shown(mark.text, 240))
             for mark in case.marks]  # fmt: skip
-    title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {plural(len(rows), 'event')}"
-    return TextTable(title=title, headers=("Time", "Node", "Event"), rows=tuple(rows[:_MOST_ROWS]))
+    return TextTable(title="Events", headers=("Time", "Node", "Event"), rows=tuple(rows)).cut(_MOST_ROWS, "event")
 
 
 def _metrics(names: list[str]) -> str:
@@ -339,7 +338,7 @@ def user_table(case: Case) -> TextTable:
             )
         )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
-    return TextTable(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
+    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(MOST_SERIES, "value")
 
 
 def job_table(case: Case) -> TextTable:
@@ -365,7 +364,7 @@ def job_table(case: Case) -> TextTable:
                 )
             )
     headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
-    return TextTable(headers=headers, rows=tuple(rows[:_MOST_JOBS]), numeric=frozenset({5, 6, 7}))
+    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({5, 6, 7})).cut(_MOST_JOBS, "job")
 
 
 def hardware_table(case: Case) -> TextTable:
@@ -387,15 +386,14 @@ def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
     if told.get("microarchitecture"):
         processor += f" ({told['microarchitecture']})"
     numa = told.get("numa")
-    memory = _size(told.get("memory_bytes")) + (
+    memory = _size(told, "memory_bytes") + (
         f" in {len(numa)} NUMA nodes" if isinstance(numa, list) and len(numa) > 1 else ""
     )
-    swap = told.get("swap_bytes")
-    memory += f", swap {_size(swap)}" if swap else ", no swap" if swap == 0 else ""
+    swap = told_number(told, "swap_bytes")
+    memory += f", swap {size(swap)}" if swap else ", no swap" if swap == 0 else ""
     system = [told.get("os"), told.get("kernel"), told.get("virtualisation")]
-    ports = [f"{one.get('device')} {', '.join(one.get('rates') or [])}".strip() for one in _list(told, "infiniband")]
-    links = [f"{one.get('interface')} {_speed(one.get('speed_bytes_per_second'))}".strip()
-             for one in _list(told, "network")]  # fmt: skip
+    ports = [f"{one.get('device')} {_words(one.get('rates'))}".strip() for one in _list(told, "infiniband")]
+    links = [f"{one.get('interface')} {_speed(one)}".strip() for one in _list(told, "network")]
     return tuple(
         shown(text, 240)
         for text in (
@@ -403,7 +401,7 @@ def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
             memory,
             _gpu_models(told),
             ", ".join([*links, *ports]),
-            ", ".join(f"{one.get('device')} {_size(one.get('size_bytes'))}" for one in _list(told, "disks")),
+            ", ".join(f"{one.get('device')} {_size(one, 'size_bytes')}" for one in _list(told, "disks")),
             ", ".join(str(one) for one in system if one) + (", simulated" if told.get("simulated") else ""),
         )
     )
@@ -414,7 +412,7 @@ def _gpu_models(told: Mapping[str, Any]) -> str:
         return "unknown"
     models: dict[str, int] = {}
     for gpu in _list(told, "gpus"):
-        text = f"{gpu.get('model') or 'GPU'} {_size(gpu.get('memory_bytes'))}".removesuffix(f" {MISSING}")
+        text = f"{gpu.get('model') or 'GPU'} {_size(gpu, 'memory_bytes')}".removesuffix(f" {MISSING}")
         models[text] = models.get(text, 0) + 1
     return ", ".join(f"{amount} x {model}" for model, amount in models.items()) or "none"
 
@@ -424,9 +422,15 @@ def _list(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _size(value: object) -> str:
-    return size(float(value)) if isinstance(value, int | float) else MISSING
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else ""
 
 
-def _speed(value: object) -> str:
-    return f"{significant(float(value) * 8 / 1e9)} Gbit/s" if isinstance(value, int | float) and value else ""
+def _size(told: Mapping[str, Any], name: str) -> str:
+    size_bytes = told_number(told, name)
+    return MISSING if size_bytes is None else size(size_bytes)
+
+
+def _speed(told: Mapping[str, Any]) -> str:
+    speed = told_number(told, "speed_bytes_per_second")
+    return f"{significant(speed * 8 / 1e9)} Gbit/s" if speed else ""

@@ -25,13 +25,13 @@ _MOST_ROWS = 200
 
 def node_table(case: Case) -> TextTable:
     """Return one row for each node, with the columns of which some node knows something."""
-    nodes = case.nodes[:_MOST_ROWS]
-    cells = [_cells(case, node) for node in nodes]
+    cells = [_cells(case, node) for node in case.nodes]
     kept = [header for header in _HEADERS if any(header in each for each in cells)]
-    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in nodes]
+    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in case.nodes]
     rows = [(shown(node.name + where, 120), *(each.get(header, MISSING) for header in kept))
-            for node, where, each in zip(nodes, shared, cells, strict=True)]  # fmt: skip
-    return TextTable(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
+            for node, where, each in zip(case.nodes, shared, cells, strict=True)]  # fmt: skip
+    found = TextTable(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
+    return found.cut(_MOST_ROWS, "node")
 
 
 _HEADERS = ("CPUs busy", "CPU efficiency", "Peak memory", "GPUs busy", "I/O wait", "Network in / out",
@@ -217,7 +217,8 @@ def _table(case: Case, width: int) -> list[str]:
     nodes = node_table(case)
     widths = [max(map(len, column)) + 2 for column in zip(nodes.headers, *nodes.rows, strict=True)]
     kept = max([1, *(at for at in range(len(widths) + 1) if sum(widths[:at]) - 2 <= width)])
-    return table(nodes.headers[:kept], [row[:kept] for row in nodes.rows], width=width).splitlines()
+    lines = table(nodes.headers[:kept], [row[:kept] for row in nodes.rows], width=width).splitlines()
+    return [*lines, f"{nodes.title}."] if nodes.title else lines
 
 
 def _hanging(text: str, width: int, *, first: str) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from fedmon.common.metrics.series import split_series
 from fedmon.common.store.recording import LostRange, Mark
-from fedmon.report.source import JOB, Host
+from fedmon.report.source import JOB, Host, told_number
 from fedmon.report.totals import SeriesTotal, StreamTotal
 
 
@@ -115,14 +115,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def cpus(self) -> tuple[float | None, str]:
         """The number of CPUs of the job here, else of the machine, and which of the two it is."""
-        given = self.document.get("cpus")
-        if isinstance(given, int | float) and given > 0:
-            return float(given), "given to the job"
+        given = told_number(self.document, "cpus")
+        if given is not None and given > 0:
+            return given, "given to the job"
         online = self.one("host_cpu_count")
-        threads = self.host.hardware.get("threads")
-        if online is not None:
-            return online.last, "of the machine"
-        return (float(threads), "of the machine") if isinstance(threads, int) and threads > 0 else (None, "unknown")
+        amount = told_number(self.host.hardware, "threads") if online is None else online.last
+        return (amount, "of the machine") if amount is not None and amount > 0 else (None, "unknown")
 
     @property
     def share(self) -> tuple[str, object]:

@@ -8,6 +8,7 @@ from fedmon.common.text import duration, joined, moment, percent, plural
 from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity
+from fedmon.report.source import told_number
 from fedmon.report.totals import StreamTotal
 
 _EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_busy_ratio",
@@ -188,7 +189,8 @@ def one_machine(case: Case) -> Finding | None:
 
 def clocks_apart(case: Case) -> Finding | None:
     """Say when the clocks of hosts differ."""
-    offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
+    offsets = {node.name: ahead_s for node in case.nodes
+               if (ahead_s := told_number(node.host.tool, "clock_offset_s")) is not None}  # fmt: skip
     if not offsets:
         return None
     first, last = min(offsets, key=lambda name: offsets[name]), max(offsets, key=lambda name: offsets[name])
@@ -234,9 +236,3 @@ def clock_set(case: Case) -> Finding | None:
         figures={"seconds": largest},
         nodes=tuple(found),
     )
-
-
-def offset_s(node: Node) -> float | None:
-    """Return by how many seconds the clock of a host is ahead, as estimated; None without an estimate."""
-    offset = node.host.tool.get("clock_offset_s")
-    return float(offset) if isinstance(offset, int | float) and not isinstance(offset, bool) else None

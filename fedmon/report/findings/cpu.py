@@ -285,12 +285,12 @@ def imbalance(case: Case) -> Finding | None:
     ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
     is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
-    text = f"The {len(case.nodes)} nodes of the job were loaded alike."
+    text = f"The {len(busy)} nodes of the job were loaded alike."
     if ratio and not is_unequal:
         text = f"{text[:-1]}: the mean of their busy CPUs is {percent(ratio)} below the busiest."
     elif is_unequal:
         text = (
-            f"The {len(case.nodes)} nodes of the job were loaded unequally: {significant(busy[most])} CPUs busy on "
+            f"The {len(busy)} nodes of the job were loaded unequally: {significant(busy[most])} CPUs busy on "
             f"{most}, {significant(busy[least])} on {least}."
         )
     return Finding(
@@ -303,5 +303,5 @@ def imbalance(case: Case) -> Finding | None:
         if is_unequal
         else "",
         figures={"cpu_ratio": ratio},
-        nodes=tuple(node.name for node in case.nodes),
+        nodes=tuple(busy),
     )

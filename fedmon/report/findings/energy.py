@@ -9,6 +9,7 @@ from fedmon.common.text import joined, percent
 from fedmon.report.amounts import energy as amount_of
 from fedmon.report.amounts import mass, significant
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
+from fedmon.report.source import told_number
 from fedmon.report.totals import SeriesTotal
 
 JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"
@@ -115,9 +116,10 @@ def emissions(case: Case) -> Finding | None:
 
 def factor_text(factor: Any) -> str:
     """Return an emission factor in words, with where it comes from."""
-    if not isinstance(factor, dict) or not isinstance(factor.get("gco2e_per_kwh"), int | float):
+    grams = told_number(factor, "gco2e_per_kwh") if isinstance(factor, dict) else None
+    if grams is None:
         return "a factor that was not recorded"
-    pue = factor.get("pue")
-    overhead = f" x PUE {significant(float(pue))}" if isinstance(pue, int | float) and pue != 1 else ""
+    pue = told_number(factor, "pue")
+    overhead = f" x PUE {significant(pue)}" if pue is not None and pue != 1 else ""
     origin = ", ".join(str(factor[part]) for part in ("region", "name", "date", "source") if factor.get(part))
-    return f"{significant(float(factor['gco2e_per_kwh']))} g/kWh{overhead} ({origin})"
+    return f"{significant(grams)} g/kWh{overhead} ({origin})"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unknown
+from fedmon.report.source import told_number
 
 _PEAK, _RSS = "job_memory_peak_bytes", "job_memory_rss_bytes"
 _LIMIT, _TOTAL, _AVAILABLE = "job_memory_limit_bytes", "host_memory_total_bytes", "host_memory_available_bytes"
@@ -42,13 +43,13 @@ def memory_use(node: Node) -> MemoryUse | None:
 def memory_limit(node: Node) -> tuple[float | None, str, bool]:
     """Return the memory that the job may have on a node, whose limit that is, and whether the job asked for it."""
     total, cgroup = node.one(_TOTAL), node.one(_LIMIT)
-    machine = total.last if total is not None else node.host.hardware.get("memory_bytes")
-    machine = float(machine) if isinstance(machine, int | float) and machine > 0 else None
+    machine = total.last if total is not None else told_number(node.host.hardware, "memory_bytes")
+    machine = machine if machine is not None and machine > 0 else None
     if cgroup is not None and (machine is None or cgroup.last < machine):
         return cgroup.last, "the limit of the job's cgroup", True
-    asked = node.document.get("memory_limit_bytes")
-    if isinstance(asked, int | float) and asked > 0 and (machine is None or asked < machine):
-        return float(asked), "the job's request", True
+    asked = told_number(node.document, "memory_limit_bytes")
+    if asked is not None and asked > 0 and (machine is None or asked < machine):
+        return asked, "the job's request", True
     return machine, "all memory of the machine", False
 
 

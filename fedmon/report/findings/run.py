@@ -7,6 +7,7 @@ import signal
 from fedmon.common.text import duration, joined, moment, percent, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
+from fedmon.report.source import told_number
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"
@@ -59,8 +60,8 @@ def exit_text(code: int) -> str:
 
 def time_limit(case: Case) -> Finding | None:
     """Report the share of its time limit that a job used."""
-    limit, elapsed_s = case.document.get("time_limit_s"), case.elapsed_s
-    if case.job is None or not isinstance(limit, int | float) or limit <= 0 or elapsed_s is None:
+    limit, elapsed_s = told_number(case.document, "time_limit_s"), case.elapsed_s
+    if case.job is None or limit is None or limit <= 0 or elapsed_s is None:
         return None
     ratio = elapsed_s / limit
     near = ratio >= limits.TIME_LIMIT_NEAR
@@ -71,7 +72,7 @@ def time_limit(case: Case) -> Finding | None:
         text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
         how="elapsed time by the time limit of the scheduler",
         advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
-        figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": float(limit)},
+        figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": limit},
     )
 
 

@@ -22,7 +22,7 @@ from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.blocks import Floats
 from fedmon.report.export import Table
-from fedmon.report.source import Source
+from fedmon.report.source import Source, told_number
 from fedmon.report.views.view_table import (
     Computed,
     Counted,
@@ -403,7 +403,7 @@ def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None)
     for place in places:
         labels |= {name: value for name, value in place.host.labels.items() if value}
     jobs = [place.job for place in places if place.job is not None]
-    asked = [float(told) for place in places if isinstance(told := place.host.tool.get("interval_s"), int | float)]
+    asked = [told_number(place.host.tool, "interval_s") for place in places]
     return {
         "host_names": list(keys),
         "sampling_frequency": next((_number(each) for each in (*asked, interval_s) if each is not None), None),

@@ -178,6 +178,19 @@ def test_a_total_is_not_known_while_a_node_is_silent(tmp_path: Path) -> None:
     assert set(known.values()) == {2 * MIB}
 
 
+def test_a_total_that_is_never_known_has_no_chart(tmp_path: Path) -> None:
+    read = {"n1": (1000, 1004, 1008, 1040), "n2": (1020,)}
+    batches = [samples({"host_threads": [float(at) if at in each else None for at in range(2000)]}, node=node)
+               for node, each in read.items()]  # fmt: skip
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = made(tmp_path / "a", *batches)
+
+    assert list(named(found)) == ["threads_per_node"]
+    assert found.constant == ()
+
+
 def test_of_many_lines_the_largest_are_shown_and_the_others_as_one(tmp_path: Path) -> None:
     cores = {series("host_cpu_core_busy_ratio", cpu=str(cpu)): [cpu / 100, cpu / 50] for cpu in range(64)}
 
@@ -248,13 +261,22 @@ def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) ->
     assert [line.label for line in starts.lines] == ["machine and job (same values)"]
 
 
-def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
-    def told(node: str, at: int, loss: float) -> tuple[str, int, dict[str, list[float | None]]]:
-        labels = {"name": "loss", "job": f"round-{at}-{node}"}
-        return node, 30 * at, {series("user_value", **labels): [loss], series("user_step", **labels): [float(at)]}
+def reported(
+    node: str, run: str, at: int, value: float, step: float, *, name: str = "loss", group: str = "", **costs: float
+) -> Batch:
+    """What one run says of one round: its loss or another value, and what it took."""
+    labels = {"job": run} | ({"group": group} if group else {})
+    columns: dict[str, list[float | None]] = {
+        series(f"user_run_{what}", **labels): [cost] for what, cost in costs.items()
+    }
+    columns[series("user_value", name=name, **labels)] = [value]
+    columns[series("user_step", name=name, **labels)] = [step]
+    return samples(columns, node=node, stream="user-alice", first=at)
 
-    rounds = [told(node, at, 2.0 / (at + scale)) for at in range(4) for node, scale in (("a", 1), ("b", 2))]
-    batches = [samples(columns, node=node, stream="user", first=first) for node, first, columns in rounds]
+
+def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
+    batches = [reported(node, f"round-{at}-{node}", 30 * at, 2.0 / (at + scale), at)
+               for at in range(4) for node, scale in (("a", 1), ("b", 2))]  # fmt: skip
 
     found = made(tmp_path / "a", *batches).first[0]
 
@@ -269,19 +291,12 @@ def training(losses: list[float | None], steps: list[float | None]) -> dict[str,
 
 
 def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_each_round(tmp_path: Path) -> None:
-    def told(node: str, at: int, accuracy: float, rows: float) -> Batch:
-        labels = {"job": f"round-{at}-{node}", "group": "cells"}
-        columns: dict[str, list[float | None]] = {
-            series("user_value", name="accuracy", **labels): [accuracy, None],
-            series("user_step", name="accuracy", **labels): [float(at), None],
-            series("user_run_seconds", **labels): [None, 2.0 + at],
-            series("user_run_bytes", **labels): [None, 1000.0],
-            series("user_run_rows", **labels): [None, rows],
-        }
-        return samples(columns, node=node, stream="user-alice", first=10 * at)
-
-    batches = [told(node, at, accuracy, rows) for node, rows in (("a", 300.0), ("b", 100.0))
-               for at, accuracy in ((1, 0.5), (2, 0.7 if node == "a" else 0.9))]  # fmt: skip
+    batches = [
+        reported(node, f"round-{at}-{node}", 10 * at, accuracy, at, name="accuracy", group="cells", rows=rows,
+                 seconds=2.0 + at, bytes=1000.0)
+        for node, rows in (("a", 300.0), ("b", 100.0))
+        for at, accuracy in ((1, 0.5), (2, 0.7 if node == "a" else 0.9))
+    ]  # fmt: skip
 
     found = made(tmp_path / "a", *batches)
 
@@ -304,17 +319,6 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
         [1, 0.5, 3, 100], [2, 0.9, 4, 100],
     ]  # fmt: skip
     assert pictures.count("<img") == 3
-
-
-def reported(node: str, run: str, at: int, value: float, step: float, *, group: str = "", **costs: float) -> Batch:
-    """What one run says of one round: its loss, and what it took."""
-    labels = {"job": run} | ({"group": group} if group else {})
-    columns: dict[str, list[float | None]] = {
-        series(f"user_run_{name}", **labels): [cost] for name, cost in costs.items()
-    }
-    columns[series("user_value", name="loss", **labels)] = [value]
-    columns[series("user_step", name="loss", **labels)] = [step]
-    return samples(columns, node=node, stream="user", first=at)
 
 
 def test_two_runs_at_once_are_two_lines_and_one_that_goes_on_joins_its_line(tmp_path: Path) -> None:
