@@ -2,14 +2,13 @@
 
 In a notebook::
 
-    from pathlib import Path
     from fedmon.report import Source, frame, plot, save, write_report
 
-    with Source(["job-metrics-4711/4711.fmr"]) as source:
+    with Source("job-metrics-4711") as source:
         table = frame(source, metrics=["host_cpu_*"])
         save(source, "cpu.parquet", metrics=["host_cpu_*"])
         plot(source, "plots", metrics=["host_cpu_*"])
-        write_report(source, html=Path("report.html"))
+        write_report(source, html="report.html")
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fedmon.report.extra import report_extra
 from fedmon.report.selection import Plan, find_job, plan
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from fedmon.report.training import COSTS, Training, Trainings, is_reported
+from fedmon.report.training import COSTS, Trainings, is_reported
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,8 +204,8 @@ _TAKEN = frozenset({"group", "round", "node", "rows", *COSTS.values()})
 class LearningCurves:
     """The learning curves of a recording; a notebook shows them as pictures."""
 
-    def __init__(self, source: Source, trainings: list[Training]) -> None:
-        self._source, self.trainings = source, trainings
+    def __init__(self, source: Source, reported: Trainings) -> None:
+        self._source, self._reported, self.trainings = source, reported, reported.all()
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each group, round and node: its values, and ``seconds``, ``joules``, ``bytes``, ``rows``.
@@ -228,10 +228,12 @@ class LearningCurves:
 
     def _repr_html_(self) -> str:
         with report_extra("a plot"):
-            from fedmon.report.charts import charts_of, read_bins
+            from fedmon.report.bins import Bins
+            from fedmon.report.charts import charts_of
             from fedmon.report.charts.draw import drawn
-        subject = choose(self._source)
-        found = charts_of(read_bins(subject, wanted=is_reported), subject)
+        bins = Bins(self._source.span)
+        bins.trainings = self._reported
+        found = charts_of(bins, choose(self._source))
         pictures = [(one.title, drawn(one, found, "png")) for one in (*found.first, *found.rest) if one.is_over_steps]
         return "".join(
             f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
@@ -245,4 +247,4 @@ def learning_curves(source: Source) -> LearningCurves:
     for stream in sorted({one.stream for one in source.streams if is_user_stream(one.stream)}):
         for block in source.blocks(stream=stream, series=is_reported):
             found.add(block)
-    return LearningCurves(source, found.all())
+    return LearningCurves(source, found)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
@@ -41,14 +41,35 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     tool: dict[str, Any] = {}
 
 
-class Source(Closing):
-    """Reads one or several recordings as one; samples that are in several of them come once.
+_SUFFIX = ".fmr"
+_PLACES = (f"*{_SUFFIX}", f"recordings/*{_SUFFIX}", f"**/*{_SUFFIX}")
 
-    A context manager, for one thread. Raises StorageError when a recording cannot be read.
+
+def files_of(paths: Iterable[Path | str]) -> list[Path]:
+    """Return these files, and the recordings of folders among them, merged ones first; raises as Source."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = next((files for place in _PLACES if (files := sorted(path.glob(place)))), [])
+            if not inside:
+                raise NotFoundError(f"no recording in the folder {path}: nothing in it ends in {_SUFFIX}")
+            found |= dict.fromkeys(inside)
+        elif path.exists():
+            found[path] = None
+        else:
+            raise NotFoundError(f"recording {path} not found")
+    return list(found)
+
+
+class Source(Closing):
+    """Reads recordings as one: files, and those in folders such as a job's; samples in several of them come once.
+
+    A context manager, for one thread. Raises NotFoundError for a path that is not there and for a folder without a
+    recording, and StorageError when a recording cannot be read.
     """
 
-    def __init__(self, paths: Iterable[Path | str]) -> None:
-        self.paths = [Path(path) for path in paths]
+    def __init__(self, paths: Iterable[Path | str] | Path | str) -> None:
+        self.paths = files_of([paths] if isinstance(paths, Path | str) else paths)
         if not self.paths:
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import NotFoundError
-from fedmon.report.cli.inputs import recordings, unix_time
+from fedmon.report.cli.inputs import unix_time
+from fedmon.report.source import Source, files_of
 from tests.report.recorded_job import BEGIN_T, write_job
 from tests.support.shell_here import fedmon_here
 
@@ -34,14 +35,6 @@ def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_pat
     for words in ("Job 4711 (train-resnet)", "CPU         [####", "Peak memory.", "written: job-report-4711.html"):
         assert words in done.stdout, words
     assert "<title>Job 4711 (train-resnet)</title>" in (tmp_path / "job-report-4711.html").read_text()
-
-
-def test_a_page_and_a_pdf_are_two_files(tmp_path: Path) -> None:
-    write_job(tmp_path / "job.fmr", samples=2, series=DRAWN)
-
-    done = fedmon("job.fmr", "-o", "x", "--pdf", "./x", cwd=tmp_path)
-
-    assert (done.returncode, done.stderr) == (2, "fedmon: x cannot be both the page and the PDF: name two files\n")
 
 
 def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) -> None:
@@ -90,6 +83,7 @@ def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
         (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
         (["job.fmr", "--text", "--pdf", "x.pdf"], 2, "--text writes no file"),
+        (["job.fmr", "-o", "x", "--pdf", "./x"], 2, "x cannot be both the page and the PDF: name two files"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(words: list[str], code: int, said: str, tmp_path: Path) -> None:
@@ -109,13 +103,13 @@ def test_the_recordings_of_a_folder_are_found_merged_ones_first(tmp_path: Path) 
     host = tmp_path / "recordings" / "4711_n1.fmr"
     host.write_bytes(b"")
 
-    assert [host] == recordings([tmp_path])
+    assert [host] == files_of([tmp_path])
     merged = tmp_path / "4711.fmr"
     merged.write_bytes(b"")
-    assert [merged] == recordings([tmp_path, merged])
+    assert [merged] == files_of([tmp_path, merged])
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFoundError, match=r"nothing in it ends in \.fmr"):
-        recordings([tmp_path / "empty"])
+        Source(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

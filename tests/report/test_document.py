@@ -189,9 +189,9 @@ def test_a_browser_draws_every_chart_that_is_open_under_the_pages_own_policy(
 
 
 def test_a_pdf_of_a_job_is_short_and_begins_with_a_picture(tmp_path: Path) -> None:
-    path = write_job(tmp_path / "job.fmr", nodes=("n1",), samples=120)
-    with Source([path]) as source:
-        write(source, pdf=tmp_path / "r.pdf")
+    write_job(tmp_path / "job.fmr", nodes=("n1",), samples=120)
+    with Source(str(tmp_path)) as source:
+        write(source, pdf=str(tmp_path / "r.pdf"))
     reader = pypdf.PdfReader(tmp_path / "r.pdf")
     headings = [one.title for one in reader.outline if not isinstance(one, list)]
 
@@ -296,7 +296,7 @@ def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_p
     with Recording(path) as recording:
         recording.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "infiniband": [port], "gpus": [card]}})
 
-    with Source([path]) as source:
+    with Source(path) as source:
         (row,) = hardware_table(choose(source).read()).rows
 
     assert row[2:5] == (MISSING, "1 x GPU", "mlx5_0")

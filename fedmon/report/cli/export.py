@@ -14,7 +14,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
+from fedmon.report.cli.inputs import progress_bar, refuse_recording, times
 from fedmon.report.export import FORMATS, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
 
@@ -71,23 +71,11 @@ def export(
         from fedmon.report.frames import TidyTable, WideTable, key_of
         from fedmon.report.source import Source
 
-        files = recordings(recording)
-        with Source(files) as source:
-            tables: list[Table]
-            if view is not None:
-                tables = _viewed(source, view, job)
-            else:
-                kind = TidyTable if tidy else WideTable
-                tables = [
-                    kind(
-                        source,
-                        metrics=metric or None,
-                        job=job,
-                        rates=not no_rates,
-                        since_t=since_t,
-                        until_t=until_t,
-                    )
-                ]
+        with Source(recording) as source:
+            kind = TidyTable if tidy else WideTable
+            tables: list[Table] = _viewed(source, view, job) if view is not None else [
+                kind(source, metrics=metric or None, job=job, rates=not no_rates, since_t=since_t, until_t=until_t)
+            ]  # fmt: skip
             if not any(table.rows for table in tables):
                 raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
             if to_stdout:
@@ -95,18 +83,12 @@ def export(
                 return
             names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
             for path in names:
-                refuse_recording(path, files)
+                refuse_recording(path, source.paths)
             written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
                 with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:
-                    rows = write_counted(
-                        table,
-                        path,
-                        format=chosen,
-                        key=key or key_of(source, job),
-                        replace=replace,
-                        progress=progress,
-                    )
+                    rows = write_counted(table, path, format=chosen, key=key or key_of(source, job), replace=replace,
+                                         progress=progress)  # fmt: skip
                 written.append({"path": sound(str(path)), "table": table.name, "rows": rows})
             damaged = source.damaged
     _report(written, chosen, damaged, as_json=json)

@@ -1,36 +1,14 @@
-"""Inputs of the verbs that read recordings: files and folders, times; and their progress."""
+"""Options of the verbs that read recordings: files to write, times; and their progress."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
-
-SUFFIX = ".fmr"
-_PLACES = (f"*{SUFFIX}", f"recordings/*{SUFFIX}", f"**/*{SUFFIX}")
-
-
-def recordings(paths: Iterable[Path]) -> list[Path]:
-    """Return the input files: those named, and the recordings of a folder, merged ones first.
-
-    Raises NotFoundError for a path that is not there, and for a folder without a recording.
-    """
-    found: dict[Path, None] = {}
-    for path in paths:
-        if path.is_dir():
-            inside = next((files for place in _PLACES if (files := sorted(path.glob(place)))), [])
-            if not inside:
-                raise NotFoundError(f"no recording in the folder {path}: nothing in it ends in {SUFFIX}")
-            found |= dict.fromkeys(inside)
-        elif path.exists():
-            found[path] = None
-        else:
-            raise NotFoundError(f"recording {path} not found")
-    return list(found)
+from fedmon.common.errors import InvalidInputError
 
 
 def refuse_recording(path: Path, paths: Sequence[Path]) -> None:

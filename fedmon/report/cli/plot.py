@@ -23,7 +23,7 @@ from fedmon.common.options import (
     each,
 )
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, recordings, times
+from fedmon.report.cli.inputs import progress_bar, times
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def plot(
             combined=combined or not per_node,
             zeros=zeros,
         )
-        with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
+        with Source(recording) as source, progress_bar("Drawing", wanted=not json) as progress:
             subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
             bins = read_bins(subject, progress=lambda share: progress(share * _READING), wanted=choice.wanted)
             found = charts_of(bins, subject, choice=choice)

@@ -14,7 +14,7 @@ import typer
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
+from fedmon.report.cli.inputs import progress_bar, refuse_recording, times
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -48,13 +48,12 @@ def report(
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
-    paths = recordings(recording)
-    with Source(paths) as source:
+    with Source(recording) as source:
         subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
         if output is None and pdf is None and not text and not json:
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
         for path in (output, pdf):
-            _refuse(path, paths)
+            _refuse(path, source.paths)
         with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
             if output is not None or pdf is not None:
                 from fedmon.report.charts.library import own_process

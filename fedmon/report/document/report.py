@@ -41,8 +41,8 @@ _MOST_ROWS, _MOST_JOBS = 60, 200
 def write(
     source: Source,
     *,
-    html: Path | None = None,
-    pdf: Path | None = None,
+    html: Path | str | None = None,
+    pdf: Path | str | None = None,
     job: str | None = None,
     nodes: Sequence[str] = (),
     since_t: float | None = None,
@@ -58,7 +58,8 @@ def write(
     if html is None and pdf is None:
         raise InvalidInputError("name a file for the report: HTML, PDF, or both")
     subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
-    return write_subject(subject, html=html, pdf=pdf, progress=progress)[2]
+    page, document = (None if path is None else Path(path) for path in (html, pdf))
+    return write_subject(subject, html=page, pdf=document, progress=progress)[2]
 
 
 def write_subject(
