@@ -53,6 +53,7 @@ Document = dict[str, Any]
 
 MAX_LISTED_RUNS = 1000
 MAX_KEEP_DAYS = 36_500
+RESTORED_SHOWN = datetime.timedelta(days=30)
 _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
@@ -161,7 +162,7 @@ class OwnerCommands:
             },
             "undelivered": registers.outbox.waiting(),
             "restored": None
-            if report is None or moment is None
+            if report is None or moment is None or utc_now() - moment > RESTORED_SHOWN
             else {"time": moment.isoformat(timespec="seconds"), "report": report},
             "set_aside": set_aside,
             "refused": msgspec.to_builtins(registers.refused.waiting(policy.refusal)),

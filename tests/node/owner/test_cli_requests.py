@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from pathlib import Path
 
+from fedmon.common.clock import utc_now
+from fedmon.node.registers.database import timestamp
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
 
@@ -79,4 +82,7 @@ def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> No
     assert "* DAMAGED and set aside: state.sqlite.damaged-" in said
     assert said.endswith("* the node is not running: fedmon node start")
     assert "OBEYS NO RESEARCHER" not in said + rest
+    with desk_of(folder) as desk:
+        desk.registers.database.set_mark("restored", timestamp(utc_now() - datetime.timedelta(days=31)))
+    assert "RESTORED" not in node(folder, "status").stdout
     assert "policy      obeys alice" in rest
