@@ -131,10 +131,10 @@ class GrantRegister:
         datasets: Sequence[str] | None,
         purpose: str,
         seen: Collection[str] | None,
-    ) -> None:
-        """Remember who asked, and keep the request unless a grant covers it; a repeated one stays decided.
+    ) -> bool:
+        """Remember who asked, and keep the request unless a grant covers it; return whether it waits for the owner.
 
-        A grant covers a request for all datasets if it has all that the researcher has ``seen``.
+        A repeated one stays decided. A grant covers a request for all datasets if it has all that were ``seen``.
         """
         self._database.execute("INSERT OR IGNORE INTO requesters VALUES (?, ?, ?)", (plan_id, researcher_id, time))
         wishes = self.wishes(plan_id)
@@ -147,7 +147,7 @@ class GrantRegister:
             covers = grant.datasets is None or is_decided or (wanted is not None and set(wanted) <= set(grant.datasets))
             is_usable = record.is_for(researcher_id) and record.is_in_time() and record.runs_left != 0
             if covers and is_usable and (is_told or grant.arguments is None):
-                return
+                return False
         request = plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose
         again = (
             "UPDATE wishes SET is_open = 1 WHERE plan_id = ? AND researcher_id = ? AND datasets IS ? AND purpose = ?"
@@ -159,6 +159,7 @@ class GrantRegister:
                 "ORDER BY is_open DESC, rowid DESC LIMIT -1 OFFSET ?)",
                 (plan_id, researcher_id, MAX_REQUESTS),
             )
+        return True
 
     def wishes(self, plan_id: str) -> list[GrantRequest]:
         """Return the requests for a plan, oldest first."""

@@ -246,9 +246,8 @@ class PlanRegister:
     ) -> PlanRecord:
         """Take in the bytes that a researcher wants to have approved, for these datasets; returns their record.
 
-        Without ``datasets`` it is for all that the researcher has ``seen``. Bytes that are here already keep their
-        record and status; this researcher will hear of decisions too. Raises InvalidInputError when digest, size or
-        name are wrong, StorageError when nothing could be kept.
+        Without ``datasets`` it is for all that the researcher has ``seen``. An approved plan comes back as pending,
+        without a note, if this request waits. Raises InvalidInputError if digest, size or name are wrong, StorageError.
         """
         digest = hashlib.sha256(source).hexdigest()
         if digest != approval.sha256:
@@ -264,8 +263,10 @@ class PlanRegister:
                 )
             else:
                 self.store.write(source)  # mends a file that was lost or altered
-            who, now = approval.researcher_id, timestamp(utc_now())
-            self.grants.ask(plan.plan_id, digest, who, now, datasets=datasets, purpose=approval.purpose, seen=seen)
+            who, purpose, now = approval.researcher_id, approval.purpose, timestamp(utc_now())
+            waits = self.grants.ask(plan.plan_id, digest, who, now, datasets=datasets, purpose=purpose, seen=seen)
+        if waits and plan.status is PlanStatus.APPROVED:
+            return msgspec.structs.replace(plan, status=PlanStatus.PENDING, note="")
         return plan
 
     def register(
@@ -419,9 +420,8 @@ class PlanRegister:
         if event == "approval-requested":
             # What the researcher saw then is not known: at most all datasets.
             seen = [row["dataset_id"] for row in self._database.rows("SELECT dataset_id FROM datasets")]
-            datasets, purpose = line.get("datasets"), line.get("purpose", "")
-            who, then = line["researcher"], line["time"]
-            self.grants.ask(plan.plan_id, sha256, who, then, datasets=datasets, purpose=purpose, seen=seen)
+            who, datasets, purpose = line["researcher"], line.get("datasets"), line.get("purpose", "")
+            self.grants.ask(plan.plan_id, sha256, who, line["time"], datasets=datasets, purpose=purpose, seen=seen)
         else:
             # Earlier releases approved without terms.
             before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}

@@ -204,7 +204,7 @@ class Handlers:
         return ApprovalReply(
             plan_id=plan.plan_id,
             sha256=plan.sha256,
-            status=self._registers.plans.status_for(plan, request.researcher_id),
+            status=plan.status,
             note=self._registers.plans.note_for(plan, request.researcher_id),
             **echo(request, self._node_id),
         )

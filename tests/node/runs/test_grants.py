@@ -279,7 +279,8 @@ def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: 
     assert [(wish["purpose"], wish["is_open"]) for wish in shown["asked"]] == [
         ("nightly", False), ("", True), ("once", True),
     ]  # fmt: skip
-    assert (again["status"], shown["proposed"]["researchers"]) == ("pending", (ALICE,))
+    assert (again["status"], opened.status(sha256)["status"]) == ("approved", "pending")
+    assert shown["proposed"]["researchers"] == (ALICE,)
     assert set(shown["proposed"]["datasets"]) == set(opened.datasets.values())
     opened.approve(sha256)
     for fields in (nightly, nightly | {"purpose": "once"}, nightly | {"datasets": ["more"]}):

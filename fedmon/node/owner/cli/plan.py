@@ -179,11 +179,11 @@ def register(
         "description": description,
         "declared": msgspec.to_builtins(check.declared),
     }
-
-    def text(result: Mapping[str, Any]) -> str:
-        return f"Registered and approved:\n{_screen({'plan': {**result['plan'], 'problem': check.problem}})}"
-
-    shell.show("plan-register", text, **values)
+    shell.show(
+        "plan-register",
+        lambda result: f"Registered and approved:\n{_screen({'plan': {**result['plan'], 'problem': check.problem}})}",
+        **values,
+    )
 
 
 @verb(app, "delete")
