@@ -53,17 +53,16 @@ def test_a_table_is_offered_with_its_shape_and_types(register: DatasetRegister, 
     assert register.all() == [record]
 
 
-def test_images_are_counted_and_subjects_too(register: DatasetRegister, images: Path) -> None:
+def test_images_and_subjects_are_counted_and_other_types_need_only_be_there(
+    register: DatasetRegister, images: Path
+) -> None:
     record = _add(register, images, data_type="images")
     folder = _add(register, images, name="subjects", data_type="medical-folder", tags=["other"])
 
     assert (record.shape, record.dtypes) == ([3], None)
     assert (folder.shape, folder.dtypes) == ([2], None)
-
-
-@pytest.mark.parametrize("data_type", ["default", "mednist", "custom"])
-def test_other_types_need_only_be_there(register: DatasetRegister, images: Path, data_type: str) -> None:
-    assert _add(register, images, data_type=data_type).shape is None
+    for other in ("default", "mednist", "custom"):
+        assert _add(register, images, name=other, data_type=other, tags=[other]).shape is None
 
 
 @pytest.mark.parametrize(
