@@ -35,16 +35,13 @@ def test_the_overview_names_every_verb_and_imports_none() -> None:
     assert "\n  plan check|request|status  " in done.stdout
 
 
-def test_the_version_is_told() -> None:
-    done = fedmon("--version")
+@pytest.mark.parametrize(
+    ("words", "code", "said"), [(["--version"], 0, f"fedmon {__version__}\n"), ([], 2, overview())]
+)
+def test_the_version_is_told_and_no_verb_at_all_is_a_usage_error(words: list[str], code: int, said: str) -> None:
+    done = fedmon(*words)
 
-    assert (done.returncode, done.stdout) == (0, f"fedmon {__version__}\n")
-
-
-def test_no_verb_at_all_shows_the_overview_as_a_usage_error() -> None:
-    done = fedmon()
-
-    assert (done.returncode, done.stdout) == (2, overview())
+    assert (done.returncode, done.stdout) == (code, said)
 
 
 @pytest.mark.parametrize(
@@ -154,24 +151,14 @@ def test_a_word_that_is_not_utf8_is_one_error_where_only_text_will_do(mosquitto:
     assert done.stderr == "fedmon: 'tag\\udcff' is not UTF-8 text\n"
 
 
-def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
+def test_an_error_of_ours_is_one_line_or_one_document_and_its_exit_code(tmp_path: Path) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL="http://nowhere")
 
-    done = fedmon("ping", environ=environ)
+    plain, document = fedmon("ping", environ=environ), fedmon("ping", "--json", environ=environ)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("fedmon: ")
-    assert "mqtt://" in done.stderr
-
-
-def test_with_json_an_error_of_ours_is_one_document(tmp_path: Path) -> None:
-    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL="http://nowhere")
-
-    done = fedmon("ping", "--json", environ=environ)
-
-    error = json.loads(done.stdout)["error"]
-    assert (done.returncode, done.stderr) == (2, "")
+    error = json.loads(document.stdout)["error"]
+    assert (plain.returncode, plain.stdout, plain.stderr) == (2, "", f"fedmon: {error['message']}\n")
+    assert (document.returncode, document.stderr) == (2, "")
     assert (error["type"], error["exit_code"]) == ("SettingsError", 2)
     assert "mqtt://" in error["message"]
 

@@ -33,16 +33,6 @@ def counts(store: FileStore) -> tuple[int, int]:
     return store.usage()
 
 
-def test_an_unfinished_upload_leaves_nothing_and_gives_its_room_back(tmp_path: Path) -> None:
-    store = store_in(tmp_path)
-
-    with Upload(store) as upload:
-        upload.write(b"half a plan")
-
-    assert files_in(tmp_path) == []
-    assert counts(store) == (0, 0)
-
-
 def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
     store = store_in(tmp_path, max_file_bytes=10, max_total_bytes=15, max_files=2)
     stored(store, b"x" * 10)

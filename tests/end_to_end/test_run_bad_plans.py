@@ -56,7 +56,6 @@ CASES: dict[str, tuple[str, str, str]] = {
     "raises itself": (f"raise type({ANSI!r}, (BaseException,), {{}})({ANSI!r})", "failed", "raised"),
     "exits with 3": ("sys.exit(3)", "failed", "exit code 3"),
     "ends its process with 0": ("os._exit(0)", "failed", "without a result"),
-    "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "SIGKILL"),
     "imports a missing package": ("import no_such_package", "failed", "the plan needs no_such_package"),
     "recurses": ("def again(): again()\nagain()", "failed", "RecursionError"),
     "leaves a daemon": (
@@ -73,8 +72,6 @@ CASES: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "leaves a thread": ("threading.Thread(target=signal.pause).start()\nreturn {}", "succeeded", ""),
-    "writes junk": ("os.write(6, b'XXXX' * 99)\n" + FOREVER, "failed", "channel"),
-    "forges a result and goes on": (SEND + "send(b'j', b'{}')\nreturn {}", "failed", "more after its result"),
     "forges NaN": (SEND + "send(b'j', b'{\"a\":NaN}')\nos._exit(0)", "invalid-result", ""),
     "closes its channel": ("os.closerange(3, 99)\nreturn {}", "failed", ""),
     "prints 20 MB": ("for _ in range(20): sys.stdout.write('x' * 10**6)\nreturn {}", "succeeded", ""),
@@ -127,13 +124,8 @@ OTHERS = {
     "tells its environment": "return {'x': [dict(os.environ), *map(environ, [1, os.getppid()])]}\n",
     "says escapes": (f"context.log({ANSI!r}, level='ERROR')\nprint({ANSI!r}, 'text')\nreturn {{{ANSI!r}: {ANSI!r}}}"),
     "waits": "context.report(ready=1)\n" + FOREVER,
-    "prints 1 GB": "for _ in range(1000): os.write(1, bytes(10**6))\nreturn {}",
     "reports 100 000 times": "for step in range(10**5): context.report(step=step, x=step)\nreturn {}",
     "logs 100 000 times": "for step in range(10**5): context.log('x' * 100)\nreturn {}",
-    "writes small files": (
-        "for number in range(10**6):\n"
-        "    with open(f\"{os.environ['TMPDIR']}/{number}\", 'w') as file: file.write('x' * 4096)"
-    ),
 }
 OTHERS["tells its environment"] = (
     "def environ(pid):\n"
@@ -143,8 +135,7 @@ OTHERS["tells its environment"] = (
 ALL = {name: case[0] for name, case in (CASES | WORDS).items()} | OTHERS
 RARER = {
     "starts threads", "returns a text of 1 GB", "returns nothing", "raises itself", "ends its process with 0",
-    "kills itself", "recurses", "leaves a thread", "writes junk", "forges a result and goes on", "forges NaN",
-    "closes its channel", "reports a flood",
+    "recurses", "leaves a thread", "forges NaN", "closes its channel", "reports a flood",
 }  # fmt: skip
 """Left to the long tests here; tests of the parts have them every time."""
 LIMITS: dict[str, dict[str, float]] = {"never ends": {"wall_s": 0.5}, "computes for ever": {"cpu_s": 0.3}}
@@ -290,15 +281,14 @@ def test_bytes_in_another_encoding_are_no_plan(north: Ward) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["north", "south"])
-@pytest.mark.parametrize("name", ["prints 1 GB", "reports 100 000 times", "logs 100 000 times", "writes small files"])
+@pytest.mark.parametrize("name", ["reports 100 000 times", "logs 100 000 times"])
 def test_what_takes_long_ends_the_same(request: pytest.FixtureRequest, place: str, name: str) -> None:
     require(place == "south" or bubblewrap.program(), "bubblewrap is not installed")
     there: Ward = request.getfixturevalue(place)
 
     ended = there.ended(there.begin(name, limits={"wall_s": 60.0}), timeout_s=200.0)
 
-    wanted = {"disk-limit"} if name == "writes small files" else {"succeeded", "wall-limit"}
-    assert ended.state in wanted, ended
+    assert ended.state in {"succeeded", "wall-limit"}, ended
     there.check(ended, ended.state)
     folder = there.folder / "runs" / ended.job_id
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 64 * 2**20
