@@ -45,14 +45,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
 
 
-def each(words: list[str] | None, option: str = "") -> list[str] | None:
+def each(words: list[str] | None, option: str = "--node") -> list[str] | None:
     """Return words given one by one or separated by commas; None if the option was not given.
 
     Raises InvalidInputError for empty words, such as an unset variable of the shell.
     """
     found = [part for word in words or () for part in word.split(",") if part]
     if words and not found:
-        raise InvalidInputError(f"{option or 'an option for several words, such as --node or --tags,'} names none")
+        raise InvalidInputError(f"{option} names none: is a variable of the shell empty?")
     return found or None
 
 

@@ -91,7 +91,7 @@ def run(
         handle = federation.run(
             _plan(federation, plan, node),
             nodes=node,
-            tags=each(tags),
+            tags=each(tags, "--tags"),
             dataset=_dataset_id(federation, dataset, node),
             args=words,
             inputs=given,

@@ -191,7 +191,7 @@ class Session:
         self.asker.wait_settled()
         node = self.roster.get(node_id, Moment.now())
         if node is None:
-            raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists the known ones")
+            raise NotFoundError(f"node {node_id!r} was never heard of; `fedmon nodes` lists the known ones")
         is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
         if node.last_seen is None and node.state is not NodeState.OFFLINE:
             # A retained presence is a belief; an answer is a sign of life.
