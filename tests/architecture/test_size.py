@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27878, 124, 17711),
     "plan": (1467, 9, 982),
     "report": (9843, 52, 6102),
-    "researcher": (10239, 47, 6679),
+    "researcher": (10244, 47, 6683),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

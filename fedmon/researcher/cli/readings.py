@@ -185,9 +185,13 @@ class WatchState:
     def silent_s(self, node: str) -> float | None:
         """Return how long a node has sent nothing, if that is longer than it should be."""
         quiet_s = self._clock() - self._heard.get(node, self._clock())
+        return quiet_s if quiet_s > self._patience_s(node) else None
+
+    def _patience_s(self, node: str) -> float:
+        """Return how long a node, or a job on it, may send nothing: three of its intervals."""
         host = self.latest(node, "host")
         interval_s = max(host.value("agent_interval_seconds") or 0.0, host.pace_s) if host is not None else 0.0
-        return quiet_s if quiet_s > max(SILENT_AFTER_S, 3 * interval_s) else None
+        return max(SILENT_AFTER_S, 3 * interval_s)
 
     def unheard_s(self, latest: Latest) -> float:
         """Return how long no sample of a stream came."""
@@ -223,7 +227,8 @@ class WatchState:
             return False
         if is_user_stream(latest.newest.stream):
             return False
-        return latest.newest.boot != host.newest.boot or host.newest.mono - latest.newest.mono > SILENT_AFTER_S
+        gap_s = host.newest.mono - latest.newest.mono
+        return latest.newest.boot != host.newest.boot or gap_s > self._patience_s(node)
 
 
 def _short(reason: str) -> str:

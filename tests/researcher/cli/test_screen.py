@@ -225,15 +225,16 @@ def test_values_that_programs_report_are_shown_by_name() -> None:
     assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "▇"]
 
 
-def test_a_job_that_ended_is_not_shown_for_ever() -> None:
+def test_a_job_is_shown_until_it_was_silent_for_three_intervals_of_its_node() -> None:
     state = WatchState(Clock())
-    state.take(labelled(live("north", 0, mono=0.0), host("north", 0)))
-    state.take(live("north", 0, stream="job-7", mono=0.0, job_memory_rss_bytes=1.0))
-    during = [stream for _, stream, _ in state.streams("job-")]
-    state.take(labelled(live("north", 1, mono=100.0), host("north", 1)))
+    shown = []
+    for node, pace_s in (("quick", 1.0), ("slow", 60.0)):
+        state.take(live(node, 0, stream=f"job-{node}", mono=0.0, job_memory_rss_bytes=1.0))
+        for mono in (0.0, 60.0, 240.0):
+            state.take(live(node, int(mono / pace_s), mono=mono, agent_interval_seconds=pace_s))
+            shown += [(mono, stream) for _, stream, _ in state.streams("job-")]
 
-    assert during == ["job-7"]
-    assert state.streams("job-") == []
+    assert shown == [(0.0, "job-quick"), (0.0, "job-slow"), (60.0, "job-slow")]
 
 
 def test_a_sparkline_shows_the_last_minute_and_is_blank_where_nothing_was_measured() -> None:
