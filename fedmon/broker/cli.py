@@ -24,14 +24,7 @@ from fedmon.common.settings import read_secret
 
 
 def _group(name: str, summary: str) -> typer.Typer:
-    return typer.Typer(
-        name=name,
-        help=summary,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+    return typer.Typer(name=name, help=summary, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 app = _group("broker", "Run a broker, keep its users, and run the file repository.")
@@ -43,6 +36,13 @@ token_app = _group("token", "Add, list and remove the tokens with which parties 
 DataDir = Annotated[
     pathlib.Path | None,
     typer.Option(help="Folder of the broker's users, access lists, certificates and data; default: one in your home."),
+]
+ClientCertificates = Annotated[
+    bool,
+    typer.Option(
+        "--client-certificates",
+        help="Nodes and researchers log in with certificates of certificates/<role>s-ca.crt instead of passwords.",
+    ),
 ]
 
 
@@ -71,13 +71,7 @@ def start(
     engine: Annotated[
         EngineName, typer.Option(help="mosquitto, embedded, or auto: mosquitto when it is installed.")
     ] = "auto",
-    client_certificates: Annotated[
-        bool,
-        typer.Option(
-            "--client-certificates",
-            help="Nodes and researchers log in with certificates of certificates/<role>s-ca.crt instead of passwords.",
-        ),
-    ] = False,
+    client_certificates: ClientCertificates = False,
     print_url: Annotated[
         bool, typer.Option("--print-url", help="Print the address for nodes and nothing else.")
     ] = False,
@@ -275,10 +269,6 @@ def _saved(save: pathlib.Path | None, secret: str) -> Iterator[None]:
 
 # --- fedmon broker config ---------------------------------------------------------------------------------------------
 
-ClientCertificates = Annotated[
-    bool,
-    typer.Option("--client-certificates", help="Nodes and researchers log in with certificates instead of passwords."),
-]
 MaxPacket = Annotated[
     int,
     typer.Option(
