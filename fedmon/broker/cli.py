@@ -253,18 +253,16 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
 @contextlib.contextmanager
 def _saved(save: pathlib.Path | None, secret: str) -> Iterator[None]:
     """Write a secret to a new file, if one is asked for, that its owner alone can read; if the block fails, it goes."""
-    try:
+    with contextlib.ExitStack() as undo:
         if save is not None:
-            save.touch(mode=0o600, exist_ok=False)
-            save.write_text(secret + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot write {save}: {error.strerror}; choose a new file for --save") from None
-    try:
+            try:
+                save.touch(mode=0o600, exist_ok=False)
+                undo.callback(save.unlink, missing_ok=True)
+                save.write_text(secret + "\n", encoding="utf-8")
+            except OSError as error:
+                raise SettingsError(f"cannot write {save}: {error.strerror}; choose a new file for --save") from None
         yield
-    except BaseException:
-        if save is not None:
-            save.unlink(missing_ok=True)
-        raise
+        undo.pop_all()
 
 
 # --- fedmon broker config ---------------------------------------------------------------------------------------------
