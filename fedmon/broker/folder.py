@@ -7,6 +7,7 @@ import enum
 import os
 import pathlib
 import signal
+import socket
 from collections.abc import Iterator
 
 import platformdirs
@@ -47,7 +48,7 @@ class BrokerFolder:
     def running(self, *, has_users: bool) -> Iterator[None]:
         """Hold the folder for the broker that runs in it. Raises FolderInUseError."""
         lock = self._broker_lock()
-        if not lock.take(f"{os.getpid()} {'users' if has_users else 'open'}"):
+        if not lock.take(f"{os.getpid()} {'users' if has_users else 'open'} {socket.gethostname()}"):
             pid = (lock.holder() or "").partition(" ")[0]
             raise FolderInUseError(
                 f"a broker with process id {pid or 'unknown'} runs in {self.path}; stop it, or choose another "
@@ -63,14 +64,15 @@ class BrokerFolder:
         holder = self._broker_lock().holder()
         if holder is None:
             return Reload.NOT_RUNNING
-        pid, _, kind = holder.partition(" ")
+        pid, kind, *host = holder.split()
         if kind != "users":
             return Reload.RESTART_NEEDED
-        try:
-            os.kill(int(pid), signal.SIGHUP)
-        except OSError:  # it has ended meanwhile, or runs in a container, where its id is another
-            return Reload.NOT_RUNNING
-        return Reload.DONE
+        # On another machine that shares the folder, and in a container, its process has another number.
+        if host in ([], [socket.gethostname()]):
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
+                os.kill(int(pid), signal.SIGHUP)
+                return Reload.DONE
+        return Reload.NOT_RUNNING
 
     def replace(self, name: str, text: str) -> None:
         """Replace a file whole or not at all, readable by its owner only. Raises StorageError."""

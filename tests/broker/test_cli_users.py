@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,14 +136,18 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
     assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
 
 
-def test_a_password_is_shown_though_the_broker_of_the_folder_cannot_be_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["999999999 users", "{pid} users elsewhere"])
+def test_a_password_is_shown_and_no_other_process_told_where_the_broker_cannot_be(text: str, tmp_path: Path) -> None:
     running = LockFile(tmp_path / "running.pid")
-    running.take("999999999 users")  # as of a broker in a container
+    with subprocess.Popen(["sleep", "60"]) as other:
+        running.take(text.format(pid=other.pid))  # as of a broker in a container, or on a machine with the same folder
 
-    added = answer("user", "add", "a", "--role", "node", "--data-dir", tmp_path)
-    running.release()
+        added = answer("user", "add", "a", "--role", "node", "--data-dir", tmp_path)
+        running.release()
+        other.terminate()
 
     assert (len(added["password"]), added["reload"]) == (32, "not running")
+    assert other.returncode == -signal.SIGTERM
 
 
 def test_config_show_prints_one_file_or_all() -> None:
