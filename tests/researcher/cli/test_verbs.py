@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import presence
-from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
@@ -32,8 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     open_node = write_node_folder(folder / "open", node_id="open", url=broker.url, runs=NO_RUNS)
     shy_node = write_node_folder(folder / "shy", node_id="shy", url=broker.url, runs=NO_RUNS, researchers=["bob"])
     with NodeProcess(open_node), NodeProcess(shy_node):
-        settings = ResearcherSettings(id="waiter", broker=broker.settings, folder=folder / "waiter")
-        with Federation(settings=settings) as fed:
+        with broker.researcher(folder, "waiter") as fed:
             wait_until(lambda: {"open", "shy"} <= set(fed.nodes()), what="two nodes")
         yield broker.url
     broker.stop()
@@ -161,10 +159,7 @@ def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str
 def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
     environ: dict[str, str], url: str, tmp_path: Path
 ) -> None:
-    from fedmon.common.settings import broker_from_url
-
-    settings = ResearcherSettings(id="alice", broker=broker_from_url(url), folder=tmp_path / "r")
-    with Federation(settings=settings) as notebook:
+    with Federation(url, researcher_id="alice", folder=tmp_path / "r") as notebook:
         done = fedmon("ping", "--node", "open", "--json", environ=environ)
 
         assert done.returncode == 0, done.stdout
