@@ -66,7 +66,7 @@ def load_source(plan: Plan) -> PlanSource:
         )
     problem = source_problem(source)
     if problem:
-        raise InvalidPlanError(f"training plan {shown} was not sent: {problem}")
+        raise InvalidPlanError(f"training plan {shown} cannot be used: {problem}")
     return PlanSource(name=name, source=source, sha256=hashlib.sha256(source).hexdigest())
 
 
