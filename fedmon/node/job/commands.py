@@ -19,6 +19,7 @@ from fedmon.common.log import escape_control
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""
 _MAX_MESSAGE = 200
+_DIES_WITHIN_S = 1.0
 
 
 class CommandError(FedmonError):
@@ -93,8 +94,9 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
             raise CommandError(f"{argv[0]} did not end within {timeout_s:.1f} s") from None
         finally:
             if process.returncode is None:
-                with contextlib.suppress(PermissionError):  # one that runs as another user is left alone
+                # One that runs as another user, or is held in the kernel, is left alone.
+                with contextlib.suppress(PermissionError, subprocess.TimeoutExpired):
                     os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                    process.wait(_DIES_WITHIN_S)
         texts = [os.pread(file.fileno(), MAX_OUTPUT_BYTES, 0).decode(errors="replace") for file in (stdout, stderr)]
     return Output(argv=tuple(argv), rc=process.returncode, stdout=texts[0], stderr=texts[1])

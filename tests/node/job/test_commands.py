@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from fedmon.node.job.commands import CommandError, run, runner
 from tests.node.job.machine import program
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 
@@ -64,6 +66,32 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
 
     assert len(pids) >= 2
     wait_until(lambda: not any(map(is_alive, pids)), what="the end of all that it started")
+
+
+HOLD = """
+import ctypes, os, signal
+os.setsid()
+ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)  # PTRACE_ATTACH: a killed tracee waits for its tracer
+print(os.getpid(), flush=True)
+signal.sigtimedwait([signal.SIGUSR2], 30)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_command_that_cannot_be_killed_is_left_alone(tmp_path: Path) -> None:
+    require(os.geteuid() == 0, "another process can be held by root alone")
+    holder = tmp_path / "holder"
+    environ = program(tmp_path / "bin", "scontrol", f"'{sys.executable}' -c '{HOLD}' > '{holder}' & sleep 600")
+    for limit_s in (2.0, 10.0):
+        begin = time.monotonic()
+        with pytest.raises(CommandError, match="scontrol did not end within"):
+            run(["scontrol"], limit_s, environ=environ)
+        took_s = time.monotonic() - begin
+        if holder.exists() and holder.read_text():  # it was held in time
+            break
+
+    os.kill(int(holder.read_text()), signal.SIGKILL)
+    assert took_s < limit_s + 10
 
 
 def test_who_ends_but_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
