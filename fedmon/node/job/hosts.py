@@ -60,13 +60,10 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Seen(NamedTuple):
-    begun: frozenset[HostRun]
-    ended: frozenset[HostRun]
-
-    @property
-    def newest(self) -> dict[str, HostRun]:
-        """Map each node to its newest run: an earlier one is over, or its id would not have been given again."""
-        return {run.node_id: run for run in sorted(self.begun)}
+    begun: set[HostRun]
+    ended: set[HostRun]
+    newest: dict[str, HostRun]
+    """The newest run of each node: an earlier one is over, or its id would not have been given again."""
 
     @property
     def running(self) -> list[HostRun]:
@@ -94,7 +91,7 @@ class _HostFolder:
         runs: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
         for file in filter(None, map(_RUN_FILE.fullmatch, names)):
             runs[file[3]].add(HostRun(file[1], int(file[2])))
-        return _Seen(frozenset(runs["begin"]), frozenset(runs["end"]))
+        return _Seen(runs["begin"], runs["end"], {run.node_id: run for run in sorted(runs["begin"])})
 
     def is_alive(self, run: HostRun, seen: _Seen) -> bool | None:
         """Tell whether a run's process lives; None if that is not known yet.
@@ -252,15 +249,15 @@ class Membership(Closing):
     # --- taking part -------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
+        seen = self._hosts.see()
         for number in range(1, _MOST_NAMES):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
-            if self._take(host, _node_id(self._folder.key, host)):
+            if self._take(host, _node_id(self._folder.key, host), seen):
                 return
         raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
-    def _take(self, host: str, node_id: str) -> bool:
+    def _take(self, host: str, node_id: str, seen: _Seen) -> bool:
         """Register as the next run under an id; False while an earlier one may be there."""
-        seen = self._hosts.see()
         before = seen.newest.get(node_id, HostRun(node_id, 0))
         alive = self._hosts.is_alive(before, seen)
         # A run that has ended still merges and streams under its name, as long as its process lives.

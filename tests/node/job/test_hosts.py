@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,18 @@ def test_hosts_that_never_come_are_not_waited_for_for_ever_and_one_merges(job: J
     assert merges(said) == 1
     assert max(host["decided_s"] for host in said.values()) < 30.0
     assert sum(job.samples().values()) == 30
+
+
+def test_the_last_host_of_thousands_looks_at_the_others_with_little_work(job: Job) -> None:
+    job.folder.make()
+    for number in range(3000):
+        (job.folder.hosts / f"job-4711-n{number}.1.begin").write_text('{"boot": 1}')
+    with Membership(job.folder, host="last", beat_s=0.1) as last:
+        last.begin()
+        began = time.process_time()
+
+        assert last.end() is True
+        assert time.process_time() - began < 3.0
 
 
 def test_a_silent_host_counts_as_lost_after_the_time_that_the_page_says() -> None:
