@@ -22,7 +22,7 @@ from bench.raw_host import RawHost
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Lane
 from fedmon.node.collectors.host import host_collectors
-from fedmon.node.collectors.kernel import disk_collector, network_collector
+from fedmon.node.collectors.kernel import proc_collectors
 from fedmon.node.collectors.portable import portable_collectors
 from fedmon.node.measure.sampler import StreamReader
 
@@ -53,7 +53,8 @@ def devices_of(collector: Collector) -> frozenset[bytes]:
 
 def host_cases(repeats: int) -> None:
     """Measure the host's sample against psutil and against the bare reader."""
-    raw = RawHost(devices_of(disk_collector(PROC)), devices_of(network_collector(PROC)))
+    files = {one.name: one for one in proc_collectors(PROC)}
+    raw = RawHost(devices_of(files["disk"]), devices_of(files["network"]))
     parts = raw.parts()
     fast = {one.name: one for one in host_collectors() if one.lane is Lane.FAST}
     compared = [fast[name] for name in parts]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
+from fedmon.common.metrics.table import GROUPS, METRICS, Kind, Metric, Unit
 from tests.docs.metrics_page import page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +17,7 @@ def ending(metric: Metric) -> str:
 def test_a_metric_is_named_after_its_unit_and_kind() -> None:
     metrics = METRICS.values()
 
+    assert len(metrics) == sum(len(group.ROWS) for group in GROUPS)
     assert [one.name for one in metrics if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name)] == []
     assert [one.name for one in metrics if not one.name.endswith(ending(one))] == []
     assert [one.name for one in metrics if not one.name.startswith(f"{one.scope.value}_")] == []

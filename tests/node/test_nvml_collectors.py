@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
 _SECONDS = itertools.count(1)
 POWER = 'gpu_power_watts{gpu="0"}'
-Open = Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]
+Open = Callable[[FakeNvml], tuple[NvmlSession, list[GpuCollector]]]
 
 
 def tick() -> Instant:
@@ -71,9 +71,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def opened() -> Iterator[Open]:
     """Collectors over a stand-in, closed at the end."""
-    made: list[tuple[FakeNvml, list[Collector]]] = []
+    made: list[tuple[FakeNvml, list[GpuCollector]]] = []
 
-    def make(fake: FakeNvml) -> tuple[NvmlSession, list[Collector]]:
+    def make(fake: FakeNvml) -> tuple[NvmlSession, list[GpuCollector]]:
         session = open_session(Nvml(fake))
         made.append((fake, nvml_collectors(session)))
         return session, made[-1][1]
@@ -85,10 +85,9 @@ def opened() -> Iterator[Open]:
     wait_until(lambda: not gpu_threads(), what="the threads to end")
 
 
-def close(collectors: list[Collector]) -> None:
+def close(collectors: list[GpuCollector]) -> None:
     for collector in collectors:
-        if isinstance(collector, GpuCollector):
-            collector.close()
+        collector.close()
 
 
 @pytest.mark.usefixtures("patient")
@@ -196,7 +195,7 @@ def test_the_energy_of_gpus_whose_readings_are_always_late_counts_one_tick_later
         found.append(meter.node(now).uj)
         jobs.append(meter.job(now, "7").uj)
         fake.release.set()
-        wait_until(lambda: getattr(collectors[0], "probe_changed"), what="the late reading")  # noqa: B009 - optional
+        wait_until(lambda: collectors[0].probe_changed, what="the late reading")
         fake.release.clear()
         now_s[0] += 5.0
     close(collectors)
@@ -208,26 +207,26 @@ def test_the_energy_of_gpus_whose_readings_are_always_late_counts_one_tick_later
 def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (_, counters, *_) = opened(fake)
-    getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
+    counters.wait_probed(5.0)
     counters.probe()
     fake.hang("nvmlDeviceGetPcieReplayCounter")
     late = counters.collect(tick())
     fake.release.set()
-    wait_until(lambda: getattr(counters, "probe_changed"), what="the late reading")  # noqa: B009 - optional
+    wait_until(lambda: counters.probe_changed, what="the late reading")
 
     after = counters.collect(tick())
 
     assert late.values['gpu_pcie_replays_total{gpu="0"}'] is None
     assert after.values['gpu_pcie_replays_total{gpu="0"}'] == 3
     assert fake.calls["nvmlDeviceGetPcieReplayCounter"] == 2
-    assert not getattr(counters, "probe_changed")  # noqa: B009 - optional
+    assert not counters.probe_changed
 
 
 def test_the_collectors_of_a_tick_share_its_patience(opened: Open) -> None:
     gpu = FakeGpu()
     _, collectors = opened(FakeNvml(gpu))
     for collector in collectors:
-        getattr(collector, "wait_probed")(5.0)  # noqa: B009 - optional
+        collector.wait_probed(5.0)
     slow = threading.Event()  # nothing sets it: each lane has one call that takes 0.19 s
     for name in ("PowerUsage", "PcieReplayCounter", "EnforcedPowerLimit"):
         gpu.answers[name] = lambda: slow.wait(0.19)
@@ -247,7 +246,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     _, (fast, counters, *_) = opened(fake)
     fast.probe()
-    getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
+    counters.wait_probed(5.0)
     fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
     fast.collect(tick())
 

@@ -8,7 +8,6 @@ import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.nvml import nvml_collectors, open_session
-from fedmon.node.collectors.nvml.collector import GpuCollector
 
 SESSION = open_session()
 NOW = Instant(t=0.0, mono=0.0)
@@ -23,15 +22,14 @@ def test_a_real_gpu_tells_plausible_values_within_the_patience_of_a_probe() -> N
     collectors = nvml_collectors(SESSION)
     try:
         for collector in collectors:
-            getattr(collector, "wait_probed", lambda _: None)(5.0)
+            collector.wait_probed(5.0)
         report = {name: reason for collector in collectors for name, reason in collector.probe().items()}
         if SESSION.absent is not None:
             pytest.skip(f"no real GPU is tested: {SESSION.absent.reason}")
         readings = [collector.collect(NOW) for collector in collectors]
     finally:
         for collector in collectors:
-            if isinstance(collector, GpuCollector):
-                collector.close()
+            collector.close()
     values = {key: value for reading in readings for key, value in reading.values.items()}
 
     assert any(reason is None for reason in report.values()), report

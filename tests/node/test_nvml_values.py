@@ -21,9 +21,7 @@ NOT_SUPPORTED, TIMEOUT = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_TIME
 
 
 def reader(fake: FakeNvml, asked: tuple[Query, ...] = EVERYTHING, *, retry_s: float = 0.0) -> LaneReader:
-    return LaneReader(
-        NvmlSession(Nvml(fake), retry_s=retry_s, monotonic=lambda: 0.0), asked, with_processes=True, with_hardware=True
-    )
+    return LaneReader(NvmlSession(Nvml(fake), retry_s=retry_s, monotonic=lambda: 0.0), asked, with_processes=True)
 
 
 def of_gpu(found: Round, gpu: str) -> dict[str, float | None]:
@@ -398,7 +396,7 @@ def test_hardware_is_described_without_a_serial_number() -> None:
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     del fake.gpus[1].answers["NumGpuCores"]
     session = NvmlSession(Nvml(fake))
-    LaneReader(session, queries.SLOW, with_hardware=True).read()
+    LaneReader(session, queries.SLOW).read()
 
     first, second = session.hardware()
     assert first == {

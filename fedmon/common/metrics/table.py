@@ -7,7 +7,7 @@ instance (CPU mode, device, interface, mount point) is meant is a label, and a c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedmon.common import text
@@ -16,8 +16,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.tables import energy, gpu, host, job
 
 __all__ = [
-    "METRICS", "MISSING", "Kind", "Metric", "Scope", "Unit", "by_name", "format_rate", "format_value", "is_counter",
-    "metric_of",
+    "METRICS", "MISSING", "Kind", "Metric", "Scope", "Unit", "format_rate", "format_value", "is_counter", "metric_of",
 ]  # fmt: skip
 
 MISSING = text.MISSING
@@ -31,22 +30,9 @@ _SYMBOLS = {
     Unit.PER_SECOND: "/s",
 }
 _PREFIXED = frozenset({Unit.HERTZ, Unit.WATTS, Unit.JOULES, Unit.PER_SECOND})
-_GROUPS = (host, energy, gpu, job)
+GROUPS = (host, energy, gpu, job)
 
-
-def by_name(rows: Iterable[Metric]) -> Mapping[str, Metric]:
-    """Return the rows under their names, in their order.
-
-    Raises ValueError when a name is declared twice.
-    """
-    table: dict[str, Metric] = {}
-    for row in rows:
-        if table.setdefault(row.name, row) is not row:
-            raise ValueError(f"metric {row.name} is declared twice; give one of them another name")
-    return MappingProxyType(table)
-
-
-METRICS: Mapping[str, Metric] = by_name(row for group in _GROUPS for row in group.ROWS)
+METRICS: Mapping[str, Metric] = MappingProxyType({row.name: row for group in GROUPS for row in group.ROWS})
 """Every metric by its name, in the order in which people read them."""
 
 

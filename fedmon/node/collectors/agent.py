@@ -57,7 +57,7 @@ class CollectorTimes:
 
     def collect(self, _now: Instant) -> Reading:
         """Read the times; a collector that was not read yet is left out."""
-        return Reading({key: value for key, value in self._times().items() if value is not None})
+        return Reading(self._times())
 
     def probe(self) -> dict[str, str | None]:
         """Report that this can always be measured."""

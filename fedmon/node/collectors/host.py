@@ -14,11 +14,6 @@ from fedmon.node.collectors.kernel import NumaCollector, PressureCollector, proc
 from fedmon.node.collectors.sensors import TemperatureCollector
 
 
-def needs_psutil(roots: Roots) -> bool:
-    """Tell whether this machine has no /proc; a simulated machine is always read from its tree."""
-    return not roots.simulated and not (roots.proc / "stat").exists()
-
-
 def host_collectors(
     *, roots: Roots = THIS_MACHINE, per_core: bool = False, counts: Counts | None = None
 ) -> list[Collector]:
@@ -26,7 +21,8 @@ def host_collectors(
 
     ``per_core`` adds single CPUs. ``counts`` gives the ``agent_`` metrics of sampler and publisher, see AgentCollector.
     """
-    if needs_psutil(roots):
+    # A simulated machine is always read from its tree.
+    if not roots.simulated and not (roots.proc / "stat").exists():
         from fedmon.node.collectors.portable import portable_collectors
 
         return portable_collectors(counts=counts)

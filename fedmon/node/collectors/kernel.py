@@ -51,18 +51,18 @@ MEMORY_METRICS = (
     "host_swap_used_bytes",
 )
 ACTIVITY = {
-    "host_interrupts_total": (b"intr ", 1),
-    "host_context_switches_total": (b"ctxt ", 1),
-    "host_processes_started_total": (b"processes ", 1),
-    "host_processes_running": (b"procs_running ", 1),
-    "host_processes_blocked": (b"procs_blocked ", 1),
+    "host_interrupts_total": (b"intr", 1),
+    "host_context_switches_total": (b"ctxt", 1),
+    "host_processes_started_total": (b"processes", 1),
+    "host_processes_running": (b"procs_running", 1),
+    "host_processes_blocked": (b"procs_blocked", 1),
 }
 PAGING = {
-    "host_swap_in_bytes_total": (b"pswpin ", _PAGE_BYTES),
-    "host_swap_out_bytes_total": (b"pswpout ", _PAGE_BYTES),
-    "host_page_faults_total": (b"pgfault ", 1),
-    "host_page_faults_major_total": (b"pgmajfault ", 1),
-    "host_oom_kills_total": (b"oom_kill ", 1),
+    "host_swap_in_bytes_total": (b"pswpin", _PAGE_BYTES),
+    "host_swap_out_bytes_total": (b"pswpout", _PAGE_BYTES),
+    "host_page_faults_total": (b"pgfault", 1),
+    "host_page_faults_major_total": (b"pgmajfault", 1),
+    "host_oom_kills_total": (b"oom_kill", 1),
 }
 LOADS = ("host_load1", "host_load5", "host_load15")
 UPTIME = "host_uptime_seconds"
@@ -108,13 +108,21 @@ NUMA_PAGES = {
 
 
 def proc_collectors(proc: Path) -> list[FileCollector]:
-    """Return the collectors of single files of /proc."""
+    """Return the collectors of single files of /proc.
+
+    Disks are those without partitions, loop, RAM or optical devices. Interfaces that only carry traffic inside the host
+    are left out.
+    """
     fast, medium, threads = Lane.FAST, Lane.MEDIUM, ("host_threads", "host_threads_runnable")
+    disks = RowFile(choose_disks, _DISK_COLUMNS, name=2)
+    interfaces = RowFile(choose_interfaces, _NETWORK_COLUMNS, name=0, header=2)
+    no_disk = f"{Why.NOT_FOUND.value}: no disk is listed"
+    no_interface = f"{Why.NOT_FOUND.value}: no interface that leaves this host is listed"
     return [
         memory_collector(proc),
         FileCollector("load", fast, proc / "loadavg", _load, (*LOADS, *threads), size_bytes=128),
-        disk_collector(proc),
-        network_collector(proc),
+        FileCollector("disk", fast, proc / "diskstats", disks, DISK, is_long=True, untold=no_disk),
+        FileCollector("network", fast, proc / "net" / "dev", interfaces, NETWORK, is_long=True, untold=no_interface),
         FileCollector("activity", medium, proc / "stat", KeyedFile(ACTIVITY), ACTIVITY, is_long=True),
         FileCollector("paging", medium, proc / "vmstat", KeyedFile(PAGING), PAGING, is_long=True),
         FileCollector("uptime", fast, proc / "uptime", _uptime, [UPTIME], size_bytes=128),
@@ -140,12 +148,6 @@ def memory_collector(proc: Path) -> FileCollector:
     return FileCollector("memory", Lane.FAST, proc / "meminfo", parse, MEMORY_METRICS)
 
 
-def disk_collector(proc: Path) -> FileCollector:
-    """Return the collector of ``diskstats``: disks; no partitions, loop, RAM or optical devices."""
-    rows, none = RowFile(choose_disks, _DISK_COLUMNS, name=2), f"{Why.NOT_FOUND.value}: no disk is listed"
-    return FileCollector("disk", Lane.FAST, proc / "diskstats", rows, DISK, is_long=True, untold=none)
-
-
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each disk that is reported to its series; a name such as ``xvda1`` is a partition if ``xvda`` exists."""
 
@@ -154,13 +156,6 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
         return not _NOT_A_DISK.fullmatch(name) and (match is None or (match[1] or match[2]) not in names)
 
     return _of_devices(filter(is_whole, names), _ON_DISKS, DISK, "device")
-
-
-def network_collector(proc: Path) -> FileCollector:
-    """Return the collector of ``net/dev``; interfaces that only carry traffic inside the host are left out."""
-    rows = RowFile(choose_interfaces, _NETWORK_COLUMNS, name=0, header=2)
-    none = f"{Why.NOT_FOUND.value}: no interface that leaves this host is listed"
-    return FileCollector("network", Lane.FAST, proc / "net" / "dev", rows, NETWORK, is_long=True, untold=none)
 
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:

@@ -197,11 +197,10 @@ class Sampler:
     def collector_counts(self) -> dict[str, float | None]:
         """Return the duration of the last reading of each collector, as series of ``agent_collector_seconds``."""
         return {
-            series(COLLECTOR_SECONDS, stream=stream, collector=watch.name): (
-                None if watch.seconds is None else round(watch.seconds, 6)
-            )
+            series(COLLECTOR_SECONDS, stream=stream, collector=watch.name): round(watch.seconds, 6)
             for stream, reader in self._readers.items()
             for watch in reader.watches
+            if watch.seconds is not None
         }
 
     def sample(self, stream: str | None = None, *, is_last: bool = False) -> dict[str, Sample]:

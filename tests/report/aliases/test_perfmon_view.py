@@ -184,7 +184,7 @@ def gpu_values() -> Values:
     fake.refuse("nvmlDeviceGetFanSpeed", 3, when=lambda arguments: arguments[0] is first)
     asked = (*queries.FAST, *queries.MEDIUM, *queries.PCIE, *queries.SLOW)
     session = NvmlSession(Nvml(fake), retry_s=0.0, monotonic=lambda: 0.0)
-    return LaneReader(session, asked, with_processes=True, with_hardware=True).read().values
+    return LaneReader(session, asked, with_processes=True).read().values
 
 
 def test_each_gpu_is_a_host_of_its_own_in_perfmons_units(tmp_path: Path) -> None:

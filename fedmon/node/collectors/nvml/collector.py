@@ -10,7 +10,7 @@ from fedmon.common.metrics.metric import Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.common.metrics.tables.gpu import ROWS
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.queries import Query
@@ -106,18 +106,17 @@ class GpuCollector:
         return None if isinstance(found.exception(), AbandonedError) else found
 
 
-def nvml_collectors(session: NvmlSession) -> list[Collector]:
+def nvml_collectors(session: NvmlSession) -> list[GpuCollector]:
     """Return the collectors of this machine's GPUs, for the stream ``host``; without a driver, one with the reason."""
     if session.absent is not None:
         names = (metric.name for metric in ROWS if metric.scope is Scope.GPU)
         return [GpuCollector("gpu", Lane.SLOW, LaneReader(session, ()), names)]
     fast = LaneReader(session, queries.FAST, with_processes=True)
-    slow = LaneReader(session, queries.SLOW, with_hardware=True)
     return [
         GpuCollector("gpu", Lane.FAST, fast, [*_metrics((*queries.FAST, *queries.MIG)), "gpu_processes"]),
         GpuCollector("gpu-counters", Lane.MEDIUM, LaneReader(session, queries.MEDIUM), _metrics(queries.MEDIUM)),
         GpuCollector("gpu-pcie", Lane.MEDIUM, LaneReader(session, queries.PCIE), _metrics(queries.PCIE)),
-        GpuCollector("gpu-limits", Lane.SLOW, slow, _metrics(queries.SLOW)),
+        GpuCollector("gpu-limits", Lane.SLOW, LaneReader(session, queries.SLOW), _metrics(queries.SLOW)),
     ]
 
 

@@ -101,7 +101,7 @@ class NvmlSession:
         return self._gpus is not None and self.asked_s() < HANG_S
 
     def hardware(self) -> list[dict[str, Any]]:
-        """Describe each GPU, without its serial number; empty until the collectors were probed."""
+        """Describe each GPU, without its serial number; empty until NVML has started."""
         return [dict(gpu) for gpu in self._hardware]
 
     def enter(self) -> None:
@@ -210,10 +210,6 @@ class NvmlSession:
         before, self._energy = self._processes, energy
         self._processes = ProcessTable(before.number + 1 if before else 1, uses)
 
-    def keep_hardware(self, hardware: list[dict[str, Any]]) -> None:
-        """Keep the result of `hardware`."""
-        self._hardware = hardware
-
     def _retry_later(self) -> None:
         if self._restart_at is None:
             self._restart_at = self._monotonic() + self._backoff.next_s()
@@ -241,7 +237,7 @@ class NvmlSession:
             self.absent = AbsentError(Why.NOT_FOUND, "no GPU: NVML lists none")
             return
         self.starts += 1
-        with self.ask("nvmlDeviceGetHandleByIndex"):
+        with self.ask("the list of GPUs"):
             self._list(nvml, count)
         if self.lost:
             self._retry_later()
@@ -269,6 +265,7 @@ class NvmlSession:
         for label in self._labels.values():
             if label not in self._gpus:
                 self.lost[label] = f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed"
+        self._hardware = [queries.describe(gpu) for gpu in self._gpus.values()]
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
         identity = text(nvml.call("nvmlDeviceGetUUID", handle))
@@ -364,19 +361,11 @@ class Round(NamedTuple):
 class LaneReader:
     """Asks every GPU the queries of one lane, on the session's thread.
 
-    ``with_processes`` also lists processes, MIG instances and energy for others; ``with_hardware`` describes each GPU.
+    ``with_processes`` also lists processes, MIG instances and energy for others.
     """
 
-    def __init__(
-        self,
-        session: NvmlSession,
-        asked: Iterable[Query],
-        *,
-        with_processes: bool = False,
-        with_hardware: bool = False,
-    ) -> None:
-        self.session, self._queries = session, tuple(asked)
-        self._with_processes, self._with_hardware = with_processes, with_hardware
+    def __init__(self, session: NvmlSession, asked: Iterable[Query], *, with_processes: bool = False) -> None:
+        self.session, self._queries, self._with_processes = session, tuple(asked), with_processes
         self._start = 0
         self._devices: dict[str, Device] = {}
         self._processes: dict[str, GpuProcesses] = {}
@@ -425,9 +414,6 @@ class LaneReader:
         for label, gpu in gpus.items():
             self._processes.setdefault(label, GpuProcesses())
             self._ask_anew(label, gpu)
-        if self._with_hardware:
-            with self.session.ask("the description of the GPUs"):
-                self.session.keep_hardware([queries.describe(gpu) for gpu in gpus.values()])
 
     def _ask_anew(self, label: str, gpu: Gpu) -> None:
         own = self._processes[label].queries if self._with_processes else ()
