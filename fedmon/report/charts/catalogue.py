@@ -33,6 +33,8 @@ class Quantity(enum.Enum):
     NUMBER = "number"
 
 
+FLOATING = (Quantity.CELSIUS, Quantity.HERTZ, Quantity.NUMBER)
+"""Quantities whose axis need not begin at 0."""
 _GAUGES = {
     Unit.RATIO: Quantity.SHARE,
     Unit.BYTES: Quantity.BYTES,

@@ -6,15 +6,14 @@ import datetime
 import functools
 import math
 import unicodedata
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.amounts import significant
-from fedmon.report.charts.catalogue import Quantity
-from fedmon.report.charts.chart import Chart, Charts, Line
+from fedmon.report.charts.catalogue import FLOATING
+from fedmon.report.charts.chart import Chart, Charts
 from fedmon.report.charts.library import saved
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ SIZE_IN = (7.1, 2.6)
 """18 cm: the width of the text of an A4 page, so that fonts have their size there."""
 _SHORT_S = 300.0
 """Charts up to this length are shown in seconds since their begin."""
-_FLOATING = (Quantity.CELSIUS, Quantity.HERTZ, Quantity.NUMBER)
-"""Quantities whose axis need not begin at 0."""
 _LONGEST, _MOST_MARKS = 32, 8
 _SMALL_PT, _TITLE_PT = 7.0, 9.0
 
@@ -118,22 +115,18 @@ def _lonely(values: Any) -> Any:
     return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
 
 
-def top_of(lines: Sequence[Line], *, is_stack: bool) -> float:
-    """Return the highest value that is drawn."""
-    if is_stack:
-        return float(np.max(np.sum([np.nan_to_num(line.values) for line in lines], axis=0)))
-    return float(np.nanmax([np.nanmax(line.values if line.high is None else line.high) for line in lines]))
-
-
 def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    lows = [float(np.nanmin(line.values if line.low is None else line.low)) for line in chart.lines]
-    low = 0.0 if chart.is_stack else min(lows) * factor
-    high = max([top_of(chart.lines, is_stack=chart.is_stack), *(value for _, value in chart.limits)]) * factor
+    if chart.is_stack:
+        low, top = 0.0, float(np.max(np.sum([np.nan_to_num(line.values) for line in chart.lines], axis=0)))
+    else:
+        low = min(float(np.nanmin(line.values if line.low is None else line.low)) for line in chart.lines) * factor
+        top = max(float(np.nanmax(line.values if line.high is None else line.high)) for line in chart.lines)
+    high = max([top, *(value for _, value in chart.limits)]) * factor
     if not math.isfinite(high - low):
         low, high = -1e300, 1e300
-    begin = 0.0 if low >= 0 and chart.quantity not in _FLOATING else low
+    begin = 0.0 if low >= 0 and chart.quantity not in FLOATING else low
     margin = 0.06 * (high - begin) or 0.1 * abs(high) or 1.0
     axes.set_ylim(0.0 if begin == 0.0 and low >= 0 else begin - margin, high + margin)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))

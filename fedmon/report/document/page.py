@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from fedmon.report.blocks import Floats
-from fedmon.report.charts.catalogue import Quantity
+from fedmon.report.charts.catalogue import FLOATING
 from fedmon.report.charts.chart import Chart, Charts
 from fedmon.report.document.model import (
     LONGEST_TEXT,
@@ -35,7 +35,6 @@ from fedmon.report.findings.case import Finding
 
 QUIET, NUMERIC = ' class="quiet"', ' class="n"'
 _DIGITS = 4
-_FLOATING = (Quantity.CELSIUS, Quantity.HERTZ, Quantity.NUMBER)
 _MOST_BANDS = 2
 
 
@@ -179,7 +178,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         ],
         "limits": [(shown(label, 60), value * factor) for label, value in chart.limits],
         "stack": chart.is_stack,
-        "floats": chart.quantity in _FLOATING,
+        "floats": chart.quantity in FLOATING,
         **({"x": chart.x.tolist()} if chart.is_over_steps else {}),
     }
 

@@ -104,13 +104,12 @@ def write_json(source: Source, folder: Path, job: str | None = None, *, name_job
         ending = f"_{one}.json" if one is not None and (name_job or len(jobs) > 1) else ".json"
         views = _views(source, of_job)
         interval_s = next((each.interval_s for view in views for each in view.sections if each.interval_s), None)
-        path = folder / f"{META_DATA}{ending}"
-        write_meta_data(path, of_job, interval_s)
-        written.append(path)
+        names = [place.host.name for place in of_job]
+        written.append(_write(folder / f"{META_DATA}{ending}", names, of_job, interval_s, map(_known, of_job)))
         for view in views:
-            path = folder / f"{view.name}{ending}"
-            write_group(path, source, view, interval_s)
-            written.append(path)
+            names, of_names = [each.name for each in view.sections], [each.place for each in view.sections]
+            hosts = (_host(each, at) for each, at in by_place(source, view.sections))
+            written.append(_write(folder / f"{view.name}{ending}", names, of_names, interval_s, hosts))
     return written
 
 
@@ -351,34 +350,14 @@ def _events(names: Iterable[str]) -> dict[tuple[str, str], str]:
     return found
 
 
-def write_group(path: Path, source: Source, view: ViewTable, interval_s: float | None) -> None:
-    """Write one group as a file that appears whole or not at all; a value that is not known is null.
-
-    At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
-    object for each host. Raises InvalidInputError and StorageError.
-    """
-    names, places = [section.name for section in view.sections], [section.place for section in view.sections]
-    _write(path, names, places, interval_s, (_host(section, at) for section, at in by_place(source, view.sections)))
-
-
-def write_meta_data(path: Path, places: Sequence[Place], interval_s: float | None) -> None:
-    """Write the facts about machines, jobs and the tool, as a file that appears whole or not at all."""
-    known = (
-        {
-            "hardware": place.host.hardware,
-            "job": place.host.jobs.get(place.job or "", {}),
-            "capabilities": place.host.capabilities,
-            "tool": place.host.tool,
-        }
-        for place in places
-    )
-    _write(path, [place.host.name for place in places], places, interval_s, known)
-
-
 def _write(
     path: Path, names: Sequence[str], places: Sequence[Place], interval_s: float | None, hosts: Iterable[dict[str, Any]]
-) -> None:
-    """Write a file that appears when it is complete, host by host; its folder is made."""
+) -> Path:
+    """Write a file that appears when it is complete, host by host, and return its path; its folder is made.
+
+    At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
+    object for each host.
+    """
     keys = _keys(names)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -387,6 +366,7 @@ def _write(
         for key, host in zip(keys, hosts, strict=True):
             file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(host))
         file.write(b"\n}\n")
+    return path
 
 
 def _keys(names: Sequence[str]) -> list[str]:
@@ -408,6 +388,16 @@ def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None)
         "host_names": list(keys),
         "sampling_frequency": next((_number(each) for each in (*asked, interval_s) if each is not None), None),
         "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
+    }
+
+
+def _known(place: Place) -> dict[str, Any]:
+    """Return the facts about a machine, its job and the tool."""
+    return {
+        "hardware": place.host.hardware,
+        "job": place.host.jobs.get(place.job or "", {}),
+        "capabilities": place.host.capabilities,
+        "tool": place.host.tool,
     }
 
 
