@@ -57,6 +57,13 @@ def test_loopback_is_no_network_traffic() -> None:
     assert "received 1.0 MiB by network and sent 1.0 MiB" in only(traffic.volumes(case(node(host=host)))).text
 
 
+def test_nodes_that_share_a_machine_are_one_machine() -> None:
+    disk = {f'host_disk_{way}_bytes_total{{device="sda"}}': 1e9 for way in ("read", "written")}
+    other = msgspec.structs.replace(node("b"), counted_by="a")
+
+    assert only(traffic.volumes(case(node("a", host=disk), other, job=None))).text.startswith("The machine read")
+
+
 def test_rates_are_of_the_time_in_which_counters_were_read() -> None:
     read, written = (f"job_storage_{way}_bytes_total" for way in ("read", "written"))
     names = [f'host_network_{way}_bytes_total{{interface="eth0"}}' for way in ("receive", "transmit")]

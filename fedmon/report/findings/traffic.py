@@ -36,7 +36,8 @@ def moved(node: Node, metrics: tuple[str, str]) -> Moved | None:
 
 def volumes(case: Case) -> Finding | None:
     """Report the data read, written, received and sent."""
-    of_job, machine = case.job is not None, "machines" if len(case.nodes) > 1 else "machine"
+    of_job = case.job is not None
+    machine = "machines" if sum(not node.counted_by for node in case.nodes) > 1 else "machine"
     storage = STORAGE_OF_JOB if of_job else STORAGE_OF_HOST
     parts: list[str] = []
     figures: dict[str, float | None] = {}
