@@ -114,13 +114,12 @@ class SourceCollector:
             if not error.is_lack:
                 raise
             values, reasons, gone = {}, {}, error.reason
-        found = frozenset(values), frozenset(reasons)
-        if found != self._given:
-            before, self._given = self._given, found
-            self.probe_changed |= found != self._reported
+        if values.keys() != self._given[0] or reasons.keys() != self._given[1]:
+            before, self._given = self._given, (frozenset(values), frozenset(reasons))
+            self.probe_changed |= self._given != self._reported
             gone = gone or f"{Why.NOT_FOUND.value}: {self._where} no longer lists it"
             # The labels of a description change with what they tell: the previous one is not missing.
-            lost = [key for key in before[0] - found[0] if not metric_name(key).endswith("_info")]
+            lost = [key for key in before[0] - self._given[0] if not metric_name(key).endswith("_info")]
             miss(values, reasons, sorted(lost), gone)
         return Reading(values, reasons)
 
