@@ -158,7 +158,7 @@ def is_reported(series: str) -> bool:
 
 
 def of_job(series: str, others: Container[str]) -> bool:
-    """Tell whether a series may be in what is said of a job: no value that one of the ``others`` reported."""
+    """Tell whether a series belongs in the report of a job: all but the values that one of the ``others`` reported."""
     if not series.startswith("user_"):
         return True
     with contextlib.suppress(ValueError):

@@ -61,7 +61,7 @@ def drawn(diagram: str) -> set[tuple[str, str, str]]:
     """Return the transitions of a diagram; an arrow from a frame leaves each state in it."""
     arrows, frames, around = [], defaultdict[str, set[str]](set), list[str]()
     for line in diagram.splitlines():
-        if frame := re.search(r" as (\w+) {", line):
+        if frame := re.search(r"state (\w+) {", line):
             around.append(frame[1])
         elif line.strip() == "}":
             around.pop()

@@ -277,7 +277,7 @@ def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pyte
     path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}))
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    with Source(path) as source, pytest.raises(StorageError, match="ended early"):
+    with Source([path]) as source, pytest.raises(StorageError, match="ended early"):
         list(WideTable(source, processes=1).batches())
 
 

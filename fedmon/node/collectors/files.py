@@ -171,18 +171,25 @@ class FileCollector(SourceCollector):
 class KeyedFile:
     """Parses lines of a key and a number; a key that this kernel lacks leaves its metric out.
 
-    The table maps a metric to its key, the colon behind it included, and to a factor.
+    The table maps a metric to its key, the space or colon behind it included, and to a factor.
     """
 
     def __init__(self, table: Mapping[str, tuple[bytes, int]]) -> None:
-        self._table = [(metric, key, factor) for metric, (key, factor) in table.items()]
+        self._table = [(metric, b"\n" + key, factor) for metric, (key, factor) in table.items()]
 
     def __call__(self, text: bytes) -> Values:
         """Return the metrics."""
-        words = {key: rest for key, _, rest in (line.partition(b" ") for line in text.splitlines())}
-        return {
-            metric: int(words[key].split(None, 1)[0]) * factor for metric, key, factor in self._table if key in words
-        }
+        text = b"\n" + text
+        values: Values = {}
+        position = 0
+        for metric, key, factor in self._table:
+            # With a table in the kernel's order, each key is found behind the one before it.
+            start = text.find(key, position)
+            if start < 0 and (start := text.find(key)) < 0:
+                continue
+            position = start + len(key)
+            values[metric] = int(text[position : position + 40].split(None, 1)[0]) * factor
+        return values
 
 
 class RowFile:

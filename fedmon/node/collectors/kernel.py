@@ -51,18 +51,18 @@ MEMORY_METRICS = (
     "host_swap_used_bytes",
 )
 ACTIVITY = {
-    "host_interrupts_total": (b"intr", 1),
-    "host_context_switches_total": (b"ctxt", 1),
-    "host_processes_started_total": (b"processes", 1),
-    "host_processes_running": (b"procs_running", 1),
-    "host_processes_blocked": (b"procs_blocked", 1),
+    "host_interrupts_total": (b"intr ", 1),
+    "host_context_switches_total": (b"ctxt ", 1),
+    "host_processes_started_total": (b"processes ", 1),
+    "host_processes_running": (b"procs_running ", 1),
+    "host_processes_blocked": (b"procs_blocked ", 1),
 }
 PAGING = {
-    "host_swap_in_bytes_total": (b"pswpin", _PAGE_BYTES),
-    "host_swap_out_bytes_total": (b"pswpout", _PAGE_BYTES),
-    "host_page_faults_total": (b"pgfault", 1),
-    "host_page_faults_major_total": (b"pgmajfault", 1),
-    "host_oom_kills_total": (b"oom_kill", 1),
+    "host_swap_in_bytes_total": (b"pswpin ", _PAGE_BYTES),
+    "host_swap_out_bytes_total": (b"pswpout ", _PAGE_BYTES),
+    "host_page_faults_total": (b"pgfault ", 1),
+    "host_page_faults_major_total": (b"pgmajfault ", 1),
+    "host_oom_kills_total": (b"oom_kill ", 1),
 }
 LOADS = ("host_load1", "host_load5", "host_load15")
 UPTIME = "host_uptime_seconds"

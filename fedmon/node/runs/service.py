@@ -493,9 +493,12 @@ class Runs:
             used = ending.usage
             energy_j = self._measuring.job_energy(active.job.job_id, used.wall_s, used.cpu_s, ended=ending.ended)
             job = over(active.job, ending, energy_j=energy_j)
+            if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
+                job = msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN)
             active.record = msgspec.structs.replace(active.record, numbers=ending.numbers)
             if job.group:
-                self._scalars.cost(active.record, job, ending.ended, 0 if ending.held else ending.result_bytes)
+                leaving_bytes = ending.result_bytes if job.state is JobState.SUCCEEDED else 0
+                self._scalars.cost(active.record, job, ending.ended, leaving_bytes)
             self._let_go(active)
             self._take_end(active, job, ending)
 
@@ -595,10 +598,8 @@ class Runs:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
         if ending.state is JobState.NOT_STARTED:
             self.confinement.doubt()
-        if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
-            self._conclude(active, msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN))
-            return
-        if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
+        has_result = job.state in (JobState.SUCCEEDED, JobState.HELD)
+        if not has_result or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return
         parcel = Parcel(format=ending.result_format, sha256=ending.result_sha256, size_bytes=ending.result_bytes)

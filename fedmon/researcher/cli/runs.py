@@ -60,7 +60,7 @@ def run(
         list[str] | None,
         typer.Option("--tags", help="On a dataset with this tag; of several, also as a,b, all must fit."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, or its beginning.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, its beginning, or name.")] = None,
     node: NodesOption = None,
     arg: ArgOption = None,
     inputs: Annotated[

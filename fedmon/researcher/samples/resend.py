@@ -263,7 +263,7 @@ class StreamFollower:
         if not self._accepts(stream, batch, size_bytes):
             account.exists(batch.last_seq)
         else:
-            new = account.arrived(batch.seq, batch.last_seq)
+            new = account.arrived(batch.seq, batch.seq + len(batch.t) - 1)
             self.repeated += len(batch.t) - sum(last - first + 1 for first, last, _ in new)
             for first, last, late in new:
                 self._take(stream, batch, first, last, size_bytes, late=late)
@@ -391,7 +391,7 @@ class StreamFollower:
 
         That is called once, after all parts of a batch: samples between two parts may be held already.
         """
-        part = batch.part(first, last)
+        part = batch if last - first + 1 == len(batch.t) else batch.part(first, last)
         if not self._ordered:
             self._sink.put(part, size_bytes=size_bytes, late=late)
             return

@@ -366,8 +366,8 @@ class Session:
     def _is_of_use(self, reply: Reply) -> bool:
         """Tell whether a caller may want a reply later.
 
-        No caller waits for batch jobs and reporters, and what was asked since we began, but not by us, is the business
-        of another machine with this researcher's id.
+        No caller waits for batch jobs and reporters. A request that is younger than we are, and not ours, was sent by
+        another machine with the same researcher id.
         """
         node, asked = self.roster.get(reply.node_id, Moment.now()), made_at(reply.id)
         is_anothers = reply.session != self.pending.session and asked is not None and asked > self._begun
