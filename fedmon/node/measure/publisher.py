@@ -14,7 +14,7 @@ from typing import SupportsFloat, SupportsIndex
 import msgspec
 
 from fedmon.common.errors import InvalidInputError, InvalidMessageError
-from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample, is_user_stream
+from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.common.wire import codec
 from fedmon.common.wire.runs import NOT_FINITE
@@ -192,7 +192,7 @@ class Publisher:
 
 def _is_sent(stream: str) -> bool:
     """Tell whether a stream is published: values of runs go to their researcher alone, by other messages."""
-    return stream == USER_STREAM or not is_user_stream(stream)
+    return not stream.startswith(f"{USER_STREAM}-")
 
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:
