@@ -149,6 +149,12 @@ class GrantRegister:
             if covers and is_usable and (is_told or grant.arguments is None):
                 return False
         request = plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose
+        # A rejection or a reset decided about what was asked before: a new request replaces that.
+        self._database.execute(
+            "DELETE FROM wishes WHERE plan_id = ?1 AND researcher_id = ?2 AND EXISTS (SELECT * FROM plans WHERE "
+            "plan_id = ?1 AND (status = 'rejected' OR status = 'pending' AND NOT is_open))",
+            (plan_id, researcher_id),
+        )
         again = (
             "UPDATE wishes SET is_open = 1 WHERE plan_id = ? AND researcher_id = ? AND datasets IS ? AND purpose = ?"
         )

@@ -288,6 +288,22 @@ def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: 
     assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
 
 
+@pytest.mark.parametrize("decisions", [["rejected"], ["approved", "pending"]])
+def test_after_a_rejection_or_a_reset_a_request_replaces_the_earlier_ones(opened: Ward, decisions: list[str]) -> None:
+    source = DECLARING.format(name=decisions)
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE, purpose="everything")
+    opened.ask(source, by="bob", datasets=["cells"])
+    for status in decisions:
+        opened.owner("plan-decide", plan=sha256, status=status)
+
+    opened.ask(source, by=ALICE, datasets=["cells"])
+    shown = opened.owner("plan-show", plan=sha256)
+
+    assert [(wish["researcher_id"], wish["purpose"]) for wish in shown["asked"]] == [("bob", ""), (ALICE, "")]
+    assert shown["proposed"]["datasets"] == (opened.datasets["cells"],)
+
+
 def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
     source = DECLARING.format(name="very many")
     sha256 = digest(source.encode())
