@@ -122,7 +122,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 sha256=self.plan.sha256,
                 name=self.plan.name,
                 status=self.plan.status,
-                note=self.plan.note,
+                note=self.plan.note if self.grant is None else self.grant.note,
                 problem=self.plan.problem,
                 decided=self.time,
                 grant=None if self.grant is None else told(self.grant, researcher_id),
@@ -344,7 +344,7 @@ class PlanRegister:
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
                 self.store.read(plan.sha256)
-                grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256)
+                grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256, note=note)
             moment = utc_now()
             self._audit.record_durably(
                 "plan-decision",
@@ -424,7 +424,8 @@ class PlanRegister:
             self.grants.ask(plan.plan_id, sha256, who, line["time"], datasets=datasets, purpose=purpose, seen=seen)
         else:
             # Earlier releases approved without terms.
-            before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}
+            grant_id = f"grant_{sha256[:32]}_{line['time']}"
+            before = {"grant_id": grant_id, "sha256": sha256, "release": "auto", "note": line["note"]}
             is_approved = line["status"] == PlanStatus.APPROVED.value
             if is_approved:
                 self.store.read(sha256)

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,16 +214,20 @@ def _told_once(folder: Path) -> bool:
     return "register" not in fedmon_here("node", "status", "--dir", str(folder)).stderr
 
 
-def test_decisions_that_waited_are_told_to_each_researcher_again(tmp_path: Path) -> None:
+def test_decisions_that_waited_are_told_to_each_researcher_again_with_their_notes(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id, _ = (ask_approval(desk, by=name) for name in ("alice", "bob"))
-        done(desk, "plan-decide", plan=plan_id, status="approved", terms={"researchers": ["alice"]})
+        approve = partial(done, desk, "plan-decide", plan=plan_id, status="approved")
+        approve(terms={"researchers": ["alice"]}, note="to alice")
         desk.registers.database.copy(desk.registers.audit.end)
-        done(desk, "plan-decide", plan=plan_id, status="approved", terms={"researchers": ["bob"]})
+        approve(terms={"researchers": ["bob"]}, note="to bob")
     (folder / "state.sqlite").write_bytes(b"")
 
     assert told(folder, "status")["undelivered"] == {"alice": 1, "bob": 1}
+    with desk_of(folder) as desk:
+        rows = desk.registers.database.rows("SELECT json_extract(message, '$.note') AS note FROM outbox")
+    assert sorted(row["note"] for row in rows) == ["to alice", "to bob"]
 
 
 def test_a_plan_that_was_pending_in_the_copy_is_not_approved_without_its_bytes(tmp_path: Path) -> None:
