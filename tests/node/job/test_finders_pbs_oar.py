@@ -127,9 +127,10 @@ def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
     machine, commands = Machine(tmp_path), Commands()
     machine.put(TOOL, "fedmon")
     search = machine.search(environ, commands, stop=lambda _s: False)
-    with pytest.raises(JobNotFoundError):
+    with pytest.raises(JobNotFoundError) as not_found:
         search.find(60.0)
 
+    assert "is not installed" in dict(not_found.value.tried)["scheduler"]
     assert search.again() is None
     assert len(commands.asked) == 1
     machine.put(60, environ=environ)

@@ -131,6 +131,7 @@ class JobSearch:
         self._may_appear = identity.scheduler != "none" or bool(environ.get("FEDMON_JOB_ID"))
         self._command_s = 0.0
         self._tried: list[Tried] = []
+        self._server_said = "the server was not asked"
         self._next = 0.0
         self._is_known = True
 
@@ -265,12 +266,15 @@ class JobSearch:
     def _by_command(self, look: Look) -> tuple[Hit, Confidence]:
         raw_id = self._finder.resolve(look)
         if self._finder.asks_server and not look.asks_controller:
-            raise MethodFailedError("the server was asked before")
+            raise MethodFailedError(self._server_said)
         try:
             hit = self._finder.ask(look, raw_id)
         except NoSuchJobError as error:
             self._is_known = False
             raise UnknownJobError(self._name, str(error)) from None
+        except (MethodFailedError, CommandError) as error:
+            self._server_said = str(error)
+            raise
         if hit.cgroup is not None:
             pids = frozenset(members(look.hierarchies, hit.cgroup))
             return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
