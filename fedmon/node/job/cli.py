@@ -63,9 +63,19 @@ def _merge_verb(words: Sequence[str]) -> int:
     given = parsers()["job merge"].parse_args(words)
     exports = tuple(dict.fromkeys(given.export))
     check_formats(exports)
-    folders = JobFolder.found(absolute(given.folder))
-    done = {str(each.merged): _merge(each, exports, report=given.gen_report, with_json=True) for each in folders}
-    sys.stdout.write(f"{json.dumps({'merged': list(done)})}\n" if given.json else "".join(f"{path}\n" for path in done))
+    done: dict[str, bool] = {}
+    failed: FedmonError | None = None
+    for folder in JobFolder.found(absolute(given.folder)):
+        try:
+            done[str(folder.merged)] = _merge(folder, exports, report=given.gen_report, with_json=True)
+        except FedmonError as error:
+            failed = failed or error
+    if not given.json:
+        sys.stdout.write("".join(f"{path}\n" for path in done))
+    if failed is not None:
+        raise failed
+    if given.json:
+        sys.stdout.write(f"{json.dumps({'merged': list(done)})}\n")
     return 0 if all(done.values()) else 1
 
 
