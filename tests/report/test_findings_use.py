@@ -39,8 +39,10 @@ def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
 
 
 def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
-    first = node("a", job=cpu(2), host={"host_cpu_count": 8.0})
-    other = msgspec.structs.replace(node("b", job=cpu(2), hardware={"threads": 8}), counted_by="a")
+    nodes = (node("a", job=cpu(2), host={"host_cpu_count": 8.0}), node("b", job=cpu(2), hardware={"threads": 8}))
+    first, other = (
+        msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="boot a")) for one in nodes
+    )
 
     shared = only(cpu_efficiency(case(first, other)))
     given = only(cpu_efficiency(case(*(msgspec.structs.replace(one, document=FOUR) for one in (first, other)))))

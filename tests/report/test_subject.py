@@ -174,6 +174,32 @@ def test_ranks_on_one_host_share_the_cpus_and_the_memory_of_their_step(tmp_path:
     assert whole["memory-peak"]["ratio"] == 0.96
 
 
+@pytest.mark.parametrize("given", [{"method": "command", "cpus": 2, "step": "0"}, {}], ids=["job", "machine"])
+@pytest.mark.parametrize(("begins", "elapsed_s"), [((0, 0), 100), ((0, 60), 160), ((0, 200), 200), ((0, 60, 120), 220)])
+def test_cpus_that_nodes_share_one_after_another_are_counted_once(
+    given: dict[str, object], begins: tuple[int, ...], elapsed_s: int, tmp_path: Path
+) -> None:
+    used: dict[str, Column] = {
+        "job_cpu_user_seconds_total": [0.5 * second for second in range(COUNT)],
+        "job_cpu_system_seconds_total": [0.0] * COUNT,
+    }
+    machine: dict[str, Column] = {"host_cpu_count": [2.0] * COUNT}
+    batches = [
+        samples(columns, node=f"n{begin}-{number}", stream=stream, t=[T0 + begin + at for at in range(COUNT)])
+        for number, begin in enumerate(begins)
+        for stream, columns in (("host", machine), ("job-7", used))
+    ]
+    document = {"hostname": "n", "hardware": {"boot_id": "one", "threads": 2}, "jobs": {"7": given}}
+    documents = {batch.node_id: document for batch in batches}
+
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
+        figures = {one.name: one.figures for one in find(choose(source, job="7").read())}["cpu-efficiency"]
+
+    ratio = 50 * len(begins) / (elapsed_s * 2)
+    expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio}
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("begins", "since_s", "joules"),
     [

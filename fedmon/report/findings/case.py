@@ -126,7 +126,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def share(self) -> tuple[str, object]:
         """The key of the CPUs and memory that the job was given here; ranks of one step on a host share theirs."""
         is_rank = self.document.get("method") == COMMAND
-        return (is_rank and self.counted_by) or self.name, self.document.get("step")
+        return (is_rank and self.host.machine) or self.name, self.document.get("step")
 
     @functools.cached_property
     def _by_metric(self) -> dict[str, list[tuple[Labels, SeriesTotal]]]:

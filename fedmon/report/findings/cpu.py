@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.text import duration, joined, percent, plural
@@ -23,10 +24,11 @@ _NAME, _TITLE = "cpu-efficiency", "CPU efficiency"
 
 
 class CpuUse(NamedTuple):
-    """CPU seconds that a job used on one node, with the elapsed seconds and the number of CPUs."""
+    """CPU seconds that a job used on one node until a time, with the elapsed seconds and the number of CPUs."""
 
     used_s: float
     elapsed_s: float
+    until_t: float
     cpus: float
     of_whom: str
 
@@ -54,11 +56,11 @@ def cpu_use(node: Node) -> CpuUse | None:
         return None
     if user.grown_s > 0:
         used_s = (user.increase or 0.0) + (system.increase or 0.0)
-        return CpuUse(used_s, user.grown_s, cpus, of_whom)
+        return CpuUse(used_s, user.grown_s, user.last_t, cpus, of_whom)
     started = unix(node.document.get("started"))
     if started is None or user.last_t <= started:
         return None
-    return CpuUse(user.last + system.last, user.last_t - started, cpus, of_whom)
+    return CpuUse(user.last + system.last, user.last_t - started, user.last_t, cpus, of_whom)
 
 
 def cpu_efficiency(case: Case) -> Finding | None:
@@ -72,9 +74,9 @@ def cpu_efficiency(case: Case) -> Finding | None:
         return unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)
     used_s = sum(use.used_s for use in uses.values())
     held = _held(case, uses)
-    capacity_s = sum(use.elapsed_s * use.cpus for use in held)
-    cpus, busy = sum(use.cpus for use in held), sum(use.busy for use in uses.values())
-    ratio, elapsed_s = used_s / capacity_s, max(use.elapsed_s for use in uses.values())
+    ratio, elapsed_s = used_s / sum(time_s * cpus for time_s, cpus in held), max(time_s for time_s, _ in held)
+    cpus = sum(cpus for _, cpus in held)
+    busy = ratio * cpus
     where = f"on {plural(len(uses), 'node')}" if len(uses) > 1 else f"on {next(iter(uses))}"
     is_of_machine = any(use.is_of_machine for use in uses.values())
     whose = "of the machine" if is_of_machine else "that it was given"
@@ -86,8 +88,9 @@ def cpu_efficiency(case: Case) -> Finding | None:
         idle = f" and {significant(cpus - busy)} idle" if busy < cpus else ""
         text += f" On average {significant(busy)} of them were busy{idle}."
     peaks = [peak.high for node in case.nodes if (peak := node.one(_MOST_BUSY)) is not None]
-    if peaks and sum(peaks) > busy + _ROUNDING:
-        text += f" At most {significant(sum(peaks))} were busy at once." if cpus != 1 else ""
+    most_busy = min(sum(peaks), cpus) if is_of_machine else sum(peaks)
+    if most_busy > busy + _ROUNDING and cpus != 1:
+        text += f" At most {significant(most_busy)} were busy at once."
     text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
     severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
                                is_of_machine=is_of_machine)  # fmt: skip
@@ -111,20 +114,27 @@ def cpu_efficiency(case: Case) -> Finding | None:
             "elapsed_seconds": elapsed_s,
             "cpus": cpus,
             "cpus_busy": busy,
-            "most_cpus_busy": sum(peaks) if peaks else None,
+            "most_cpus_busy": most_busy if peaks else None,
         },
         nodes=tuple(uses),
     )
 
 
-def _held(case: Case, uses: Mapping[str, CpuUse]) -> Collection[CpuUse]:
-    """Return the uses whose CPUs add up: of nodes that share the same CPUs, that of the longest."""
-    found: dict[object, CpuUse] = {}
+def _held(case: Case, uses: Mapping[str, CpuUse]) -> list[tuple[float, float]]:
+    """Return the elapsed seconds and the number of CPUs; those that nodes share count once, while any used them."""
+    found: dict[object, list[CpuUse]] = defaultdict(list)
     for node in case.nodes:
         if (use := uses.get(node.name)) is not None:
-            key = (node.counted_by or node.name) if use.is_of_machine else node.share
-            found[key] = max(found.get(key, use), use, key=lambda one: one.elapsed_s * one.cpus)
-    return found.values()
+            found[(node.host.machine or node.name) if use.is_of_machine else node.share].append(use)
+    return [(_together_s(shared), max(use.cpus for use in shared)) for shared in found.values()]
+
+
+def _together_s(uses: Sequence[CpuUse]) -> float:
+    seconds, until_t = 0.0, -math.inf
+    for use in sorted(uses, key=lambda use: use.until_t - use.elapsed_s):
+        seconds += min(use.elapsed_s, max(0.0, use.until_t - until_t))
+        until_t = max(until_t, use.until_t)
+    return seconds
 
 
 def _levels(node: Node) -> str:
