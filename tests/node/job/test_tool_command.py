@@ -242,7 +242,7 @@ def test_a_command_goes_on_and_it_is_told_when_the_process_that_measures_is_kill
 
     assert (process.returncode, said) == (0, b"given")
     assert complained == b"fedmon: the process that measured was killed; 'fedmon job merge' takes its recording\n"
-    assert fedmon_here("job", "merge", str(next(tmp_path.iterdir()))).returncode == 0
+    assert fedmon_here("job", "merge", str(begun.parents[2])).returncode == 0
 
 
 def _cgroups_of(pid: int) -> list[str]:
