@@ -70,9 +70,10 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
 
 HOLD = """
 import ctypes, os, signal
+scontrol = os.getppid()
 os.setsid()
-ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)  # PTRACE_ATTACH: a killed tracee waits for its tracer
-print(os.getpid(), flush=True)
+if ctypes.CDLL(None).ptrace(16, scontrol, 0, 0) == 0:  # PTRACE_ATTACH: a killed tracee waits for its tracer
+    print(os.getpid(), flush=True)
 signal.sigtimedwait([signal.SIGUSR2], 30)
 """
 
