@@ -64,11 +64,11 @@ class BrokerFolder:
         holder = self._broker_lock().holder()
         if holder is None:
             return Reload.NOT_RUNNING
-        pid, kind, *host = holder.split()
+        pid, kind, host, *_ = f"{holder}   ".split(" ")  # an older broker tells no host, a starting one nothing
         if kind != "users":
             return Reload.RESTART_NEEDED
         # On another machine that shares the folder, and in a container, its process has another number.
-        if host in ([], [socket.gethostname()]):
+        if host in ("", socket.gethostname()):
             with contextlib.suppress(OSError):  # it may have ended meanwhile
                 os.kill(int(pid), signal.SIGHUP)
                 return Reload.DONE

@@ -136,17 +136,23 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
     assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
 
 
-@pytest.mark.parametrize("text", ["999999999 users", "{pid} users elsewhere"])
-def test_a_password_is_shown_and_no_other_process_told_where_the_broker_cannot_be(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reload"),
+    [("999999999 users", "not running"), ("{pid} users elsewhere", "not running"), ("", "restart needed")],
+    ids=["in a container", "on a machine with the same folder", "as it starts"],
+)
+def test_a_password_is_shown_and_no_other_process_told_where_the_broker_cannot_be(
+    text: str, reload: str, tmp_path: Path
+) -> None:
     running = LockFile(tmp_path / "running.pid")
     with subprocess.Popen(["sleep", "60"]) as other:
-        running.take(text.format(pid=other.pid))  # as of a broker in a container, or on a machine with the same folder
+        running.take(text.format(pid=other.pid))
 
         added = answer("user", "add", "a", "--role", "node", "--data-dir", tmp_path)
         running.release()
         other.terminate()
 
-    assert (len(added["password"]), added["reload"]) == (32, "not running")
+    assert (len(added["password"]), added["reload"]) == (32, reload)
     assert other.returncode == -signal.SIGTERM
 
 
