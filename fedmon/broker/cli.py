@@ -185,7 +185,7 @@ def add_user(
     folder = BrokerFolder(data_dir or default_folder())
     given = _given_password(password_file, ask=ask)
     password = given or generated_password()
-    with _saved(save, password):
+    with _saved(folder, save, password):
         Users(folder).add(name, role, password, replace=replace)
     reload = folder.reload_running()
     printed = None if given or save else password
@@ -251,8 +251,9 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
 
 
 @contextlib.contextmanager
-def _saved(save: pathlib.Path | None, secret: str) -> Iterator[None]:
+def _saved(folder: BrokerFolder, save: pathlib.Path | None, secret: str) -> Iterator[None]:
     """Write a secret to a new file, if one is asked for, that its owner alone can read; if the block fails, it goes."""
+    folder.make()  # the file may lie there
     with contextlib.ExitStack() as undo:
         if save is not None:
             try:
@@ -333,7 +334,7 @@ def add_token(
     """
     folder = BrokerFolder(data_dir or default_folder())
     token = generated_password()
-    with _saved(save, token):
+    with _saved(folder, save, token):
         Tokens(folder).add(party, token, replace=replace)
     _emit(
         {

@@ -37,7 +37,7 @@ def test_a_generated_password_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_a_saved_password_is_in_its_file_and_not_on_the_screen(tmp_path: Path) -> None:
-    file = tmp_path / "hospital-a.password"
+    file = tmp_path / "b/hospital-a.password"
 
     finished = fedmon_broker(
         "user", "add", "hospital-a", "--role", "node", "--save", file, "--data-dir", tmp_path / "b"
