@@ -13,6 +13,7 @@ import msgspec
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import TOKENS_FILE, Role
 from fedmon.common.errors import ConflictError
+from fedmon.common.files import storage_errors
 
 FIRST_PORT = 8883
 PRIVATE_FOLDERS = ("certificates", "files", "passwords", "secrets")
@@ -158,11 +159,13 @@ def write_production(folder: BrokerFolder, files: Mapping[str, str]) -> list[str
     folder.make()
     for name in ("mosquitto.conf", "mosquitto-container.conf"):
         path = folder.path / name
-        old = path.read_text(errors="replace") if path.exists() else ""
-        for line in set(re.findall("^crlfile .*", old, re.MULTILINE)) - set(files[name].splitlines()):
+        with storage_errors(path):
+            old = path.read_text(errors="replace") if path.exists() else ""
+        lines = {" ".join(line.split()) for line in re.findall("^ *crlfile .*", old, re.MULTILINE)}
+        for line in lines - set(files[name].splitlines()):
             raise ConflictError(
-                f"the new {path} would lack the line {line!r}: give --client-certificates and call the list of revoked "
-                f"certificates certificates/nodes.crl or certificates/researchers.crl, or remove the line"
+                f"the new {path} would lack the line {line!r}: give --client-certificates, and rename the list to "
+                f"certificates/nodes.crl or certificates/researchers.crl, in the line too; or remove the line"
             )
     for name, text in files.items():
         folder.replace(name, text)

@@ -269,8 +269,13 @@ def test_a_revoked_certificate_stays_revoked_when_the_files_are_written_again(tm
     valid, revoked = (make_client_certificate(folder, "nodes", name) for name in ("hospital-a", "hospital-b"))
     revoke(folder, "nodes", revoked[0])
 
-    for _ in range(2):
-        answer("config", "write", production.folder.path, "--client-certificates")
+    written = production.folder.path / "mosquitto.conf"
+    answer("config", "write", production.folder.path, "--client-certificates")
+    lines = written.read_text()
+    written.write_text(lines.replace("crlfile certificates/nodes", "  crlfile  certificates/old"))
+    renamed = fedmon_broker("config", "write", production.folder.path, "--client-certificates")
+    written.write_text(lines.replace("crlfile certificates/nodes.crl", "  crlfile  certificates/nodes.crl "))
+    answer("config", "write", production.folder.path, "--client-certificates")
     refused = fedmon_broker("config", "write", production.folder.path)
     with production:
         node: dict[str, Any] = {"client_id": "x", "ca_file": production.ca_file}
@@ -278,8 +283,9 @@ def test_a_revoked_certificate_stays_revoked_when_the_files_are_written_again(tm
         with pytest.raises(RefusedError):
             _enter(Party(production.ports[Role.NODE], certificate=revoked, **node))
 
-    assert refused.returncode == 4
+    assert (refused.returncode, renamed.returncode) == (4, 4)
     assert "would lack the line 'crlfile certificates/nodes.crl'" in refused.stderr
+    assert "would lack the line 'crlfile certificates/old.crl'" in renamed.stderr
 
 
 def test_a_flood_of_one_party_stays_within_the_memory_limit_and_the_others_are_served(tmp_path: Path) -> None:
