@@ -170,10 +170,10 @@ def logs(
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
         failed: FedmonError | None = None
-        withheld: dict[str, str] = {}
         shown = ""
         while offsets:
             over = handle.is_over or not follow
+            withheld: dict[str, str] = {}
             for node_id in list(offsets):
                 try:
                     log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
@@ -192,14 +192,14 @@ def logs(
                     # `emit_line` adds the last newline.
                     text = _printable(log.text.removesuffix("\n"))
                     emit_line(log, text=head + text, as_json=json)
+            for line in [] if json else by_reason(withheld):
+                emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
             if over:
                 break
             handle.wait(FOLLOW_EVERY_S)
-        for line in [] if json else by_reason(withheld):
-            emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
         if failed is not None:
             raise failed
-        raise typer.Exit(REFUSED if withheld and not offsets else 0)
+        raise typer.Exit(0 if offsets else REFUSED)
 
 
 @federated()

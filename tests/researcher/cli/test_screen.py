@@ -261,7 +261,7 @@ def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> No
     assert "0190b5f0-7a3c " in plain
     assert job not in plain
     assert "\x1b" not in plain
-    assert "\x1b[1;31m✕ hospital" not in coloured  # the cell that is bad has the colour
+    assert "\x1b[1;31m◐ hospital" not in coloured  # the cell that is bad has the colour
     assert "\x1b[1;31m━━━━━━  99 %\x1b[0m" in coloured
     assert coloured.splitlines()[-1].endswith("q quit\x1b[0m")
 

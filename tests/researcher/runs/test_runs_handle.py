@@ -819,11 +819,18 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
 
     withheld = fedmon_here(*words, environ=environ)
     b.printed = "hello\n"
+    line = [sys.executable, "-m", "fedmon", *words[:3], "--follow", "--timeout", "30"]
+    with subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        during = [following.stdout.readline() for _ in range(3)]
+        for node in (a, b):
+            node.end(handle.job_id)
     a.answer = lambda request: a.honest(request) if request.get("stdout_from") is None else None
     silent = fedmon_here(*words, environ=environ)
 
     assert (withheld.returncode, withheld.stdout.count("\n")) == (4, 1)
     assert withheld.stdout.startswith("output is withheld by a, b: the owner lets nothing leave")
+    assert (during[1], during[2].partition(":")[0]) == ("hello\n", "output is withheld by a")
     assert (silent.returncode, silent.stdout) == (6, "== b ==\nhello\n")
     assert "stdout of a: " in silent.stderr
 
