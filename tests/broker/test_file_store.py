@@ -46,7 +46,7 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
         with pytest.raises(UploadRefusedError, match="the repository is full"):
             Upload(store).__enter__()
 
-    assert counts(store) == (1, 10)
+    assert (counts(store), len(files_in(tmp_path))) == ((1, 10), 1)
 
 
 def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
