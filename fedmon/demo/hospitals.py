@@ -120,9 +120,8 @@ class Hospitals:
 
     def kill(self, node_id: str) -> None:
         """End the node's process at once, as a crash or a power cut would."""
-        process = self._processes.pop(node_id)
-        process.kill()
-        process.wait()
+        self._processes[node_id].kill()  # before it is forgotten, for the sake of Ctrl-C
+        self._processes.pop(node_id).wait()
 
     def check_alive(self) -> None:
         """Raise DemoError, with the end of its log, when a node ended by itself."""
