@@ -22,7 +22,7 @@ from fedmon.researcher.cli.shell import NO_ANSWER, REFUSED, emit, emit_line, exi
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.runs.errors import RunFailedError
-    from fedmon.researcher.runs.handle import RunHandle
+    from fedmon.researcher.runs.handle import JobLog, RunHandle
     from fedmon.researcher.runs.states import NodeRun, RunStates
 
 INTERRUPTED = 130
@@ -170,7 +170,7 @@ def logs(
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
         failed: FedmonError | None = None
-        shown = ""
+        last: JobLog | None = None
         while offsets:
             over = handle.is_over or not follow
             withheld: dict[str, str] = {}
@@ -187,16 +187,19 @@ def logs(
                     withheld[node_id] = log.withheld
                     del offsets[node_id]
                 if log.text or (log.withheld and json):
-                    head = f"== {node_id} ==\n" if len(handle.nodes) > 1 and node_id != shown else ""
-                    shown = node_id
-                    # `emit_line` adds the last newline.
-                    text = _printable(log.text.removesuffix("\n"))
-                    emit_line(log, text=head + text, as_json=json)
-            for line in [] if json else by_reason(withheld):
-                emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
+                    is_other = len(handle.nodes) > 1 and (last is None or last.node_id != node_id)
+                    text = f"{_line_end(last)}== {node_id} ==\n{log}" if is_other else str(log)
+                    emit_line(log, text=text, end="", as_json=json)
+                    last = log
+            if withheld and not json:
+                sys.stdout.write(_line_end(last))
+                last = None
+                for line in by_reason(withheld):
+                    emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
             if over:
                 break
             handle.wait(FOLLOW_EVERY_S)
+        sys.stdout.write("" if json else _line_end(last))
         if failed is not None:
             raise failed
         raise typer.Exit(0 if offsets else REFUSED)
@@ -319,6 +322,11 @@ def _how_to_go_on(handle: RunHandle) -> str:
 def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
     lines = [f"{node_id}: {escape_control(sketched(values))}" for node_id, values in results.items()]
     return "\n".join([*lines, *(f"written: {path}" for path in written)])
+
+
+def _line_end(last: JobLog | None) -> str:
+    """Return the newline that the last piece of output lacks."""
+    return "" if last is None or last.text.endswith("\n") else "\n"
 
 
 def _printable(text: str) -> str:

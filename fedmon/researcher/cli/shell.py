@@ -71,7 +71,7 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:
+def emit(document: Any, *, text: object, more: str = "", end: str = "\n", as_json: bool) -> None:
     """Print a JSON document on one line, or text with ``more`` below: on a terminal a table in colours."""
     if as_json:
         sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode()}\n")
@@ -81,14 +81,14 @@ def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:
 
         Console(highlight=False).print(text)
     else:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{text}{end}")
     if more:
         sys.stdout.write(f"{more}\n")
 
 
-def emit_line(value: Any, *, text: str, as_json: bool) -> None:
-    """Print one line of a stream at once."""
-    emit(value, text=text, as_json=as_json)
+def emit_line(value: Any, *, text: str, end: str = "\n", as_json: bool) -> None:
+    """Print one line of a stream, or text with another ``end``, at once."""
+    emit(value, text=text, end=end, as_json=as_json)
     sys.stdout.flush()
 
 

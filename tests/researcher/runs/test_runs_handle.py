@@ -794,7 +794,7 @@ def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tm
 def test_the_shell_follows_logs_past_a_question_without_an_answer(
     a: RunningNode, b: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
-    a.printed = b.printed = "hello\n"
+    a.printed, b.printed = "hello\n", "hello"
     federation = federate()
     handle = started(federation)
     a.answer = lambda request: a.honest(request) if request.get("stdout_from") is None else None
@@ -808,6 +808,21 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
         printed, _ = following.communicate(timeout=60)
 
     assert (following.returncode, printed) == (0, "== b ==\nhello\n== a ==\nhello\n")
+
+
+def test_the_shell_shows_output_as_it_was_printed(a: RunningNode, federate: Open, tmp_path: Path) -> None:
+    a.printed = "1\t\x1b[2J\n."
+    federation = federate()
+    handle = started(federation)
+
+    words = [sys.executable, "-m", "fedmon", "runs", "logs", handle.job_id, "--follow"]
+    with subprocess.Popen(words, env=shell(federation, tmp_path), stdout=subprocess.PIPE, text=True) as following:
+        wait_until(lambda: any(one.get("stdout_from") == 8 for one in a.received), what="the question for more")
+        a.printed += "."
+        a.end(handle.job_id)
+        printed, _ = following.communicate(timeout=60)
+
+    assert (following.returncode, printed) == (0, "1\t\\x1b[2J\n..\n")
 
 
 def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_where_a_node_is_silent(
