@@ -252,16 +252,19 @@ def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
 
 
 def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
-    """Return the id of the only dataset that begins so."""
+    """Return a dataset that is called so, or the id of the only one that begins so."""
     if dataset is None or len(dataset) == len(_DATASET) + 36:
         return dataset
-    found = {each.dataset_id for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets}
-    return _whole(dataset, found, what="dataset", see="fedmon datasets")
+    found = [each for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
+    if any(each.name == dataset for each in found):
+        return dataset
+    return _whole(dataset, {each.dataset_id for each in found}, what="dataset", see="fedmon datasets")
 
 
 def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
     """Return the id with this beginning; the text itself if it is unknown, which the request then refuses."""
-    known = {form: each for each in ids for form in (each, each.removeprefix(_DATASET))}
+    prefix = "" if beginning.startswith(_DATASET) else _DATASET  # "data" is a name, and means no id
+    known = {each.removeprefix(prefix): each for each in ids}
     try:
         return chosen(beginning, known, what=what, see=see)
     except NotFoundError:

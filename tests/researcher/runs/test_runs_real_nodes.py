@@ -105,6 +105,8 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     found = [shell(real, "runs", "show", enough), shell(real, "runs", "stop", enough)]
     printed = fedmon_here("runs", "logs", enough, environ=real.environ())
     again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
+    called = shell(real, "run", str(real.plan), "--dataset", "cells")[1]
+    word = shell(real, "run", str(real.plan), "--dataset", "data", "--node", "a")[1]
     short = fedmon_here("runs", "stop", job_id[:3], environ=real.environ())
     several = fedmon_here("runs", "show", job_id[:4], environ=real.environ())
 
@@ -112,6 +114,8 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert found[0][1]["job_id"] == job_id
     assert printed.stdout == "hello from b\n"
     assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
+    assert [each["rows"] for each in called["results"].values()] == [3, 3]
+    assert "no dataset 'data'" in word["failed"]["a"]
     assert (short.returncode, "at least 4 characters" in short.stderr) == (2, True)
     assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
