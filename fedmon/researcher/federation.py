@@ -251,7 +251,7 @@ class Federation:
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
         is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a ``name``
         finds this run again in a shell. Raises InvalidInputError, or ConflictError for the ``job_id`` of another run
-        here, before anything is sent, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
+        here, before a node is asked to run, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.start import start_run

@@ -64,7 +64,7 @@ def start_run(
     fields: dict[str, Any] = {"sha256": sha256, "dataset_id": dataset_id, "tags": wanted_tags, "limits": bounds}
     fields |= {"arguments": plain, "inputs": parcel, "group": group, "label": name}
     is_new = not book.holds(job_id)
-    content = msgspec.json.encode(fields | {"inputs": parcel and parcel.sha256})
+    content = msgspec.json.encode(fields | {"inputs": parcel and parcel.sha256}, order="sorted")
     ledger = book.open(job_id, sha256=sha256, content=content)
     ledger.take_part(asked)
     book.follow(job_id)

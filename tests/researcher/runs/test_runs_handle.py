@@ -182,9 +182,9 @@ def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(a: RunningNode, b: Ru
 
 def test_a_job_id_stands_for_one_run(a: RunningNode, federate: Open) -> None:
     federation = federate()
-    handle = started(federation, args={"n": 1})
+    handle = started(federation, args={"n": 1, "m": 1})
 
-    again = federation.run(DIGEST, args={"n": 1}, job_id=handle.job_id)
+    again = federation.run(DIGEST, args={"m": 1, "n": 1}, job_id=handle.job_id)
     with pytest.raises(ConflictError, match="stands for another run"):
         federation.run(DIGEST, args={"n": 2}, job_id=handle.job_id)
 
