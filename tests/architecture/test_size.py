@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27873, 124, 17710),
     "plan": (1467, 9, 982),
     "report": (9838, 52, 6101),
-    "researcher": (10255, 47, 6693),
+    "researcher": (10261, 47, 6699),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

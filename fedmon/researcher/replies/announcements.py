@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ack, Result
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.replies.queue import Replies
+from fedmon.researcher.replies.queue import MAX_SEEN, Replies
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 A = TypeVar("A", bound=Result)
@@ -26,10 +26,16 @@ class Announcements(Generic[A]):
     def __init__(self, kind: type[A], asker: Asker, replies: Replies, dispatcher: Dispatcher) -> None:
         self._kind, self._asker, self._replies, self._dispatcher = kind, asker, replies, dispatcher
         self._listeners: list[Subscription] = []
+        self._had: dict[tuple[str, str], None] = {}
+        """Those that a handle has taken, of the inbox thread."""
 
     def arrived(self, announcement: A, *, taken: bool = False) -> None:
         """Take one, however often it comes; one that is ``taken`` already waits for no listener."""
-        if taken and not self._listeners:  # a handle has it, and its node is asked for it later
+        key = (announcement.node_id, announcement.id)
+        if key in self._had or (taken and not self._listeners):  # job-status returns it later
+            self._had[key] = None  # a copy may come once the handle is gone
+            if len(self._had) > MAX_SEEN:
+                del self._had[next(iter(self._had))]
             self._acknowledge(announcement)
             return
         self._replies.keep(

@@ -619,6 +619,19 @@ def test_an_outcome_that_a_handle_waits_for_is_confirmed_also_while_the_disk_is_
     a.wait(lambda: a.sent("ack"))
 
 
+def test_an_outcome_that_a_handle_had_is_not_kept_when_it_comes_again(a: RunningNode, federate: Open) -> None:
+    federation = federate()
+    job_id = (handle := started(federation)).job_id
+    a.end(job_id, result=json_parcel({"n": 1}))
+    assert handle.result(timeout_s=60) == {"a": {"n": 1}}
+
+    del handle
+    a.announce(job_id)
+    a.wait(lambda: len(a.sent("ack")) == 2)
+
+    assert federation.status().kept_replies == 0
+
+
 def test_what_reports_runs(a: RunningNode, federate: Open) -> None:
     a.began = "starting"
     handle = started(federate(), nodes=["a"])
