@@ -312,11 +312,11 @@ class JobFolder:
 
     def stdout(self, offset: int, max_bytes: int) -> TracePiece:
         """Return a piece of its standard output; see read_trace."""
-        return read_trace(self.path / STDOUT, offset, max_bytes)
+        return read_trace(self.path / STDOUT, offset, max_bytes, is_over=not self.is_alive())
 
     def stderr(self, offset: int, max_bytes: int) -> TracePiece:
         """Return a piece of its standard error; see read_trace."""
-        return read_trace(self.path / STDERR, offset, max_bytes)
+        return read_trace(self.path / STDERR, offset, max_bytes, is_over=not self.is_alive())
 
     def stop(self, state: JobState, reason: str) -> bool:
         """Ask the keeper to end the job with this state and reason; return False if no keeper lives.
@@ -439,10 +439,11 @@ class TraceWriter:
         return made(Path(f"{self._path}.{self._total}"), os.O_WRONLY)
 
 
-def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
+def read_trace(path: Path, offset: int, max_bytes: int, *, is_over: bool = False) -> TracePiece:
     """Return the kept bytes from ``offset`` on, ``max_bytes`` at most, as text; raises StorageError.
 
-    A character is not cut in two: its beginning waits for the rest. Bytes that are not UTF-8 become U+FFFD.
+    A character is not cut in two: its beginning waits for the rest, unless the trace ``is_over``. Bytes that are not
+    UTF-8 become U+FFFD.
     """
     chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
     try:
@@ -460,7 +461,7 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
     start = min(offset, total) if files and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
-    if rest == len(chunk) and start + rest < total:  # the beginning of a character whose end is not kept
+    if rest == len(chunk) and (is_over or start + rest < total):  # the beginning of a character whose end is not kept
         text, rest = chunk.decode(errors="replace"), 0
     return TracePiece(
         offset=start,

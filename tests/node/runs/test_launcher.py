@@ -102,6 +102,15 @@ def test_a_keeper_starts_nothing_below_the_level_that_the_owner_demands(jobs: Ke
     assert folder.stdout(0, 100).text == ""
 
 
+def test_output_that_ends_within_a_character_is_shown_whole_once_the_job_is_over(jobs: KeptJobs) -> None:
+    _, folder = jobs.run(r"os.write(1, b'1 \xe2\x82'); return {}", "cut")
+    wait_until(lambda: not folder.is_alive(), what="the end of its keeper")
+
+    pieces = [folder.stdout(offset, 100) for offset in (0, 2)]
+
+    assert [(each.text, each.next_offset) for each in pieces] == [("1 ", 2), ("\ufffd", 4)]
+
+
 def test_a_stop_says_who_asked_for_it(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-1"))
     started(folder)
