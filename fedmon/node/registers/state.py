@@ -108,7 +108,8 @@ class Registers(Closing):
             try:
                 with self.database.transaction():
                     (self.plans if kind == "plan" else self.datasets).redo(line)
-                missing.pop(name, None)
+                if line["event"] != "approval-requested":  # a request brings back no lost approval
+                    missing.pop(name, None)
             except (FedmonError, sqlite3.IntegrityError, KeyError, msgspec.ValidationError) as error:
                 missing[name] = f"{kind} {line.get('name')!r} ({name}) is not restored: {error}"
             if kind == "plan":

@@ -235,7 +235,9 @@ def test_a_plan_that_was_pending_in_the_copy_is_not_approved_without_its_bytes(t
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
         desk.registers.database.copy(desk.registers.audit.end)
-        done(desk, "plan-decide", plan=plan_id, status="approved")
+        plan = done(desk, "plan-decide", plan=plan_id, status="approved")["plan"]
+        asked = {name: plan[name] for name in ("plan_id", "sha256", "name")}
+        desk.registers.audit.record("approval-requested", researcher="bob", **asked)
         desk.registers.plans.store.keep_only(frozenset())
     (folder / "state.sqlite").write_bytes(b"")
 
