@@ -134,7 +134,7 @@ class BrokerEngine(abc.ABC):
     def start(self) -> None:
         """Start the broker and return when it takes connections; does nothing when it runs.
 
-        Raises PortInUseError, NotFoundError, or BrokerStartError with the end of the broker's log.
+        Raises PortInUseError, or BrokerStartError with the end of the broker's log.
         """
         if self.alive():
             return
