@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27875, 124, 17711),
     "plan": (1467, 9, 982),
     "report": (9838, 52, 6101),
-    "researcher": (10261, 47, 6699),
+    "researcher": (10263, 47, 6701),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

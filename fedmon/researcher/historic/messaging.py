@@ -298,7 +298,7 @@ class OutstandingRequests:
         """
         with self._awaited(commands) as awaited:
             own = {one.waiting.id for one in awaited if one.owner is threading.current_thread()}
-            found: list[KeptReply] = []
+            wanted, found = self._wanted(commands, own, own_only=own_only), list[KeptReply]()
             deadline = Deadline(timeout_s)
             try:
                 is_last = False
@@ -309,14 +309,13 @@ class OutstandingRequests:
                         self._replies.settle()
                     # A node that went offline meanwhile is not waited for.
                     pause_s = 0.0 if is_last else min(deadline.left_s(), RESTART_S, *pauses)
-                    taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s, more=bool(found))
-                    found += taken
+                    taken = self._replies.take(wanted=wanted, timeout_s=pause_s, into=found)
                     if taken and while_replies:
                         deadline = Deadline(timeout_s)
+                self._replies.confirm()
             except BaseException:
                 self._replies.give_back(found)
                 raise
-            self._replies.confirm()
             if self._replies.released and not found:
                 raise NotConnectedError(CLOSED)
             for one in awaited:
@@ -348,9 +347,9 @@ class OutstandingRequests:
                 if one.owner is me:
                     one.awaited = False
 
-    def _take(
-        self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float, more: bool
-    ) -> list[KeptReply]:
+    def _wanted(
+        self, commands: Collection[str], own: Collection[str], *, own_only: bool
+    ) -> Callable[[KeptReply], bool]:
         def wanted(kept: KeptReply) -> bool:
             request_id = kept.message.id
             if own and own_only and request_id and request_id not in own:
@@ -360,7 +359,7 @@ class OutstandingRequests:
             # A node that refuses has answered; its error goes with the replies that it stands for.
             return not commands or kept.command in commands or (kept.command == ERROR and request_id in own)
 
-        return self._replies.take(wanted=wanted, timeout_s=timeout_s, more=more)
+        return wanted
 
     def _is_anothers(self, request_id: str, *, collecting: bool) -> bool:
         """Tell whether a reply is for another thread: one that waits, or will when we, too, collect our own."""

@@ -125,16 +125,16 @@ class Replies:
         wanted: Callable[[KeptReply], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
-        more: bool = False,
+        into: list[KeptReply] | None = None,
     ) -> list[KeptReply]:
         """Take kept replies, or those that ``wanted`` chooses, oldest first; the others stay.
 
         Waits up to ``timeout_s``, None for ever, for the first. Replies that a thread took leave the disk when it takes
-        again, unless ``more`` than before, at `confirm`, or at `stop`: after a crash in between, they come again marked
-        ``redelivered``.
+        again, unless ``into`` holds them, at `confirm`, or at `stop`: after a crash in between, they come again marked
+        ``redelivered``. Those taken now are added to ``into``.
         """
         with self._changed:
-            if not more:
+            if not into:
                 self._gone.extend(self._handed.pop(threading.get_ident(), ()))
                 self._actor.post(self._write)
             self._changed.wait_for(
@@ -142,6 +142,8 @@ class Replies:
             )
             keys = list(itertools.islice(self._matching(wanted), limit))
             taken = [self._kept.pop(key) for key in keys]
+            if into is not None:
+                into += taken
             if keys and self.durable:
                 self._handed.setdefault(threading.get_ident(), []).extend(keys)
                 self._to_mark.extend(keys)
@@ -158,9 +160,10 @@ class Replies:
             self.settle()
 
     def give_back(self, taken: Sequence[KeptReply]) -> None:
-        """Keep replies that this thread took, and did not confirm, as if it had not."""
+        """Keep replies that this thread took last as if it had not."""
         with self._changed:
-            self._handed.pop(threading.get_ident(), None)
+            if taken:
+                self._handed.pop(threading.get_ident(), None)
             self._kept = dict(sorted([*((one.key, one) for one in taken), *self._kept.items()]))
             self._changed.notify_all()
 

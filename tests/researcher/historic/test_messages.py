@@ -196,6 +196,7 @@ def test_replies_of_a_wait_that_is_interrupted_are_there_for_the_next(
 ) -> None:
     def once_a_has_answered(_request: Message) -> None:
         if len(silent.copies("ping")) > 1 and requests.queue.qsize() == 0:  # it is asked again
+            silent.answer = silent.honest
             interrupt()
 
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
@@ -204,11 +205,29 @@ def test_replies_of_a_wait_that_is_interrupted_are_there_for_the_next(
         requests.send_message(ping(6))
         with pytest.raises(KeyboardInterrupt):
             requests.get_responses(["pong"], timeout=60)
-        silent.answer = silent.honest
 
         told = requests.get_responses(["pong"], timeout=60)
 
     assert sorted((message["node_id"], message["sequence"]) for message in told) == [("a", 6), ("b", 6)]
+
+
+def test_replies_that_a_slow_disk_gives_out_during_an_interrupt_are_there_for_the_next(
+    open_requests: Open, tmp_path: Path, interrupt: Callable[[], None]
+) -> None:
+    requests = open_requests()
+    requests.queue.add(PONG)
+
+    def once_it_is_taken() -> None:
+        wait_until(lambda: requests.queue.qsize() == 0)
+        interrupt()
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "alice" / "replies" / "alice" / FILE_NAME)) as disk:
+        disk.execute("BEGIN IMMEDIATE")
+        threading.Thread(target=once_it_is_taken, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            requests.get_messages()
+
+    assert [message["sequence"] for message in requests.get_messages()] == [3]
 
 
 WAITS = """
@@ -225,9 +244,18 @@ def test_replies_of_a_wait_that_is_killed_are_there_for_the_next_process(
     environ = plain_environment(
         FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"), RESEARCHER_ID="alice"
     )
-    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b", answer=lambda _: None) as silent:
+    file = tmp_path / "alice" / "replies" / "alice" / FILE_NAME
+
+    def is_taken() -> bool:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as disk:
+                return bool(disk.execute("SELECT 1 FROM handed").fetchone())
+        except sqlite3.OperationalError:
+            return False  # the process has not made its queue yet
+
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b", answer=lambda _: None):
         with subprocess.Popen([sys.executable, "-c", WAITS], env=environ) as waiting:
-            silent.wait(lambda: len(silent.copies("ping")) >= 4)  # 750 ms after the first one of the script
+            wait_until(is_taken)
             waiting.kill()
 
         told = open_requests("a").get_messages(["pong"])
