@@ -109,7 +109,6 @@ class Actor:
         self._inbox = Backlog[Job](urgent, bulk)
         self._timers: list[list[Any]] = []  # moment, order, job
         self._order = itertools.count()
-        self._resting: list[Job] = []
         self._changed = threading.Condition(threading.Lock())
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -156,32 +155,24 @@ class Actor:
     def every(self, period_s: float, job: Job) -> None:
         """Run a job on a grid of ``period_s``; missed ticks are skipped, so the grid never drifts.
 
-        A job that returns False rests until the actor has run another one. A FedmonError is logged as a warning once,
-        until the job works again.
+        A FedmonError is logged as a warning once, until the job works again.
         """
         start = time.monotonic()
         fails = False
 
-        def set_next() -> None:
-            missed = int((time.monotonic() - start) // period_s) + 1
-            self.at(start + missed * period_s, tick)
-
         def tick() -> None:
             nonlocal fails
-            rests = False
             try:
-                rests = job() is False
+                job()
                 fails = False
             except FedmonError as error:
                 logger.log(logging.DEBUG if fails else logging.WARNING, "tried again until it works: %s", error)
                 fails = True
             finally:
-                if rests:
-                    self._resting.append(set_next)
-                else:
-                    set_next()
+                missed = int((time.monotonic() - start) // period_s) + 1
+                self.at(start + missed * period_s, tick)
 
-        set_next()
+        self.at(start + period_s, tick)
 
     def call(self, job: Callable[[], T], *, timeout_s: float) -> T:
         """Run a job on the actor's thread; return its result or raise its FedmonError.
@@ -227,8 +218,6 @@ class Actor:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            while self._resting:
-                self._resting.pop()()
             try:
                 job()
             except (Exception, SystemExit):

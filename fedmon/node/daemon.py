@@ -362,7 +362,8 @@ class Daemon:
         """Start each part, and note on the stack how it is stopped, in the reverse order."""
         node, every = self._node, self._actor.every
         every(REFRESH_S, self._presence.refresh)
-        every(1.0, self._look_after)
+        for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
+            every(1.0, job)
         every(60.0, node.save_counts)
         for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
             every(3600.0, job)
@@ -382,16 +383,6 @@ class Daemon:
         fedmon_logger = logging.getLogger("fedmon")
         fedmon_logger.addHandler(self._logs)
         stack.callback(fedmon_logger.removeHandler, self._logs)
-
-    def _look_after(self) -> bool:
-        """Look after leases, jobs and the audit; return False if nothing goes on."""
-        node = self._node
-        node.leases.apply()
-        try:
-            is_busy = node.runs.tick()
-        finally:
-            node.registers.audit.sync()
-        return is_busy or bool(node.leases.held())
 
     def _disconnect(self) -> None:
         """Publish the farewell once every request that arrived is answered."""

@@ -67,21 +67,6 @@ def test_a_timer_centuries_away_stops_no_other() -> None:
         assert done.wait(PATIENCE_S)
 
 
-def test_periodic_work_that_has_nothing_to_do_rests_until_another_job_was_run() -> None:
-    ticks = threading.Semaphore(0)
-
-    def look() -> bool:
-        ticks.release()
-        return False
-
-    with Actor("resting") as actor:
-        actor.every(0.005, look)
-        assert ticks.acquire(timeout=PATIENCE_S)
-        assert not ticks.acquire(timeout=0.1)
-        actor.post(lambda: None)
-        assert ticks.acquire(timeout=PATIENCE_S)
-
-
 def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="fedmon.common.actor")
     thrice = threading.Semaphore(0)

@@ -299,13 +299,12 @@ class Runs:
         self.carry_out_decisions()
         self._end_unknown()
 
-    def tick(self) -> bool:
-        """Look after every job, about once a second; return whether there are any."""
+    def tick(self) -> None:
+        """Look after every job; about once a second."""
         for active in list(self._active.values()):
             self._guarded(active, self._look_after)
         self._scalars.flush()
         self.save()
-        return bool(self._active)
 
     def save(self) -> None:
         """Write down the jobs that have changed. Raises StorageError."""
