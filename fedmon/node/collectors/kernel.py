@@ -75,7 +75,7 @@ DISK = (
 )
 _NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
 _ON_DISKS = re.compile(rb"(?:dm-|md|bcache|drbd|zd)\d+")
-_PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
+_PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md|bcache|drbd|zd)\d+)p\d+")
 
 _NETWORK_COLUMNS = tuple((column, 1, 1) for column in (1, 2, 3, 4, 9, 10, 11, 12))
 NETWORK = tuple(
@@ -88,7 +88,10 @@ _INSIDE_THE_HOST = re.compile(
     rb"|(?:vnet|ifb|dummy)\d+"
 )
 # A partition of IPoIB, such as ib0.8001, counts apart from ib0.
-_ON_INTERFACES = re.compile(rb"(?:bond|team|(?:vm)?br|(?:mac|ip)?vlan|vxlan|u?tun|tap|wg|tailscale|zt).*|(?!ib).+\.\d+")
+_ON_INTERFACES = re.compile(
+    rb"(?:bond|team|(?:vm)?br|(?:mac|ip)?vlan|vxlan|u?tun|tap|wg|tailscale|zt).*|(?!ib).+\.\d+"
+    rb"|(?:sit|gre|gretap|erspan|ip6tnl|ip6gre|ip6?_vti)\d+"
+)
 
 PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
 NUMA_MEMORY = {
