@@ -263,6 +263,23 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     assert "GPU 0 answers again" in caplog.text
 
 
+def test_a_gpu_that_hangs_while_it_is_described_costs_no_other_one_and_is_described_later(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 0.1)
+    fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
+    session, (fast, *_) = opened(fake)
+    fake.hang("nvmlDeviceGetName", on=fake.gpus[0])
+
+    other = collected(fast, 'gpu_power_watts{gpu="1"}')
+    fake.hang("")
+    fake.release.set()
+    collected(fast)
+
+    assert POWER not in other.values
+    assert sorted(gpu["uuid"] for gpu in session.hardware()) == ["GPU-0", "GPU-1"]
+
+
 def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeNvml(FakeGpu())
     fake.hang("nvmlInit")

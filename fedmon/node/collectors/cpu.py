@@ -109,10 +109,6 @@ class OnlineCpus:
             raise garbled(self.file.path, text) from None
         return sum(each[-1] - each[0] + 1 for each in ranges)
 
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
 
 class PerCoreCollector(SourceCollector):
     """Reads the lines of single CPUs in ``stat``; an offline CPU has none."""

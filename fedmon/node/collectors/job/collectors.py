@@ -171,7 +171,7 @@ class TreeCollector:
 
     def close(self) -> None:
         """Close every file."""
-        self._online.close()
+        self._online.file.close()
         self._watched.close()
 
     def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:

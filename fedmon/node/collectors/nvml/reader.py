@@ -82,7 +82,7 @@ class NvmlSession:
         self._restart_at: float | None = None
         self._energy: Mapping[str, float] = {}
         self._processes: ProcessTable | None = None
-        self._hardware: list[dict[str, Any]] = []
+        self.described: dict[str, dict[str, Any]] = {}
         self._patience: tuple[Instant, Deadline] | None = None
 
     def gpu_energy(self) -> dict[str, float]:
@@ -101,8 +101,8 @@ class NvmlSession:
         return self._gpus is not None and self.asked_s() < HANG_S
 
     def hardware(self) -> list[dict[str, Any]]:
-        """Describe each GPU, without its serial number; empty until NVML has started."""
-        return [dict(gpu) for gpu in self._hardware]
+        """Describe each GPU that was read, without its serial number."""
+        return [dict(gpu) for gpu in list(self.described.values())]
 
     def enter(self) -> None:
         """Start the thread, unless another collector did."""
@@ -265,7 +265,7 @@ class NvmlSession:
         for label in self._labels.values():
             if label not in self._gpus:
                 self.lost[label] = f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed"
-        self._hardware = [queries.describe(gpu) for gpu in self._gpus.values()]
+        self.described = {}
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
         identity = text(nvml.call("nvmlDeviceGetUUID", handle))
@@ -420,6 +420,9 @@ class LaneReader:
         self._devices[label] = Device(gpu, (*self._queries, *own))
 
     def _read(self, label: str, gpu: Gpu, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+        if label not in self.session.described:
+            with self.session.ask("the description", label):
+                self.session.described[label] = queries.describe(gpu)
         if self._with_processes:
             with self.session.ask("nvmlDeviceGetMigMode", label), contextlib.suppress(RefusedError):
                 self._find_instances(label, gpu)
