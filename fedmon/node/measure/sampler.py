@@ -324,14 +324,15 @@ class StreamReader:
     def probe(self) -> None:
         """Probe every collector."""
         for watch in self.watches:
-            watch.probe()
+            if not watch.is_closing:
+                watch.probe()
 
     def read(self, now: Instant) -> Sample:
         """Read every collector that is due."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if watch.is_fast or watch.is_due(now):
+            if not watch.is_closing and (watch.is_fast or watch.is_due(now)):
                 watch.collect(now, values, reasons)
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
@@ -366,7 +367,7 @@ class _Watch:
         self.seconds: float | None = None
         self._lock = threading.Lock()
         self._begun: float | None = None
-        self._is_left = self._is_closing = self._is_closed = False
+        self.is_closing = self._is_left = self._is_closed = False
 
     def leave(self, stuck_after_s: float) -> bool:
         """Leave the thread to the present call of the collector if that has taken so long; tell whether it was left."""
@@ -427,7 +428,7 @@ class _Watch:
 
     def close(self) -> None:
         """Close the collector, once; one that is being called is closed when it returns."""
-        self._is_closing = True
+        self.is_closing = True
         if self._begun is None and not self._is_closed:
             self._is_closed = True
             self.tell("close")
@@ -443,7 +444,7 @@ class _Watch:
     def _returned(self) -> None:
         with self._lock:
             was_left, self._is_left, self._begun = self._is_left, False, None
-        if self._is_closing:
+        if self.is_closing:
             self.close()
         if was_left:
             raise _LeftBehindError

@@ -342,23 +342,25 @@ def test_a_removed_collector_that_does_not_close_holds_up_no_other_one(samples: 
     assert (stubborn.closed, other.closed) == (1, 1)
 
 
-def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samples: Samples) -> None:
+def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed_for_good(samples: Samples) -> None:
     hangs, let_go = threading.Event(), threading.Event()
 
     def hang() -> None:
         hangs.set()
         let_go.wait(20.0)
 
-    host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
-    running = sampler(samples, host, hanging)
+    host, hanging, after = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang), Scripted("a", {"a": 3.0})
+    running = sampler(samples, host, hanging, after)
     running.start()
     assert hangs.wait(60)
 
     running.stop(timeout_s=0.1)
-    closed = host.closed, hanging.closed
+    closed = host.closed, hanging.closed, after.closed
     let_go.set()
+    wait_until(lambda: hanging.closed and samples.of, what="the end of the tick")
 
-    assert closed == (1, 0)
+    assert closed == (1, 0, 1)
+    assert after.instants == []
 
 
 def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(
