@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
@@ -49,12 +49,16 @@ def files_of(paths: Iterable[Path | str]) -> list[Path]:
     """Return these files, and the recordings of folders among them, merged ones first; raises as Source."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
-        if path.is_dir():
+        try:
+            is_there, is_folder = path.exists(), path.is_dir()
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if is_folder:
             inside = next((files for place in _PLACES if (files := sorted(path.glob(place)))), [])
             if not inside:
                 raise NotFoundError(f"no recording in the folder {path}: nothing in it ends in {_SUFFIX}")
             found |= dict.fromkeys(inside)
-        elif path.exists():
+        elif is_there:
             found[path] = None
         else:
             raise NotFoundError(f"recording {path} not found")

@@ -79,6 +79,7 @@ def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (["nothing.fmr"], 3, "recording nothing.fmr not found"),
+        (["a" * 256], 1, "fedmon: cannot read aaa"),
         (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
         (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
