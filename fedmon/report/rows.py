@@ -23,6 +23,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
+from fedmon.common.text import sound
 from fedmon.report.blocks import Damage, Floats
 from fedmon.report.export import csv
 from fedmon.report.selection import Column, Plan, Span, SpanReader, SpanRows
@@ -242,7 +243,7 @@ def serve(orders: IO[bytes], target: IO[bytes]) -> None:
             body = piece.lines if task.as_lines else _streamed(task, piece.batches)
             _send(target, PieceHead(rows=piece.rows, size_bytes=len(body), damaged=damage.ranges()), body)
     except FedmonError as found:
-        _send(target, PieceHead(error=str(found)), b"")
+        _send(target, PieceHead(error=sound(str(found))), b"")
 
 
 def _send(target: IO[bytes], head: PieceHead, body: bytes | memoryview) -> None:

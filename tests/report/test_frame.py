@@ -273,6 +273,19 @@ def test_a_process_reads_though_another_copy_of_its_pipe_stays_open(
             assert sum(batch.num_rows for batch in WideTable(source, processes=1).batches()) == 3
 
 
+def test_a_recording_that_is_gone_before_a_process_reads_it_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = recording(Path(f"{tmp_path}/\udcff.fmr"), samples({BUSY: [0.1, 0.2, 0.3]}))
+
+    with Source(path) as source:
+        path.unlink()
+        with pytest.raises(StorageError, match=r"udcff\.fmr not found"):
+            list(WideTable(source, processes=1).batches())
+
+    assert capfd.readouterr().err == ""
+
+
 def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}))
     monkeypatch.setattr(sys, "executable", "/bin/false")
