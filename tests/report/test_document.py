@@ -26,8 +26,8 @@ from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build, hardware_table, job_table, missing
 from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Finding, Severity
-from fedmon.report.source import Source
+from fedmon.report.findings.case import Finding, Node, Severity
+from fedmon.report.source import Host, Source
 from fedmon.report.subject import choose
 from tests.report.cases import case, cpu, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
@@ -305,7 +305,12 @@ def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_p
 def test_a_table_that_is_cut_says_how_many_rows_there_are() -> None:
     nodes = node_table(case(*(node(f"n{at}", host={"host_cpu_busy_ratio": 0.5}) for at in range(201)), job=None))
 
+    documents = {f"j{at}": {"name": "x"} for at in range(101)}
+    hosts = [Host(node_id=name, name=name, jobs=documents) for name in "ab"]
+    jobs = job_table(case(*(Node(host=host, streams={}) for host in hosts), job=None))
+
     assert (len(nodes.rows), nodes.title) == (200, "The first 200 of 201 nodes")
+    assert jobs.title == "The first 200 of 202 rows"
 
 
 def test_no_samples_are_a_report_too(tmp_path: Path) -> None:

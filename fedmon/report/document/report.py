@@ -339,7 +339,7 @@ def user_table(case: Case) -> TextTable:
             )
         )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
-    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(MOST_SERIES, "value")
+    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(MOST_SERIES, "row")
 
 
 def job_table(case: Case) -> TextTable:
@@ -365,7 +365,7 @@ def job_table(case: Case) -> TextTable:
                 )
             )
     headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
-    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({5, 6, 7})).cut(_MOST_JOBS, "job")
+    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({5, 6, 7})).cut(_MOST_JOBS, "row")
 
 
 def hardware_table(case: Case) -> TextTable:
