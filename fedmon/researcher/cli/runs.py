@@ -192,10 +192,9 @@ def logs(
                     emit_line(log, text=text, end="", as_json=json)
                     last = log
             if withheld and not json:
-                sys.stdout.write(_line_end(last))
+                told = "\n".join(escape_control(f"output is withheld by {line}") for line in by_reason(withheld))
+                emit_line(withheld, text=f"{_line_end(last)}{told}", as_json=False)
                 last = None
-                for line in by_reason(withheld):
-                    emit_line(line, text=escape_control(f"output is withheld by {line}"), as_json=False)
             if over:
                 break
             handle.wait(FOLLOW_EVERY_S)
