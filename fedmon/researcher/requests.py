@@ -257,6 +257,9 @@ class Requests(Closing, metaclass=OnePerProcess):
         ``save_code(path)``, which writes the bytes that are sent. A file that is not readable Python is logged and not
         sent, and the result is empty. A node that is named and did not take the plan is False.
         """
+        if nodes is not None and (isinstance(nodes, str) or not isinstance(nodes, Collection)):
+            logger.error("nodes is %r, not a list of node ids: the training plan was not sent", nodes)
+            return {}
         try:
             timeout_s = self._timeout_s(timeout)
             outcomes = self._federation.approve(

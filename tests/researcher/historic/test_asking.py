@@ -159,7 +159,10 @@ def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     plans = [object(), Broken, Broken(), Forgetful, "missing.py", *(tmp_path / name for name in files)]
-    wrong: list[tuple[Any, Any]] = [*((plan, []) for plan in plans), (WrittenByItself, "a")]
+    wrong: list[tuple[Any, Any]] = [
+        *((plan, []) for plan in plans),
+        *((WrittenByItself, nodes) for nodes in ("a", "", 0)),
+    ]
     with EchoNode(mosquitto.port, "a") as a:
         requests = open_requests("a")
 
