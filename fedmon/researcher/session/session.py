@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, made_at, new_id
 from fedmon.common.settings import ResearcherSettings
@@ -367,10 +367,11 @@ class Session:
         """Tell whether a caller may want a reply later.
 
         No caller waits for batch jobs and reporters. A request that is younger than we are, and not ours, was sent by
-        another machine with the same researcher id.
+        another machine with the same researcher id; one of the future tells that a clock was set back.
         """
         node, asked = self.roster.get(reply.node_id, Moment.now()), made_at(reply.id)
-        is_anothers = reply.session != self.pending.session and asked is not None and asked > self._begun
+        is_since = asked is not None and self._begun < asked < seconds_from_now(60.0)
+        is_anothers = is_since and reply.session != self.pending.session
         return not (is_anothers or only_tells(reply.node_id, node.capabilities if node else ()))
 
     def _unreadable(self, node_id: NodeId, request_id: object, error: InvalidMessageError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -217,14 +218,15 @@ def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Brok
         outcomes = federation.datasets(timeout_s=0.1)
         node.wait(lambda: node.sent("list"))
         late = node.honest(node.sent("list")[0]) or {}
-        unknown = late | {"id": "asked-by-a-process-that-died", "session": "earlier"}
+        ahead = f"{int(time.time() + 3600) * 1000:012x}"  # the process that died had a clock that was an hour ahead
+        earlier = ["asked-by-a-process-that-died", f"{ahead[:8]}-{ahead[8:]}-7000-8000-000000000000"]
 
-        node.publish(node.reply_topic(node.sent("list")[0]), late)
-        node.publish(node.reply_topic(node.sent("list")[0]), unknown)
-        wait_until(lambda: federation.status().kept_replies == 2)
+        for changes in ({}, *({"id": one, "session": "earlier"} for one in earlier)):
+            node.publish(node.reply_topic(node.sent("list")[0]), late | changes)
+        wait_until(lambda: federation.status().kept_replies == 3)
         kept = federation.session.replies.take()
 
     assert not outcomes.ok
-    assert [one.message.id for one in kept] == [late["id"], "asked-by-a-process-that-died"]
-    assert federation.status().counters == {"late replies": 1, "unknown replies": 1}
+    assert [one.message.id for one in kept] == [late["id"], *earlier]
+    assert federation.status().counters == {"late replies": 1, "unknown replies": 2}
     assert federation.status().kept_replies == 0
