@@ -427,8 +427,10 @@ class ExperimentController:
         return result_of(self.get_resource(guid))
 
     def remove_resource(self, guid: int) -> None:
-        """Remove a resource from the experiment."""
-        self._discard([self.get_resource(guid).guid])
+        """Remove a resource from the experiment; a command that runs is killed."""
+        resource = self.get_resource(guid)
+        self._discard([resource.guid])
+        resource.end_at_once()
 
     def _discard(self, guids: Iterable[int]) -> None:
         gone = dict.fromkeys(guid for guid in guids if guid in self)

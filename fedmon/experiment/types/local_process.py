@@ -178,7 +178,7 @@ class LocalProcess(LinkedResource):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 # Such an attempt may be over, or of another process.
                 process = SupervisedCommand.left(self._record) if self._seen().attempt else None
-                if process is None:
+                if process is None or not self._is_new(process):
                     self._record.unlink(missing_ok=True)
                     if self.get("exitCode") is not None:  # of the run before; a reconnect tells the two apart by this
                         self.note("exitCode", None)
@@ -192,8 +192,7 @@ class LocalProcess(LinkedResource):
         """Adopt a command that another process started, whether it still runs or has ended."""
         is_started = self.state is ResourceState.STARTED
         found = SupervisedCommand.left(self._record)
-        is_new = self.get("exitCode") is None or (found is not None and found.pid != self.get("pid"))
-        if verb not in (None, "start", "stop") or not (is_started or (verb == "start" and is_new)):
+        if verb not in (None, "start", "stop") or not (is_started or (verb == "start" and self._is_new(found))):
             super().do_reconnect(verb)
         elif found is not None:
             self._is_stopping |= verb == "stop"
@@ -208,6 +207,9 @@ class LocalProcess(LinkedResource):
     @property
     def _record(self) -> Path:
         return self.written("process")
+
+    def _is_new(self, found: SupervisedCommand | None) -> bool:
+        return self.get("exitCode") is None or (found is not None and found.pid != self.get("pid"))
 
     def _follow(self, process: SupervisedCommand) -> None:
         with self.lock:
@@ -229,7 +231,9 @@ class LocalProcess(LinkedResource):
     def _ended(self, code: int | None) -> None:
         with self.lock:
             self._process = None
-            if code is not None:
+            # The retry of a start that took too long notes it.
+            is_early = self.state in (ResourceState.READY, ResourceState.STOPPED) and not self._is_releasing
+            if code is not None and not is_early:
                 self.note("exitCode", code)
             if self.state is ResourceState.STARTED and (code == 0 or self._is_stopping):
                 self.set_stopped()

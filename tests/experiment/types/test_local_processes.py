@@ -18,9 +18,10 @@ from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeValueError
 from fedmon.experiment.events import Retry
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
-from fedmon.experiment.types.local_process import SupervisedCommand
+from fedmon.experiment.types.local_process import LocalProcess, SupervisedCommand
 from tests.experiment.own_types import started
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
@@ -75,7 +76,8 @@ def test_a_command_whose_start_took_too_long_is_begun_once(
 
     # then the command was begun once, and the retry follows it
     if ends_before_the_retry:
-        wait_until(lambda: local.get(guid, "exitCode") == 0)
+        record = Path(local.run_dir, str(guid), "process")
+        wait_until(lambda: record.exists() and record.read_text().split()[1:] == ["0"])
         left = shutil.copytree(local.run_dir, tmp_path / "killed" / "local" / local.run_id)
         with ExperimentController.reconnect(left) as again:
             assert again.wait_finished(guid, timeout=60)
@@ -86,6 +88,43 @@ def test_a_command_whose_start_took_too_long_is_begun_once(
         local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
     assert (local.state(guid), local.trace(guid, "stdout")) == (STOPPED, "up\n")
+
+
+def test_a_command_runs_again_though_the_first_attempt_to_restart_it_failed(
+    local: ExperimentController, tmp_path: Path
+) -> None:
+    fails = iter([False, True, False])
+
+    class Prepared(LocalProcess):
+        _rtype = "test::Prepared"
+
+        def do_start(self) -> None:
+            if next(fails):
+                raise OSError("not prepared")
+            super().do_start()
+
+    ResourceFactory.register_type(Prepared)
+    words = ["sh", "-c", f"echo ran >> {tmp_path}/log"]
+    guid = local.register_resource("test::Prepared", command=words, retry={"start": Retry(times=1, delay_s=0.1)})
+    local.deploy()
+    assert local.wait_finished(guid, timeout=60)
+    first = local.get_stop_time(guid)
+
+    with pytest.raises(OSError, match="not prepared"):
+        local.start(guid)
+
+    wait_until(lambda: local.state(guid) is STOPPED and local.get_stop_time(guid) != first)
+    assert (tmp_path / "log").read_text() == "ran\nran\n"
+
+
+def test_a_command_is_killed_when_its_resource_is_removed(local: ExperimentController) -> None:
+    guid = process(local, python(STUBBORN))
+    started(local, guid)
+    pid = local.get(guid, "pid")
+
+    local.remove_resource(guid)
+
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_run_that_was_given_up_goes_on_for_another_controller(local: ExperimentController) -> None:
