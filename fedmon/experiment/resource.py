@@ -660,10 +660,9 @@ class ResourceManager:
         raise error
 
     def _check_parts(self) -> None:
-        for name in self._required_attributes:
-            attribute = self._attribute(name)
+        for attribute in map(self._attribute, filter(self.has_attribute, self._required_attributes)):
             if attribute.value in (None, ""):
-                raise ExperimentError(f"{self.name} has no {name}: set it to {attribute.takes()}")
+                raise ExperimentError(f"{self.name} has no {attribute.name}: set it to {attribute.takes()}")
         for rtypes in self._required_connections:
             if not any(each.is_rm_instance(rtype) for each in self.get_connected() for rtype in rtypes):
                 raise ExperimentError(f"{self.name} has no {' or '.join(rtypes)}: connect it to one")

@@ -19,7 +19,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.local_process import LocalProcess
 from tests.experiment.check.planned import found
-from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, own, started
+from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, added, own, started
 from tests.support.ports import free_port
 
 BUSY = Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9)
@@ -255,6 +255,22 @@ def test_a_resource_that_deploys_itself_and_lacks_a_part_is_not_registered(ec: E
         ec.register_resource("local::Process", autoDeploy=True)
 
     assert ec.resources == []
+
+
+def test_a_type_without_an_attribute_that_its_parent_needs_is_deployed(ec: ExperimentController) -> None:
+    class Fixed(LocalProcess):
+        _rtype = "test::Fixed"
+
+        @classmethod
+        def _register_attributes(cls) -> None:
+            cls._remove_attribute("command")
+
+        do_deploy, do_start = ResourceManager.do_deploy, ResourceManager.do_start
+
+    fixed = added(ec, Fixed)
+    ec.deploy()
+
+    assert ec.wait_started(fixed.guid, timeout=60).reasons == {}
 
 
 @pytest.mark.parametrize("comes", [True, False])
