@@ -198,10 +198,10 @@ class Aggregator(LinkedResource):
         """Call the function if the jobs are over."""
         jobs, needed = self.linked(Job), self.get("atLeast")
         with self.lock:
+            states = {job: job.state for job in jobs}
             # Its jobs are released with it.
             if self._is_done or self.state is not ResourceState.STARTED or self._seen().calling == "release":
                 return
-            states = {job: job.state for job in jobs}
             done = [job for job, state in states.items() if state is ResourceState.STOPPED]
             lost = [job for job, state in states.items() if state >= ResourceState.FAILED]
             is_enough = needed is not None and len(done) >= needed and ResourceState.STARTED not in states.values()
@@ -223,7 +223,9 @@ class Aggregator(LinkedResource):
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found
         self.note("result", text)
-        self.tell_metrics(self.guid, {name: float(value) for name, value in found.items() if isinstance(value, Real)})
+        numbers = {name: float(value) for name, value in found.items() if isinstance(value, Real)}
+        nth = int(1e6 * dict(self._seen().times)[ResourceState.STARTED])  # a process that reconnects skips those told
+        self.tell_metrics(self.guid, self.controller.reports(self.guid).take("", nth, numbers), nth=nth)
 
 
 def _results(jobs: list[Job]) -> dict[str, Mapping[str, Any]]:

@@ -87,7 +87,7 @@ class Node(LinkedResource):
 
     def do_reconnect(self, verb: str | None) -> None:
         """Listen for the node again; a lost one has its whole grace again."""
-        if verb == "release" or (self.state < ResourceState.READY and verb != "deploy"):
+        if verb == "release" or self.state < ResourceState.READY:
             super().do_reconnect(verb)
             return
         if self.state >= ResourceState.READY and not self.get("present"):

@@ -62,6 +62,7 @@ class TrainingPlanResource(LinkedResource):
         Attribute("description", "Description for the owners.", default="", flags=Flags.Design),
         at_least("How many owners must approve it for it to be READY; None: all."),
         own("sha256", "The digest of the submitted source."),
+        own("askedOf", "The nodes whose owners were asked, separated by commas."),
         own("approvedBy", "The nodes whose owners approved it, separated by commas."),
     )  # fmt: skip
 
@@ -82,7 +83,8 @@ class TrainingPlanResource(LinkedResource):
     def do_reconnect(self, verb: str | None) -> None:
         """Ask again, which owners do not see, or listen to further decisions."""
         if verb is None and ResourceState.READY <= self.state < ResourceState.FAILED:
-            self._decided = dict.fromkeys(self._wanted(), (PlanStatus.PENDING, ""))
+            asked = self.node_ids("askedOf") or self._wanted()  # those are of a journal of an earlier version
+            self._decided = dict.fromkeys(asked, (PlanStatus.PENDING, ""))
             self._decided |= dict.fromkeys(self.approved_by, (PlanStatus.APPROVED, ""))
             self._is_asked = True
             self.listen("decision", self._decision)
@@ -160,6 +162,7 @@ class TrainingPlanResource(LinkedResource):
             said = {NodeId(node_id): (reply.status, reply.note) for node_id, reply in outcomes.ok.items()}
             self._decided = {node_id: self._decided.get(node_id, said[node_id]) for node_id in said}  # that is newer
             self._is_asked = True
+            self.note("askedOf", ",".join(self._decided))
             self._judge()
         for node_id, outcome in outcomes.failed.items():
             self.warning(f"continues without node {node_id}, which did not take it: {outcome.reason}")

@@ -143,6 +143,53 @@ def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no
         assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
 
 
+def test_numbers_of_an_aggregator_count_once_though_its_process_died_before_it_ended(two: TwoNodes) -> None:
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        job = ec.register_resource("fedmon::Job")
+        total = ec.register_resource("fedmon::Aggregator", function=lambda _: {"rows": 7}, connectedTo=job)
+        ec.get_resource(job).set_stopped()
+        ec.deploy(total)
+        assert ec.wait_finished(total, timeout=60), ec.explain(total)
+        left = Path(shutil.copytree(ec.run_dir, two.folder / "runs/killed/told")) / NAME
+    kept, measured, rest = left.read_text().partition('"event":"measured"')
+    left.write_text(kept + measured + rest[: rest.index("\n") + 1])
+
+    with ExperimentController.reconnect(left.parent, federation=two.fed) as again:
+        assert again.wait_finished(total, timeout=60), again.explain(total)
+
+    assert left.read_text().count(measured) == 1
+
+
+def test_a_plan_of_all_nodes_knows_later_whose_approval_is_pending(two: TwoNodes) -> None:
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan_named("Everywhere"), atLeast=1)
+        ec.deploy(wait_all_ready=False)
+        wait_until(lambda: ec.state(plan) is ResourceState.RESERVED)
+        two.decide("a", "approve", ec.get(plan, "sha256"))
+        assert ec.wait_deployed(plan, timeout=60), ec.explain(plan)
+        run_dir = shutil.copytree(ec.run_dir, two.folder / "runs/killed/pending")
+
+        with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+            two.decide("b", "approve", again.get(plan, "sha256"))
+
+            wait_until(lambda: again.get(plan, "approvedBy") == "a,b")
+
+
+def test_a_node_whose_id_was_missing_fails_after_a_reconnect(two: TwoNodes) -> None:
+    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
+        gate, node = ec.register_resource("local::Process", command=["true"]), ec.register_resource("fedmon::Node")
+        ec.register_condition(node, ResourceAction.DEPLOY, gate, STOPPED)
+        ec.deploy(wait_all_ready=False)
+        assert ec.wait(node, FAILED, timeout=60)
+        left = Path(shutil.copytree(ec.run_dir, two.folder / "runs/killed/no-id")) / NAME
+    kept, _, _ = left.read_text().partition('"event":"verb-failed"')
+    left.write_text(kept[: kept.rindex("\n") + 1])
+
+    with ExperimentController.reconnect(left.parent, federation=two.fed) as again:
+        assert again.wait(node, FAILED, timeout=60), again.explain(node)
+        assert "has no nodeId: set it to" in again.snapshot.resources[node].reason
+
+
 def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
     with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
         [node], plan = wired(ec, two.plan, "a")
