@@ -18,6 +18,7 @@ import pytest
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.end import TimeLimit, margin_s
 from fedmon.node.job.identity import identify
+from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.options import JobOptions, checked, read
 from tests.node.job.machine import Commands, said
 from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
@@ -146,9 +147,12 @@ def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Pa
 def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Path) -> None:
     environ = environment(SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="n[1-2]", SLURMD_NODENAME="n1")
     words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--", "true"]
+    hosts = JobFolder(tmp_path, "run", "4711").hosts
+    hosts.mkdir(parents=True)
+    (hosts / "job-4711-n2.1.begin").write_text('{"boot": 1}')
 
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environ) as tool:
-        wait_until(lambda: [*tmp_path.glob("run/hosts/*/*.end")], what="the end of the first host")
+        wait_until(lambda: [*hosts.glob("*.end")], what="the end of the first host")
         tool.send_signal(signal.SIGINT)
         _, told = tool.communicate(timeout=60)
 
