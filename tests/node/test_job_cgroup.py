@@ -114,17 +114,24 @@ def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None
         }
 
 
-def test_a_jobs_own_cgroup_is_found_and_as_many_as_a_node_watches_leave_it_files_to_open() -> None:
-    with made("cpuacct", "memory", "pids", "blkio") as folders, Program(cgroups=folders) as program, Watch() as watch:
+@pytest.mark.parametrize(
+    ("names", "method"), [([UNIFIED], "cgroup-v2"), (["cpuacct", "memory", "pids", "blkio"], "cgroup-v1")]
+)
+def test_a_jobs_own_cgroup_is_found_and_as_many_as_a_node_watches_leave_it_files_to_open(
+    names: list[str], method: str
+) -> None:
+    with made(*names) as folders, Program(cgroups=folders) as program, Watch() as watch, Watch() as later:
         before = len(os.listdir("/proc/self/fd"))
         watch.add(program.pid)
         watch.tick()
 
         opened = len(os.listdir("/proc/self/fd")) - before
+        program.tell("many 2")
+        later.add(program.pid)
 
         assert opened * MAX_JOBS < 512  # half of what a process may usually open
-        record = watch.watches.records()[0]
-        assert (record.cgroup, record.methods["cpu"]) == (f"/{folders[0].name}", "cgroup-v1")
+        record = later.watches.records()[0]
+        assert (record.cgroup, record.methods["cpu"], record.processes) == (f"/{folders[0].name}", method, 3)
 
 
 def test_a_cgroup_that_holds_others_too_is_not_the_jobs() -> None:
