@@ -65,6 +65,8 @@ def test_a_named_process_that_cannot_be_a_job_is_refused(
     machine = Machine(tmp_path)
     machine.put(60)
     machine.put(62, state="Z")
+    twice = machine.search({}, pids=[60, 60]).find()
+    assert (twice.pids, twice.starts) == ((60,), {60: 100})
     with pytest.raises(error, match=why):
         machine.search({}, pids=[60, pid]).find()
 
