@@ -160,17 +160,17 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
         "modified, last_action) VALUES (?1, 'p', '', ?2, 1, 1, ?3, 'requested', 'pending', ?4, ?4, ?4)"
     )
     digests = {digit: digit * 64 for digit in "ab"}
-    monkeypatch.setattr("fedmon.node.registers.database.SCHEMA", SCHEMA[:4])
-    monkeypatch.setattr("fedmon.node.registers.database.SCHEMA_VERSION", 4)
-    with Database(path) as database:
-        for digit, problem in (("a", ""), ("b", "could not be read within 15 s")):
-            plan_id = f"training_plan_{digit}"
-            database.execute(insert, (plan_id, digests[digit], problem, "2026-01-01T00:00:00+00:00"))
-            database.execute("INSERT INTO wishes VALUES (?, 'r', '[]', 'why', 1)", (plan_id,))
-            database.execute("INSERT INTO declarations VALUES (?, '{}')", (digests[digit],))
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fedmon.node.registers.database.SCHEMA", SCHEMA[:4])
+        earlier.setattr("fedmon.node.registers.database.SCHEMA_VERSION", 4)
+        with Database(path) as database:
+            for digit, problem in (("a", ""), ("b", "could not be read within 15 s")):
+                plan_id = f"training_plan_{digit}"
+                database.execute(insert, (plan_id, digests[digit], problem, "2026-01-01T00:00:00+00:00"))
+                database.execute("INSERT INTO wishes VALUES (?, 'r', '[]', 'why', 1)", (plan_id,))
+                database.execute("INSERT INTO declarations VALUES (?, '{}')", (digests[digit],))
 
     # when this version opens it
-    monkeypatch.undo()
     with Database(path) as database, Audit(path.parent) as audit:
         plans = PlanRegister(database, path.parent / "plans", audit=audit)
 
