@@ -305,9 +305,10 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it(replay:
 def test_perf_counts_beside_more_than_1024_open_files(replay: Replay) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     require(hard == resource.RLIM_INFINITY or hard >= 2048, "so many files may not be opened here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    opened: list[int] = []
     try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(1024))
         with counting(replay.source("cycles")) as collector:
             assert next_reading(collector).values['perf_events_total{group="cycles",event="cycles"}']
     finally:
