@@ -197,8 +197,8 @@ class Slurm:
         return with_environment("SLURM_CONF", self.folder / "slurm.conf")
 
     def _kept(self) -> set[int]:
-        daemons = [psutil.Process(daemon.pid) for daemon in self._daemons]
-        return {each.pid for daemon in daemons for each in (daemon, *daemon.children())}
+        kept = {daemon.pid for daemon in self._daemons}
+        return kept | {each.pid for each in psutil.process_iter(["ppid"]) if each.info["ppid"] in kept}
 
     def _configure(self, munge: Path) -> None:
         cgroup = self.variant == "cgroup"
