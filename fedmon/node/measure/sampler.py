@@ -222,7 +222,8 @@ class Sampler:
         Its thread is left to it, and another one reads the others.
         """
         with self._lock:
-            readers = () if self._is_stopped else (*self._readers.values(), *tuple(self._closing))
+            is_running = self._is_started and not self._is_stopped
+            readers = (*self._readers.values(), *tuple(self._closing)) if is_running else ()
             stuck = next((each for reader in readers for each in reader.watches if each.leave(stuck_after_s)), None)
             if stuck is None:
                 return
@@ -324,22 +325,21 @@ class StreamReader:
     def probe(self) -> None:
         """Probe every collector."""
         for watch in self.watches:
-            if not watch.is_closing:
-                watch.probe()
+            watch.probe()
 
     def read(self, now: Instant) -> Sample:
         """Read every collector that is due."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if not watch.is_closing and (watch.is_fast or watch.is_due(now)):
+            if watch.is_fast or watch.is_due(now):
                 watch.collect(now, values, reasons)
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
     def close(self) -> None:
-        """Close the collectors; one that is being read is closed when it returns."""
+        """Close the collectors; one that is being called is closed when it returns."""
         for watch in self.watches:
-            watch.close()
+            watch.tell("close")
 
     def capabilities(self) -> dict[str, str | None]:
         """Map each metric, or one series of it, to None if it is measured, else to the reason why not."""
@@ -367,7 +367,7 @@ class _Watch:
         self.seconds: float | None = None
         self._lock = threading.Lock()
         self._begun: float | None = None
-        self.is_closing = self._is_left = self._is_closed = False
+        self._is_closing = self._is_left = self._is_closed = False
 
     def leave(self, stuck_after_s: float) -> bool:
         """Leave the thread to the present call of the collector if that has taken so long; tell whether it was left."""
@@ -378,6 +378,14 @@ class _Watch:
             return is_stuck
 
     def probe(self) -> None:
+        """Probe the collector, before its first reading."""
+        if self._enter():
+            try:
+                self._probe()
+            finally:
+                self._returned()
+
+    def _probe(self) -> None:
         try:
             self._probed = dict(self._collector.probe())
         except Exception as error:  # noqa: BLE001 - a collector must not keep the others from starting
@@ -396,14 +404,15 @@ class _Watch:
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; if it fails, None and the reason for each series of the previous one."""
-        if self._is_left:
-            self._miss(_HANGS, values, reasons)
+        if not self._enter():
+            if not self._is_closing:
+                self._miss(_HANGS, values, reasons)
             return
-        self._begun = before = time.perf_counter()
+        before = time.perf_counter()
         try:
             reading = self._collector.collect(now)
             if self._has_news():
-                self.probe()
+                self._probe()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             level = logging.DEBUG if self._problem else logging.WARNING
             self._problem = _reason(error)
@@ -426,26 +435,27 @@ class _Watch:
         problem = _HANGS if self._is_left else self._problem
         return {name: reason or problem or None for name, reason in self._probed.items()}
 
-    def close(self) -> None:
-        """Close the collector, once; one that is being called is closed when it returns."""
-        self.is_closing = True
-        if self._begun is None and not self._is_closed:
-            self._is_closed = True
-            self.tell("close")
-
     def tell(self, word: str) -> None:
-        """Call an optional method of the collector, unless it hangs in another one."""
-        if self._begun is None:
-            self._begun = time.perf_counter()
+        """Call an optional method of the collector, unless another call is under way, which ``close`` then follows."""
+        if self._enter(closes=word == "close"):
             with contextlib.suppress(Exception):
                 getattr(self._collector, word, lambda: None)()
             self._returned()
 
+    def _enter(self, *, closes: bool = False) -> bool:
+        """Begin a call of the collector, unless another one is under way; once it is to be closed, only that one."""
+        with self._lock:
+            self._is_closing |= closes
+            if self._begun is not None or self._is_closed or self._is_closing != closes:
+                return False
+            self._begun, self._is_closed = time.perf_counter(), closes
+            return True
+
     def _returned(self) -> None:
         with self._lock:
             was_left, self._is_left, self._begun = self._is_left, False, None
-        if self.is_closing:
-            self.close()
+        if self._is_closing:
+            self.tell("close")
         if was_left:
             raise _LeftBehindError
 

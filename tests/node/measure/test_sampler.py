@@ -363,6 +363,58 @@ def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed_for_
     assert after.instants == []
 
 
+def test_a_collector_that_hangs_in_its_probe_is_closed_when_it_returns_and_no_other_is_probed(samples: Samples) -> None:
+    hangs, let_go, probed = threading.Event(), threading.Event(), list[str]()
+
+    class Probed(Scripted):
+        def probe(self) -> Mapping[str, str | None]:
+            self._before()
+            probed.append(self.name)
+            return super().probe()
+
+    def hang() -> None:
+        hangs.set()
+        let_go.wait(20.0)
+
+    hanging, after = Probed("h", {"h": 2.0}, before=hang), Probed("a", {"a": 3.0})
+    running = sampler(samples, hanging, after)
+    starting = threading.Thread(target=running.start)
+    starting.start()
+    assert hangs.wait(60)
+
+    running.check_stuck(stuck_after_s=0.0)
+    running.stop()
+    closed = hanging.closed, after.closed
+    let_go.set()
+    starting.join(60)
+
+    assert closed == (0, 1)
+    assert (hanging.closed, after.closed, probed) == (1, 1, ["h"])
+
+
+def test_a_collector_that_is_closed_just_before_its_reading_is_not_read(samples: Samples) -> None:
+    is_next, let_go, calls = threading.Event(), threading.Event(), iter(range(1000))
+
+    class Asked(Scripted):
+        @property
+        def probe_changed(self) -> bool:
+            if not next(calls):  # within the first reading
+                return False
+            is_next.set()
+            return let_go.wait(20.0)
+
+    asked = Asked("l", {"l": 1.0}, lane=Lane.SLOW)
+    running = sampler(samples, Scripted("c", {"c": 1.0}), asked)
+    running.start()
+    assert is_next.wait(60)
+
+    running.stop(timeout_s=0.1)
+    let_go.set()
+    samples.wait_for(2)
+
+    assert (asked.closed, len(asked.instants)) == (1, 1)
+
+
 def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(
     samples: Samples, caplog: pytest.LogCaptureFixture
 ) -> None:
