@@ -277,7 +277,7 @@ def test_a_gpu_that_hangs_while_it_is_described_costs_no_other_one_and_is_descri
     collected(fast)
 
     assert POWER not in other.values
-    assert sorted(gpu["uuid"] for gpu in session.hardware()) == ["GPU-0", "GPU-1"]
+    assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0", "GPU-1"]
 
 
 def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

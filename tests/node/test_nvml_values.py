@@ -407,3 +407,29 @@ def test_hardware_is_described_without_a_serial_number() -> None:
     }  # fmt: skip
     assert "cores" not in second
     assert fake.calls["nvmlDeviceGetSerial"] == 0
+
+
+def test_each_gpu_stays_described_until_it_is_described_anew_after_a_start_of_nvml() -> None:
+    fake, now_s, meanwhile = FakeNvml(FakeGpu(), FakeGpu("GPU-1")), [0.0], list[list[str]]()
+    session = NvmlSession(Nvml(fake), monotonic=lambda: now_s[0])
+    gpus = LaneReader(session, queries.FAST)
+    gpus.read()
+    first, second = fake.gpus
+
+    def name() -> str:
+        meanwhile.append([gpu["uuid"] for gpu in session.hardware()])
+        return "renamed"
+
+    first.answers["Name"] = name
+    lost = pynvml.NVML_ERROR_GPU_IS_LOST
+    fake.refuse("nvmlDeviceGetPowerUsage", lost, when=lambda arguments: arguments[0] is second)
+    gpus.read()
+    now_s[0] = 11.0
+    gpus.read()
+
+    assert meanwhile == [["GPU-0", "GPU-1"]]
+    assert [gpu["model"] for gpu in session.hardware()] == ["renamed", "NVIDIA Test 80GB"]
+    fake.gpus = [first]
+    now_s[0] = 100.0
+    gpus.read()
+    assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0"]

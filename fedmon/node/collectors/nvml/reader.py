@@ -83,6 +83,8 @@ class NvmlSession:
         self._energy: Mapping[str, float] = {}
         self._processes: ProcessTable | None = None
         self.described: dict[str, dict[str, Any]] = {}
+        self.stale: set[str] = set()
+        """The GPUs to describe since NVML was started; until then those of before are described as they were."""
         self._patience: tuple[Instant, Deadline] | None = None
 
     def gpu_energy(self) -> dict[str, float]:
@@ -102,7 +104,7 @@ class NvmlSession:
 
     def hardware(self) -> list[dict[str, Any]]:
         """Describe each GPU that was read, without its serial number."""
-        return [dict(gpu) for gpu in list(self.described.values())]
+        return [dict(gpu) for _, gpu in sorted(self.described.items(), key=lambda each: int(each[0]))]
 
     def enter(self) -> None:
         """Start the thread, unless another collector did."""
@@ -265,7 +267,8 @@ class NvmlSession:
         for label in self._labels.values():
             if label not in self._gpus:
                 self.lost[label] = f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed"
-        self.described = {}
+        self.described = {label: gpu for label, gpu in self.described.items() if label in self._gpus}
+        self.stale = set(self._gpus)
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
         identity = text(nvml.call("nvmlDeviceGetUUID", handle))
@@ -420,9 +423,10 @@ class LaneReader:
         self._devices[label] = Device(gpu, (*self._queries, *own))
 
     def _read(self, label: str, gpu: Gpu, values: dict[str, float | None], reasons: dict[str, str]) -> None:
-        if label not in self.session.described:
+        if label in self.session.stale:
             with self.session.ask("the description", label):
                 self.session.described[label] = queries.describe(gpu)
+                self.session.stale.discard(label)
         if self._with_processes:
             with self.session.ask("nvmlDeviceGetMigMode", label), contextlib.suppress(RefusedError):
                 self._find_instances(label, gpu)
