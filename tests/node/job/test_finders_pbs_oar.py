@@ -119,18 +119,27 @@ def test_a_server_may_be_written_with_and_without_its_domain() -> None:
     assert not schedulers.is_same_job("123[1].server", "123[2].server")
 
 
-@pytest.mark.parametrize("environ", [PBS, {"OAR_JOB_ID": "1"}])
+@pytest.mark.parametrize(
+    ("environ", "answers", "why"),
+    [
+        (PBS, [], "is not installed"),
+        (PBS, ["pbs_pro/qstat-full"], "session 5001 names no process of the job (1 without any sign of the job)"),
+        ({"OAR_JOB_ID": "1"}, [], "is not installed"),
+        ({"OAR_JOB_ID": "1"}, ["oar/oarstat-running"], "cgroup /site/alice_1 holds nothing but this tool"),
+    ],
+)
 def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, environ: dict[str, str], answers: list[str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedmon.node.job.finders.search._AGAIN_S", 0.0)
-    machine, commands = Machine(tmp_path), Commands()
-    machine.put(TOOL, "fedmon")
-    search = machine.search(environ, commands, stop=lambda _s: False)
+    machine, commands = Machine(tmp_path), Commands(*map(recorded, answers))
+    machine.put(TOOL, "fedmon", cgroup="/site/alice_1")
+    machine.put(5001, session=5001)
+    search = machine.search(environ, commands, host="n1", stop=lambda _s: False)
     with pytest.raises(JobNotFoundError) as not_found:
         search.find(60.0)
 
-    assert "is not installed" in dict(not_found.value.tried)["scheduler"]
+    assert why in dict(not_found.value.tried)["scheduler"]
     assert search.again() is None
     assert len(commands.asked) == 1
     machine.put(60, environ=environ)

@@ -216,6 +216,8 @@ class JobSearch:
             hit, confidence = method(look)
             return self._found(name, hit, confidence, look.processes)
         except (MethodFailedError, CommandError) as error:
+            if name == "scheduler":
+                self._server_said = str(error)
             self._tried.append(Tried(name, str(error)))
             return None
 
@@ -272,9 +274,6 @@ class JobSearch:
         except NoSuchJobError as error:
             self._is_known = False
             raise UnknownJobError(self._name, str(error)) from None
-        except (MethodFailedError, CommandError) as error:
-            self._server_said = str(error)
-            raise
         if hit.cgroup is not None:
             pids = frozenset(members(look.hierarchies, hit.cgroup))
             return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
