@@ -13,6 +13,7 @@ import pytest
 
 from bench.echo_nodes import VERSION, Message, now_utc
 from fedmon.common.errors import FolderInUseError
+from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
@@ -200,7 +201,10 @@ def test_no_machine_keeps_replies_to_another_with_the_id_of_its_researcher(
     mosquitto: Broker, federate: Open, tmp_path: Path
 ) -> None:
     with EchoNode(mosquitto.port, "a"):
-        laptop, server = federate(), federate(folder=tmp_path / "server")
+        laptop = federate()
+        # A reply to its first ping, which is older than the server, would be kept there.
+        wait_until(lambda: (known := laptop.nodes().get(NodeId("a"))) is not None and known.last_seen)
+        server = federate(folder=tmp_path / "server")
 
         asked = [one.ping().ok.keys() for one in (laptop, server)]
         wait_until(lambda: all(one.status().counters.get("unknown replies") for one in (laptop, server)))
