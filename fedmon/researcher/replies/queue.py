@@ -164,6 +164,8 @@ class Replies:
         with self._changed:
             if taken:
                 self._handed.pop(threading.get_ident(), None)
+                keys = {one.key for one in taken}
+                self._gone = [key for key in self._gone if key not in keys]  # `confirm` was interrupted
             self._kept = dict(sorted([*((one.key, one) for one in taken), *self._kept.items()]))
             self._changed.notify_all()
 

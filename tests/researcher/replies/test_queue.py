@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -17,6 +19,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.store.queue import FILE_NAME, TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus, Pong
+from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.replies.queue import MAX_KEPT_BYTES, Replies
 from fedmon.researcher.session.inbox import Tally
 from tests.support.waiting import wait_until
@@ -116,6 +119,35 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(keep: Keep) -> Non
     wait_until(lambda: tally.as_dict().get("kept replies dropped: no caller takes them") == 2)
 
     assert sequences(replies) == [2, 3, 4]
+
+
+def test_replies_whose_confirmation_is_interrupted_are_there_for_the_next_process(
+    keep: Keep, interrupt: Callable[[], None]
+) -> None:
+    is_slow, goes_on, main, found = threading.Event(), threading.Event(), threading.get_ident(), list[KeptReply]()
+    first = keep()
+    first.keep(pong(1))
+    wait_until(lambda: len(first) == 1)
+    first.take(into=found)
+
+    def slow() -> None:
+        is_slow.set()
+        goes_on.wait(60)
+
+    def once_it_waits() -> None:
+        wait_until(lambda: any(call.name == "settle" for call in traceback.extract_stack(sys._current_frames()[main])))
+        interrupt()
+
+    threading.Thread(target=first.between_writes, args=(slow,), daemon=True).start()
+    assert is_slow.wait(60)
+    threading.Thread(target=once_it_waits, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        first.confirm()
+    first.give_back(found)
+    goes_on.set()
+    first.stop()
+
+    assert sequences(keep()) == [1]
 
 
 TAKER = """
