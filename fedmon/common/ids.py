@@ -49,20 +49,28 @@ def checked_id(text: str, *, what: str) -> str:
     return text
 
 
-def chosen(reference: str, ids: Mapping[str, str], *, named: Collection[str] = (), what: str, see: str) -> str:
+def chosen(
+    reference: str, ids: Mapping[str, str], *, prefix: str = "", named: Collection[str] = (), what: str, see: str
+) -> str:
     """Return the id that a reference means: in full, by its beginning, or as one of those that are ``named`` so.
 
-    ``ids`` maps ids and digests to ids; ``see`` is the command that lists them. Raises InvalidInputError if less than 4
-    characters are given, ConflictError if several ids fit, and NotFoundError.
+    ``ids`` maps ids and digests to ids; a ``prefix`` of ids may be left out, and is no beginning of one; ``see`` is the
+    command that lists them. Raises InvalidInputError if less than 4 characters are given, ConflictError if several ids
+    fit, and NotFoundError.
     """
-    if reference in ids:
-        return ids[reference]
-    shown, starts = repr(reference[:80]), {ids[each] for each in ids if reference and each.startswith(reference)}
-    found: list[str] = sorted({*named, *(starts if len(reference) >= MIN_PREFIX else ())})
+    for exact in (reference, prefix + reference):
+        if exact in ids:
+            return ids[exact]
+    given, typed = reference.removeprefix(prefix), prefix if reference.startswith(prefix) else ""
+    fits = [each for each in ids if each.startswith(typed) and each.removeprefix(prefix).startswith(given)]
+    shown, starts = repr(reference[:80]), {ids[each] for each in fits if given}
+    found: list[str] = sorted({*named, *(starts if len(given) >= MIN_PREFIX else ())})
     if len(found) > 1:
         raise ConflictError(f"{shown} matches {len(found)} {what}s: {', '.join(found[:MAX_NAMED])}; see: {see}")
     if not found and starts:
-        raise InvalidInputError(f"{shown} is too short: give at least {MIN_PREFIX} characters of the id")
+        raise InvalidInputError(
+            f"{shown} is too short: give at least {MIN_PREFIX} characters of the id{typed and f' after {typed}'}"
+        )
     if not found:
         raise NotFoundError(f"no {what} {shown} here; see: {see}")
     return found[0]

@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (554, 4, 299),
     "broker": (1968, 10, 1118),
-    "common": (8385, 50, 4706),
+    "common": (8393, 50, 4709),
     "compat": (3030, 18, 1980),
     "demo": (908, 6, 619),
     "doctor": (449, 2, 302),
     "experiment": (11174, 47, 7412),
-    "node": (27881, 124, 17716),
+    "node": (27880, 124, 17716),
     "plan": (1467, 9, 982),
     "report": (9843, 52, 6105),
-    "researcher": (10268, 47, 6706),
+    "researcher": (10266, 47, 6704),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

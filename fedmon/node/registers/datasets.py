@@ -161,10 +161,9 @@ class DatasetRegister:
         Raises NotFoundError, ConflictError and InvalidInputError.
         """
         known = {each.dataset_id: each for each in self.all()}
-        cut = 0 if reference.startswith(ID_PREFIX) else len(ID_PREFIX)  # "data" is a name, and means no id
-        ids = {dataset_id[cut:]: dataset_id for dataset_id in known}
+        ids = {each: each for each in known}
         ids |= {each.name: each.dataset_id for each in known.values() if each.name == reference}
-        return known[chosen(reference, ids, what="dataset", see="fedmon node dataset list")]
+        return known[chosen(reference, ids, prefix=ID_PREFIX, what="dataset", see="fedmon node dataset list")]
 
     def search(self, tags: Collection[str]) -> list[DatasetRecord]:
         """Return the datasets that carry every one of ``tags``; every dataset when there are none."""

@@ -167,11 +167,11 @@ class PlanRegister:
         """
         ids, named = dict[str, str](), list[str]()
         for row in self._database.rows("SELECT plan_id, sha256, name FROM plans ORDER BY created"):
-            plan_id, digits = row["plan_id"], row["plan_id"].removeprefix(ID_PREFIX)
-            # "training" is a name, and means no id.
-            ids |= {plan_id if reference.startswith(ID_PREFIX) else digits: plan_id, row["sha256"]: plan_id}
+            plan_id = row["plan_id"]
+            ids |= {plan_id: plan_id, row["sha256"]: plan_id}
             named += [plan_id] if row["name"] == reference else []
-        return self._by_id(chosen(reference, ids, named=named, what="training plan", see="fedmon node plan list"))
+        see = "fedmon node plan list"
+        return self._by_id(chosen(reference, ids, prefix=ID_PREFIX, named=named, what="training plan", see=see))
 
     def _by_id(self, plan_id: str) -> PlanRecord:
         return _record(self._database.rows(f"{_SELECT} WHERE p.plan_id = ?", (plan_id,))[0])

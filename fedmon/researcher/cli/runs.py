@@ -262,10 +262,8 @@ def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | 
 
 def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
     """Return the id with this beginning; the text itself if it is unknown, which the request then refuses."""
-    prefix = "" if beginning.startswith(_DATASET) else _DATASET  # "data" is a name, and means no id
-    known = {each.removeprefix(prefix): each for each in ids}
     try:
-        return chosen(beginning, known, what=what, see=see)
+        return chosen(beginning, {each: each for each in ids}, prefix=_DATASET, what=what, see=see)
     except NotFoundError:
         return beginning
 

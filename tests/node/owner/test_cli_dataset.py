@@ -63,8 +63,9 @@ def test_a_dataset_goes_by_four_characters_of_its_id_in_every_verb_and_by_its_wh
     dataset_id = told(folder, *_add(folder, "a.csv", "Ages", "age"))["dataset"]["dataset_id"]
     digits = dataset_id.removeprefix("dataset_")
 
-    assert "at least 4 characters" in refused(folder, "dataset", "show", digits[:3], code=2)
-    for beginning in ("Age", "data"):
+    for beginning in (digits[:3], f"dataset_{digits[:3]}"):
+        assert "at least 4 characters" in refused(folder, "dataset", "remove", beginning, code=2)
+    for beginning in ("Age", "data", "dataset_"):
         assert f"no dataset '{beginning}'" in refused(folder, "dataset", "remove", beginning, code=3)
     rules = told(folder, "policy", "allow", "alice", "--dataset", digits[:6])["policy"]["datasets"]
     shown = told(folder, "dataset", "show", digits[:4])["dataset"]

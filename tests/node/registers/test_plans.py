@@ -309,6 +309,13 @@ def known(database: Database, plans: PlanRegister) -> PlanRegister:
         ("tree", TWO),
         ("111", "at least 4 characters"),
         ("aba", "at least 4 characters"),
+        ("training_plan_aaaa", POSING),
+        (
+            "training_plan_a",
+            "'training_plan_a' is too short: give at least 4 characters of the id after training_plan_",
+        ),
+        ("training_plan_", "no training plan 'training_plan_' here"),
+        ("training_plan_ab12", "fedmon node plan list"),  # a digest has no such prefix
         ("1111", f"'1111' matches 2 training plans: {ONE.plan_id}, {TWO.plan_id}; see: fedmon node plan list"),
         (ONE.sha256[:12], "matches 2 "),
         ("logist", "fedmon node plan list"),

@@ -106,8 +106,9 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     printed = fedmon_here("runs", "logs", enough, environ=real.environ())
     again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
     called = shell(real, "run", str(real.plan), "--dataset", "cells")[1]
-    word = shell(real, "run", str(real.plan), "--dataset", "data", "--node", "a")[1]
-    short = fedmon_here("runs", "stop", job_id[:3], environ=real.environ())
+    words = [shell(real, "run", str(real.plan), "--dataset", word, "--node", "a")[1] for word in ("data", "dataset_")]
+    too_short = [("runs", "stop", job_id[:3]), ("run", str(real.plan), "--dataset", dataset_id[:11])]
+    short = [fedmon_here(*verb, environ=real.environ()) for verb in too_short]
     several = fedmon_here("runs", "show", job_id[:4], environ=real.environ())
 
     assert [code for code, _ in found] == [0, 0]
@@ -115,8 +116,8 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert printed.stdout == "hello from b\n"
     assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
     assert [each["rows"] for each in called["results"].values()] == [3, 3]
-    assert "no dataset 'data'" in word["failed"]["a"]
-    assert (short.returncode, "at least 4 characters" in short.stderr) == (2, True)
+    assert ["no dataset 'data" in word["failed"]["a"] for word in words] == [True, True]
+    assert [(one.returncode, "at least 4 characters" in one.stderr) for one in short] == [(2, True)] * 2
     assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
 
