@@ -430,7 +430,7 @@ class ExperimentController:
         """Remove a resource from the experiment; a command that runs is killed."""
         resource = self.get_resource(guid)
         self._discard([resource.guid])
-        resource.end_at_once()
+        _kill(resource)
 
     def _discard(self, guids: Iterable[int]) -> None:
         gone = dict.fromkeys(guid for guid in guids if guid in self)
@@ -660,10 +660,8 @@ class ExperimentController:
     def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
         """Kill the work of resources, without grace, and set them RELEASED."""
         for guid in guids:
-            try:
-                self.get_resource(guid).end_at_once()
-            except Exception:  # a type's code; the others must end, too
-                logger.exception("resource %d could not be ended at once", guid)
+            with contextlib.suppress(UnknownGuidError):  # if it was removed at this moment
+                _kill(self.get_resource(guid))
         self.engine.note(Became(guids=guids, state=ResourceState.RELEASED, reason=reason))
 
     def shutdown(self) -> None:
@@ -864,6 +862,13 @@ class ExperimentController:
         picture = picture_of(self.engine.state)
         name = f"{self.exp_id}_{self.run_id}"
         return str(plot(picture, folder, name, format=format, show=show))
+
+
+def _kill(resource: ResourceManager) -> None:
+    try:
+        resource.end_at_once()
+    except Exception:  # a type's code; the others must end, too
+        logger.exception("resource %d could not be ended at once", resource.guid)
 
 
 def _limit(max_running: int | None, nthreads: int | None) -> int | None:

@@ -668,7 +668,7 @@ class ResourceManager:
                 raise ExperimentError(f"{self.name} has no {' or '.join(rtypes)}: connect it to one")
 
     def end_at_once(self) -> None:
-        """Kill running work, after its release timed out; for types, which must not block here."""
+        """Kill running work, after its release timed out or as it is removed; for types, which must not block here."""
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 

@@ -229,6 +229,17 @@ def test_a_failure_is_judged_without_an_error_though_its_resource_was_removed(
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
+def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(tmp_path: Path) -> None:
+    def end_at_once(_self: ResourceManager) -> None:
+        raise OSError("no process")
+
+    with experiment(tmp_path, own("test::Plain", end_at_once=end_at_once)) as ec:
+        guid = ec.register_resource("test::Plain")
+        ec.remove_resource(guid)
+
+        assert guid not in ec
+
+
 def test_actions_are_performed_in_the_order_of_their_events() -> None:
     order, second = [], threading.Event()
 

@@ -278,5 +278,6 @@ class LocalProcess(LinkedResource):
 
     def end_at_once(self) -> None:
         """Kill the command with all of its group."""
-        if self._process is not None:
-            self._process.send(signal.SIGKILL)
+        process = self._process
+        if process is not None:
+            process.send(signal.SIGKILL)
