@@ -370,8 +370,8 @@ class Session:
         another machine with the same researcher id; one of the future tells that a clock was set back.
         """
         node, asked = self.roster.get(reply.node_id, Moment.now()), made_at(reply.id)
-        is_since = asked is not None and self._begun < asked < seconds_from_now(60.0)
-        is_anothers = is_since and reply.session != self.pending.session
+        is_younger = asked is not None and self._begun < asked < seconds_from_now(60.0)
+        is_anothers = is_younger and reply.session != self.pending.session
         return not (is_anothers or only_tells(reply.node_id, node.capabilities if node else ()))
 
     def _unreadable(self, node_id: NodeId, request_id: object, error: InvalidMessageError) -> None:
