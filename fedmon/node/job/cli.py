@@ -69,6 +69,8 @@ def _merge_verb(words: Sequence[str]) -> int:
         try:
             done[str(folder.merged)] = _merge(folder, exports, report=given.gen_report, with_json=True)
         except FedmonError as error:
+            if failed is not None:
+                sys.stderr.write(f"fedmon: {escape_control(str(error))}\n")
             failed = failed or error
     if not given.json:
         sys.stdout.write("".join(f"{path}\n" for path in done))
