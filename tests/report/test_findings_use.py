@@ -111,6 +111,20 @@ def test_how_often_a_cgroup_ran_into_its_limit_is_told() -> None:
     assert "The cgroup ran into its limit 3 times." in only(memory(case(node(job=job)))).text
 
 
+def test_ranks_share_memory_only_while_both_ran_as_told() -> None:
+    times = {"a": ("12:00:00.000", "12:01:00.000"), "b": ("12:00:59.000", "12:02:00.000"), "c": ("12:02:00.001", None)}
+    ranks = []
+    for (name, (began, ended)), peak in zip(times.items(), (1, 2, 2.5), strict=True):
+        told = {"started": f"2023-11-14T{began}+00:00", "ended": ended and f"2023-11-14T{ended}+00:00"}
+        one = node(name, job={"job_memory_peak_bytes": peak * GIB}, document={"method": "command", **told})
+        ranks.append(msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="boot a")))
+
+    finding = only(memory(case(*ranks)))
+
+    assert (finding.figures["peak_bytes"], finding.nodes) == (3 * GIB, ("c",))
+    assert "peaks of ranks that ran at once on one host are added up" in finding.how
+
+
 def test_processes_that_the_kernel_killed_are_a_problem() -> None:
     killed = {"job_memory_oom_kills_total": counter("job_memory_oom_kills_total", 0.0, first=2.0)}
     finding = only(oom_kills(case(node(job=killed))))

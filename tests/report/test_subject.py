@@ -175,13 +175,18 @@ def test_ranks_on_one_host_share_the_cpus_and_the_memory_of_their_step(tmp_path:
 
 
 @pytest.mark.parametrize("given", [{"method": "command", "cpus": 2, "step": "0"}, {}], ids=["job", "machine"])
-@pytest.mark.parametrize(("begins", "elapsed_s"), [((0, 0), 100), ((0, 60), 160), ((0, 200), 200), ((0, 60, 120), 220)])
-def test_cpus_that_nodes_share_one_after_another_are_counted_once(
-    given: dict[str, object], begins: tuple[int, ...], elapsed_s: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("begins", "elapsed_s", "at_once"),
+    [((0, 0), 100, 2), ((0, 60), 160, 2), ((0, 200), 200, 1), ((0, 60, 120), 220, 2)],
+)
+def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
+    given: dict[str, object], begins: tuple[int, ...], elapsed_s: int, at_once: int, tmp_path: Path
 ) -> None:
     used: dict[str, Column] = {
         "job_cpu_user_seconds_total": [0.5 * second for second in range(COUNT)],
         "job_cpu_system_seconds_total": [0.0] * COUNT,
+        "job_cpus_busy": [None, *[0.75] * (COUNT - 1)],
+        "job_memory_peak_bytes": [2.0**30] * COUNT,
     }
     machine: dict[str, Column] = {"host_cpu_count": [2.0] * COUNT}
     batches = [
@@ -193,11 +198,14 @@ def test_cpus_that_nodes_share_one_after_another_are_counted_once(
     documents = {batch.node_id: document for batch in batches}
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
-        figures = {one.name: one.figures for one in find(choose(source, job="7").read())}["cpu-efficiency"]
+        told = {one.name: one for one in find(choose(source, job="7").read())}
 
-    ratio = 50 * len(begins) / (elapsed_s * 2)
-    expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio}
-    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+    ratio, of_cpus = 50 * len(begins) / (elapsed_s * 2), told["cpu-efficiency"]
+    expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio,
+                "most_cpus_busy": 0.75 * at_once}  # fmt: skip
+    assert {name: of_cpus.figures[name] for name in expected} == pytest.approx(expected)
+    assert of_cpus.advice.startswith("Ask for 1 CPU" if at_once == 1 else "In some phases it used all of them")
+    assert told["memory-peak"].figures["peak_bytes"] == 2**30 * (at_once if given else 1)
 
 
 @pytest.mark.parametrize(

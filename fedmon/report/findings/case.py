@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -128,6 +129,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         is_rank = self.document.get("method") == COMMAND
         return (is_rank and self.host.machine) or self.name, self.document.get("step")
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the job ran here: as told, else from the first to the last sample; always if unknown."""
+        first_t, last_t = (-math.inf, math.inf) if self.job is None else (self.job.first_t, self.job.last_t)
+        started_t, ended_t = unix(self.document.get("started")), unix(self.document.get("ended"))
+        begin_t = first_t if started_t is None else started_t
+        return begin_t, max(begin_t, last_t if ended_t is None else ended_t)
+
     @functools.cached_property
     def _by_metric(self) -> dict[str, list[tuple[Labels, SeriesTotal]]]:
         found: dict[str, list[tuple[Labels, SeriesTotal]]] = {}
@@ -225,6 +234,16 @@ def unix(text: object) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def most_at_once(values: Iterable[tuple[Node, float]]) -> float:
+    """Return the largest sum of values of nodes on which the job ran at the same time; 0 without any."""
+    changes: list[tuple[float, float]] = []
+    for node, value in values:
+        begin_t, end_t = node.span
+        changes += (begin_t, value), (end_t, -value)
+    in_order = sorted(changes, key=lambda change: (change[0], -change[1]))
+    return max(itertools.accumulate(change for _, change in in_order), default=0.0)
 
 
 def summed(totals: Iterable[SeriesTotal | None]) -> float | None:

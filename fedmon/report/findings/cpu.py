@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.text import duration, joined, percent, plural
 from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, past, unequal, unix, unknown
+from fedmon.report.findings.case import (
+    Case,
+    Finding,
+    Node,
+    Severity,
+    directive,
+    most_at_once,
+    past,
+    unequal,
+    unix,
+    unknown,
+)
 from fedmon.report.findings.stalls import pressure_share
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
@@ -73,7 +84,8 @@ def cpu_efficiency(case: Case) -> Finding | None:
         reason = "one sample of the job is too few for CPU time over elapsed time" if is_one else ""
         return unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)
     used_s = sum(use.used_s for use in uses.values())
-    held = _held(case, uses)
+    shared = _shared(case, uses)
+    held = [(_together_s([use for _, use in ranks]), max(use.cpus for _, use in ranks)) for ranks in shared]
     ratio, elapsed_s = used_s / sum(time_s * cpus for time_s, cpus in held), max(time_s for time_s, _ in held)
     cpus = sum(cpus for _, cpus in held)
     busy = ratio * cpus
@@ -87,13 +99,12 @@ def cpu_efficiency(case: Case) -> Finding | None:
     if cpus != 1:
         idle = f" and {significant(cpus - busy)} idle" if busy < cpus else ""
         text += f" On average {significant(busy)} of them were busy{idle}."
-    peaks = [peak.high for node in case.nodes if (peak := node.one(_MOST_BUSY)) is not None]
-    most_busy = min(sum(peaks), cpus) if is_of_machine else sum(peaks)
+    peaks = [[(node, peak.high) for node, _ in ranks if (peak := node.one(_MOST_BUSY)) is not None] for ranks in shared]
+    most_busy = min(sum(map(most_at_once, peaks)), cpus if is_of_machine else math.inf)
     if most_busy > busy + _ROUNDING and cpus != 1:
         text += f" At most {significant(most_busy)} were busy at once."
     text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
-    severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
-                               is_of_machine=is_of_machine)  # fmt: skip
+    severity, advice = _graded(ratio, cpus, shared, is_of_machine=is_of_machine)
     starved = {node.name: share for node in case.nodes if (share := _starved(node, ratio)) is not None}
     if starved and ratio < limits.CPU_HIGH:
         most = max(starved, key=lambda name: starved[name])
@@ -114,22 +125,26 @@ def cpu_efficiency(case: Case) -> Finding | None:
             "elapsed_seconds": elapsed_s,
             "cpus": cpus,
             "cpus_busy": busy,
-            "most_cpus_busy": most_busy if peaks else None,
+            "most_cpus_busy": most_busy if any(peaks) else None,
         },
         nodes=tuple(uses),
     )
 
 
-def _held(case: Case, uses: Mapping[str, CpuUse]) -> list[tuple[float, float]]:
-    """Return the elapsed seconds and the number of CPUs; those that nodes share count once, while any used them."""
-    found: dict[object, list[CpuUse]] = defaultdict(list)
+_Ranks = Sequence[tuple[Node, CpuUse]]
+"""Nodes that share the same CPUs, with their uses."""
+
+
+def _shared(case: Case, uses: Mapping[str, CpuUse]) -> Collection[_Ranks]:
+    found: dict[object, list[tuple[Node, CpuUse]]] = defaultdict(list)
     for node in case.nodes:
         if (use := uses.get(node.name)) is not None:
-            found[(node.host.machine or node.name) if use.is_of_machine else node.share].append(use)
-    return [(_together_s(shared), max(use.cpus for use in shared)) for shared in found.values()]
+            found[(node.host.machine or node.name) if use.is_of_machine else node.share].append((node, use))
+    return found.values()
 
 
 def _together_s(uses: Sequence[CpuUse]) -> float:
+    """Return for how long any of them used the CPUs that they share."""
     seconds, until_t = 0.0, -math.inf
     for use in sorted(uses, key=lambda use: use.until_t - use.elapsed_s):
         seconds += min(use.elapsed_s, max(0.0, use.until_t - until_t))
@@ -169,19 +184,18 @@ def _advice_when_starved(case: Case) -> str:
     return "It wanted more CPUs than it got, as others used them: fewer would make it slower."
 
 
-def _graded(
-    ratio: float, cpus: float, uses: Sequence[tuple[Node, CpuUse]], *, is_of_machine: bool
-) -> tuple[Severity, str]:
+def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_machine: bool) -> tuple[Severity, str]:
     if ratio > 1.05:
         return Severity.NOTE, "More CPUs were busy than the job was given: check how many it asked for."
     if ratio >= limits.CPU_HIGH:
         return Severity.GOOD, "It could use more CPUs, if the program scales."
     if ratio > limits.CPU_LOW or cpus <= 1:
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
-    needed = sum(_needed(node, use) for node, use in uses)
+    needed = sum(int(most_at_once((node, _needed(node, use)) for node, use in ranks)) for ranks in shared)
     if needed >= cpus:
         text = "In some phases it used all of them: fewer would make it slower. Find the cause of the waits in between."
         return Severity.NOTE, text
+    uses = [rank for ranks in shared for rank in ranks]
     hidden_s = max(_hidden_s(node, use) for node, use in uses)
     if hidden_s:
         text = f"Measure more often before asking for fewer: {duration(hidden_s)} between samples hide short phases."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import NamedTuple
 
 from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, most_at_once, unknown
 from fedmon.report.source import told_number
 
 _PEAK, _RSS = "job_memory_peak_bytes", "job_memory_rss_bytes"
@@ -89,7 +90,7 @@ def memory(case: Case) -> Finding | None:
         "": "the largest value that was recorded",
     }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
     if len({node.share for node in case.nodes}) < len(case.nodes):
-        how += "; peaks of ranks on one host are added up"
+        how += "; peaks of ranks that ran at once on one host are added up"
     return Finding(
         name="memory-peak",
         severity=severity,
@@ -104,15 +105,19 @@ def memory(case: Case) -> Finding | None:
 
 
 def _uses(case: Case) -> dict[str, MemoryUse]:
-    """Return the use of each node by name; ranks that share memory are added up, as the first of them."""
-    uses: dict[str, MemoryUse] = {}
-    names: dict[object, str] = {}
+    """Return the use of each node by name; of ranks that share memory the most at once, as the fullest of them."""
+    shared: dict[object, list[tuple[Node, MemoryUse]]] = defaultdict(list)
     for node in case.nodes:
         if (use := memory_use(node)) is not None:
-            name = names.setdefault(node.share, node.name)
-            first = uses.get(name, use._replace(peak=0.0, last=0.0))
-            last = None if first.last is None or use.last is None else first.last + use.last
-            uses[name] = first._replace(peak=first.peak + use.peak, last=last)
+            shared[node.share].append((node, use))
+    uses: dict[str, MemoryUse] = {}
+    for ranks in shared.values():
+        fullest, use = max(ranks, key=lambda rank: rank[1].peak)
+        lasts = [(node, each.last) for node, each in ranks if each.last is not None]
+        uses[fullest.name] = use._replace(
+            peak=most_at_once((node, each.peak) for node, each in ranks),
+            last=most_at_once(lasts) if len(lasts) == len(ranks) else None,
+        )
     return uses
 
 
