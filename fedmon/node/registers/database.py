@@ -193,6 +193,8 @@ _VERSION_5 = (
     "CREATE INDEX wishes_plan ON wishes (plan_id, researcher_id)",
     "INSERT INTO wishes SELECT * FROM kept ORDER BY rowid",
     "DROP TABLE kept",
+    # A rejection left requests open.
+    "UPDATE wishes SET is_open = 0 WHERE plan_id IN (SELECT plan_id FROM plans WHERE status = 'rejected')",
     # A check that failed for a passing reason was kept as a plan that declares nothing.
     "UPDATE plans SET checked = 0 WHERE problem != ''",
     "DELETE FROM declarations WHERE sha256 IN (SELECT sha256 FROM plans WHERE NOT checked)",

@@ -89,9 +89,14 @@ class GrantRegister:
         )
 
     def end(self, time: str, sha256: str | None = None) -> None:
-        """End the grants of a plan, or of all plans."""
+        """End the grants of a plan, or of all plans, and close the requests for one that is rejected."""
         self._database.execute(
             "UPDATE grants SET ended = ?1 WHERE ended IS NULL AND (?2 IS NULL OR sha256 = ?2)", (time, sha256)
+        )
+        self._database.execute(
+            "UPDATE wishes SET is_open = 0 WHERE plan_id = "
+            "(SELECT plan_id FROM plans WHERE sha256 = ? AND status = 'rejected')",
+            (sha256,),
         )
 
     def use(self, grant_id: str) -> None:
@@ -149,10 +154,10 @@ class GrantRegister:
             if covers and is_usable and (is_told or grant.arguments is None):
                 return False
         request = plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose
-        # A rejection or a reset decided about what was asked before: a new request replaces that.
+        # After a rejection or a reset a new request replaces those that were decided before.
         self._database.execute(
-            "DELETE FROM wishes WHERE plan_id = ?1 AND researcher_id = ?2 AND EXISTS (SELECT * FROM plans WHERE "
-            "plan_id = ?1 AND (status = 'rejected' OR status = 'pending' AND NOT is_open))",
+            "DELETE FROM wishes WHERE plan_id = ?1 AND researcher_id = ?2 AND NOT is_open "
+            "AND EXISTS (SELECT * FROM plans WHERE plan_id = ?1 AND status != 'approved')",
             (plan_id, researcher_id),
         )
         again = (

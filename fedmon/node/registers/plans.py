@@ -213,10 +213,14 @@ class PlanRegister:
         return _record(found[0]) if found else None
 
     def status_for(self, plan: PlanRecord, researcher_id: str) -> PlanStatus:
-        """Return where a plan stands for a researcher; an approved one is pending while another grant is asked for."""
+        """Return where a plan stands for a researcher.
+
+        An approved one is pending while they ask for another grant, and if they asked and no grant names them.
+        """
         wishes = self.grants.wishes(plan.plan_id) if plan.status is PlanStatus.APPROVED else []
-        is_asked_again = any(wish.is_open and wish.researcher_id == researcher_id for wish in wishes)
-        return PlanStatus.PENDING if is_asked_again else plan.status
+        asked = [wish.is_open for wish in wishes if wish.researcher_id == researcher_id]
+        is_named = any(record.is_for(researcher_id) for record in self.grants.of(plan.sha256))
+        return PlanStatus.PENDING if any(asked) or (asked and not is_named) else plan.status
 
     def note_for(self, plan: PlanRecord, researcher_id: str) -> str:
         """Return the owner's note to a researcher; that of an approval is for those whom its grant names."""

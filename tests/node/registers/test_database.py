@@ -154,19 +154,21 @@ def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:
 def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given two plans that were asked for, of which one could not be read
+    # given plans that were asked for, of which one could not be read, and one was rejected
     insert = (
         "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, checked, problem, type, status, created, "
-        "modified, last_action) VALUES (?1, 'p', '', ?2, 1, 1, ?3, 'requested', 'pending', ?4, ?4, ?4)"
+        "modified, last_action) VALUES (?1, 'p', '', ?2, 1, 1, ?3, 'requested', ?4, ?5, ?5, ?5)"
     )
-    digests = {digit: digit * 64 for digit in "ab"}
+    digests = {digit: digit * 64 for digit in "abc"}
     with monkeypatch.context() as earlier:
         earlier.setattr("fedmon.node.registers.database.SCHEMA", SCHEMA[:4])
         earlier.setattr("fedmon.node.registers.database.SCHEMA_VERSION", 4)
         with Database(path) as database:
-            for digit, problem in (("a", ""), ("b", "could not be read within 15 s")):
+            for digit, problem, status in (
+                ("a", "", "pending"), ("b", "could not be read within 15 s", "pending"), ("c", "", "rejected"),
+            ):  # fmt: skip
                 plan_id = f"training_plan_{digit}"
-                database.execute(insert, (plan_id, digests[digit], problem, "2026-01-01T00:00:00+00:00"))
+                database.execute(insert, (plan_id, digests[digit], problem, status, "2026-01-01T00:00:00+00:00"))
                 database.execute("INSERT INTO wishes VALUES (?, 'r', '[]', 'why', 1)", (plan_id,))
                 database.execute("INSERT INTO declarations VALUES (?, '{}')", (digests[digit],))
 
@@ -174,12 +176,14 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
     with Database(path) as database, Audit(path.parent) as audit:
         plans = PlanRegister(database, path.parent / "plans", audit=audit)
 
-        # then the requests are there, and that plan is read again
-        asked = GrantRequest(researcher_id="r", datasets=(), purpose="why", is_open=True)
+        # then the requests are there, closed for the rejected plan, and the unread one is read again
+        asked, decided = (
+            GrantRequest(researcher_id="r", datasets=(), purpose="why", is_open=is_open) for is_open in (True, False)
+        )
         assert _set_aside(path) == []
-        assert [plans.grants.wishes(f"training_plan_{digit}") for digit in "ab"] == [[asked], [asked]]
+        assert [plans.grants.wishes(f"training_plan_{digit}") for digit in "abc"] == [[asked], [asked], [decided]]
         assert plans.unchecked() == (digests["b"],)
-        assert [plans.grants.declared(digests[digit]) for digit in "ab"] == [Declared(), None]
+        assert [plans.grants.declared(digests[digit]) for digit in "abc"] == [Declared(), None, Declared()]
 
 
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:

@@ -288,8 +288,8 @@ def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: 
     assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
 
 
-@pytest.mark.parametrize("decisions", [["rejected"], ["approved", "pending"]])
-def test_after_a_rejection_or_a_reset_a_request_replaces_the_earlier_ones(opened: Ward, decisions: list[str]) -> None:
+@pytest.mark.parametrize("decisions", [["rejected"], ["rejected", "pending"], ["approved", "pending"]])
+def test_after_a_rejection_or_a_reset_a_request_replaces_the_decided_ones(opened: Ward, decisions: list[str]) -> None:
     source = DECLARING.format(name=decisions)
     sha256 = digest(source.encode())
     opened.ask(source, by=ALICE, purpose="everything")
@@ -299,9 +299,16 @@ def test_after_a_rejection_or_a_reset_a_request_replaces_the_earlier_ones(opened
 
     opened.ask(source, by=ALICE, datasets=["cells"])
     shown = opened.owner("plan-show", plan=sha256)
+    opened.ask(source, by=ALICE, datasets=["cells"], purpose="once")
+    later = opened.owner("plan-show", plan=sha256)["asked"]
+    opened.approve(sha256, researchers=[ALICE])
 
-    assert [(wish["researcher_id"], wish["purpose"]) for wish in shown["asked"]] == [("bob", ""), (ALICE, "")]
     assert shown["proposed"]["datasets"] == (opened.datasets["cells"],)
+    assert [(wish["researcher_id"], wish["purpose"], wish["is_open"]) for wish in later] == [
+        ("bob", "", False), (ALICE, "", True), (ALICE, "once", True),
+    ]  # fmt: skip
+    assert [opened.status(sha256, by=who)["status"] for who in (ALICE, "bob")] == ["approved", "pending"]
+    assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
 
 
 def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
