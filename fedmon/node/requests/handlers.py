@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -165,16 +166,18 @@ class Handlers:
             return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))
         seen = self._policy.seen(request.researcher_id, self._registers.datasets.all())
         grants = self._registers.plans.grants.reports(plan.sha256, request.researcher_id, seen)
-        while len(msgspec.json.encode(grants)) > self._page_bytes // 2:  # the other half is for the note
-            del grants[0]
+        note = self._registers.plans.note_for(plan, request.researcher_id)
+        room = self._page_bytes - len(msgspec.json.encode(note))
+        sizes = itertools.accumulate(len(msgspec.json.encode(each)) + 1 for each in reversed(grants))
+        fit = sum(size < room for size in sizes)
         return TrainingPlanStatusReply(
             sha256=plan.sha256,
             status=self._registers.plans.status_for(plan, request.researcher_id),
             plan_id=plan.plan_id,
             name=plan.name,
-            note=self._registers.plans.note_for(plan, request.researcher_id),
+            note=note,
             decided=plan.decided,
-            grants=grants,
+            grants=grants[len(grants) - fit :],
             **echo(request, self._node_id),
         )
 

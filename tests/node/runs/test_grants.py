@@ -17,6 +17,7 @@ from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.registers.grants import MAX_REQUESTS
+from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
 from tests.support.envelopes import approval, envelope
 from tests.support.waiting import wait_until
@@ -325,14 +326,18 @@ def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
 def test_a_status_has_the_latest_grants_that_fit_into_a_message(opened: Ward) -> None:
     source = DECLARING.format(name="large grants")
     opened.ask(source, by=ALICE)
-    rules = {name: [f"value {number}" for number in range(300)] for name in "abc"}
+    rules = {name: [f"value {number}" for number in range(300)] for name in "abcd"}
     for runs in range(1, 11):
         opened.approve(digest(source.encode()), arguments=rules, runs=runs)
 
     status = opened.status(digest(source.encode()))
+    terms, note = {"arguments": rules, "runs": 11}, "я" * MAX_TEXT_LENGTH
+    opened.owner("plan-decide", plan=digest(source.encode()), status="approved", terms=terms, note=note)
+    noted = opened.status(digest(source.encode()))
 
     assert status["command"] == "training-plan-status", status
-    assert [each["grant"]["runs"] for each in status["grants"]] == [7, 8, 9, 10]
+    assert [each["grant"]["runs"] for each in status["grants"]] == [5, 6, 7, 8, 9, 10]
+    assert ([each["grant"]["runs"] for each in noted["grants"]], noted["note"]) == ([11], note)
 
 
 def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:
