@@ -253,9 +253,9 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
 @contextlib.contextmanager
 def _saved(folder: BrokerFolder, save: pathlib.Path | None, secret: str) -> Iterator[None]:
     """Write a secret to a new file, if one is asked for, that its owner alone can read; if the block fails, it goes."""
-    folder.make()  # the file may lie there
     with contextlib.ExitStack() as undo:
         if save is not None:
+            folder.make()  # the file may lie there
             try:
                 save.touch(mode=0o600, exist_ok=False)
                 undo.callback(save.unlink, missing_ok=True)

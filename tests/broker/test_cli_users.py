@@ -129,6 +129,12 @@ def test_what_cannot_be_added_is_refused_with_a_reason(
     assert users_in(tmp_path).all() == [User(name="taken", role=Role.NODE)]
 
 
+def test_a_name_that_cannot_be_added_makes_no_folder(tmp_path: Path) -> None:
+    finished = fedmon_broker("user", "add", "a/b", "--role", "node", "--data-dir", tmp_path / "typo/b")
+
+    assert (finished.returncode, list(tmp_path.iterdir())) == (2, [])
+
+
 def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path) -> None:
     users_in(tmp_path).add("a", Role.MONITOR, PASSWORD)
 
