@@ -85,8 +85,7 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
         shown = node(watching, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
         again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
         program.end()
-        # Before any verb that would wake the node.
-        wait_until(lambda: "job-ended" in events(watching), 15.0, what="the end in the audit")
+        wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
         state = jobs(watching)["fit"]["state"]
         screen = node(watching, "job", "list", environ={"COLUMNS": "80"}).stdout
 
