@@ -121,7 +121,7 @@ def test_ranks_share_memory_only_while_both_ran_as_told() -> None:
 
     finding = only(memory(case(*ranks)))
 
-    assert (finding.figures["peak_bytes"], finding.nodes) == (3 * GIB, ("c",))
+    assert (finding.figures["peak_bytes"], finding.nodes) == (3 * GIB, ("b",))
     assert "peaks of ranks that ran at once on one host are added up" in finding.how
 
 

@@ -447,7 +447,7 @@ class OwnerCommands:
                 raise BeingReadError(f"plan {plan.plan_id} is being read{before}: try again in a few seconds")
             declared = check_now(source).declared
         wishes = plans.grants.wishes(plan.plan_id)
-        asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
+        asking = [wish for wish in wishes if wish.is_open or plan.status is PlanStatus.PENDING]
         earlier = [wish for wish in wishes if wish.researcher_id not in {each.researcher_id for each in asking}]
         return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or earlier, earlier=earlier)
 

@@ -345,6 +345,8 @@ class PlanRegister:
                     f"'fedmon node plan show {plan.plan_id}'"
                 )
             if (plan.status, plan.note) == (status, note) and not self._is_new(plan, grant):
+                if status is PlanStatus.REJECTED:  # it may have been asked for again
+                    self.grants.end(timestamp(utc_now()), plan.sha256)
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
                 self.store.read(plan.sha256)

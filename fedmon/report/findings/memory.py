@@ -112,10 +112,13 @@ def _uses(case: Case) -> dict[str, MemoryUse]:
             shared[node.share].append((node, use))
     uses: dict[str, MemoryUse] = {}
     for ranks in shared.values():
-        fullest, use = max(ranks, key=lambda rank: rank[1].peak)
+        # The largest sum is reached when one of them begins.
+        began = [[rank for rank in ranks if rank[0].span[0] <= node.span[0] <= rank[0].span[1]] for node, _ in ranks]
+        at_once = max(began, key=lambda some: sum(use.peak for _, use in some))
+        fullest, use = max(at_once, key=lambda rank: rank[1].peak)
         lasts = [(node, each.last) for node, each in ranks if each.last is not None]
         uses[fullest.name] = use._replace(
-            peak=most_at_once((node, each.peak) for node, each in ranks),
+            peak=sum(each.peak for _, each in at_once),
             last=most_at_once(lasts) if len(lasts) == len(ranks) else None,
         )
     return uses

@@ -289,14 +289,18 @@ def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: 
     assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
 
 
-@pytest.mark.parametrize("decisions", [["rejected"], ["rejected", "pending"], ["approved", "pending"]])
+@pytest.mark.parametrize("decisions", [
+    ["rejected"], ["rejected", "asked", "rejected"], ["rejected", "pending"], ["approved", "pending"],
+])  # fmt: skip
 def test_after_a_rejection_or_a_reset_a_request_replaces_the_decided_ones(opened: Ward, decisions: list[str]) -> None:
     source = DECLARING.format(name=decisions)
     sha256 = digest(source.encode())
-    opened.ask(source, by=ALICE, purpose="everything")
     opened.ask(source, by="bob", datasets=["cells"])
-    for status in decisions:
-        opened.owner("plan-decide", plan=sha256, status=status)
+    for status in ["asked", *decisions]:
+        if status == "asked":
+            opened.ask(source, by=ALICE, purpose="everything")
+        else:
+            opened.owner("plan-decide", plan=sha256, status=status)
 
     opened.ask(source, by=ALICE, datasets=["cells"])
     shown = opened.owner("plan-show", plan=sha256)
@@ -305,6 +309,7 @@ def test_after_a_rejection_or_a_reset_a_request_replaces_the_decided_ones(opened
     opened.approve(sha256, researchers=[ALICE])
 
     assert shown["proposed"]["datasets"] == (opened.datasets["cells"],)
+    assert shown["proposed"]["researchers"] == (("bob", ALICE) if decisions[-1] == "pending" else (ALICE,))
     assert [(wish["researcher_id"], wish["purpose"], wish["is_open"]) for wish in later] == [
         ("bob", "", False), (ALICE, "", True), (ALICE, "once", True),
     ]  # fmt: skip

@@ -122,8 +122,9 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(keep: Keep) -> Non
 
 
 def test_replies_whose_confirmation_is_interrupted_are_there_for_the_next_process(
-    keep: Keep, interrupt: Callable[[], None]
+    keep: Keep, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedmon.researcher.replies.queue.STOP_WAITS_S", 60.0)
     is_slow, goes_on, main, found = threading.Event(), threading.Event(), threading.get_ident(), list[KeptReply]()
     first = keep()
     first.keep(pong(1))
