@@ -86,13 +86,12 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
         again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
         program.end()
         wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
-        state = jobs(watching)["fit"]["state"]
+        wait_until(lambda: jobs(watching)["fit"]["state"] == "ended", what="the end in the list")
         screen = node(watching, "job", "list", environ={"COLUMNS": "80"}).stdout
 
     assert "stream       job-fit" in shown
     assert "cpu: tree" in shown
     assert "'fit' is watched already" in again
-    assert state == "ended"
     assert jobs(watching)["fit"]["reason"] == "all of its processes have ended"
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "a fit" in screen
