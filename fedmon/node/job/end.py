@@ -223,7 +223,8 @@ class StopFile:
                 with contextlib.suppress(TargetExistsError):
                     write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
                 text, changed = found = self._content()
-                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
+                # Files have the time of the kernel's last tick.
+                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + 1 / _TICKS >= since())
                 if not is_wanted and self._content() == found:
                     self._renew()
                 self._is_made = True
