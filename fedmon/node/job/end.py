@@ -19,7 +19,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.files import TargetExistsError, write_whole
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.commands import CommandError, Runner, runner
-from fedmon.node.job.hosts import Membership
+from fedmon.node.job.hosts import TICK_S, Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.layout import RECORDING_SUFFIX, JobFolder
 from fedmon.node.job.processes import LAUNCHERS, name_of
@@ -223,8 +223,7 @@ class StopFile:
                 with contextlib.suppress(TargetExistsError):
                     write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
                 text, changed = found = self._content()
-                # Files have the time of the kernel's last tick.
-                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + 1 / _TICKS >= since())
+                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
                 if not is_wanted and self._content() == found:
                     self._renew()
                 self._is_made = True

@@ -32,7 +32,7 @@ BEAT_S = 2.0
 SILENT_BEATS = 6
 """Missed beats after which a host counts as lost."""
 _LOOKS_A_BEAT = 4
-_TICK_S = 0.01
+TICK_S = 0.01  # files have the time of the kernel's last tick
 _MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
 
@@ -280,8 +280,8 @@ class Membership(Closing):
         except OSError as error:
             logger.info("the clocks of the hosts cannot be compared: %s", error)
             return None
-        # A slow disk is no reason to doubt a clock; and files have the time of the kernel's last tick.
-        nearest = min(max(found.st_mtime, before - _TICK_S), self._wall())
+        # A slow disk is no reason to doubt a clock.
+        nearest = min(max(found.st_mtime, before - TICK_S), self._wall())
         return round(nearest - found.st_mtime, 3)
 
     def _beat_on(self) -> None:

@@ -236,14 +236,15 @@ def unix(text: object) -> float | None:
         return None
 
 
-def most_at_once(values: Iterable[tuple[Node, float]]) -> float:
-    """Return the largest sum of values of nodes on which the job ran at the same time; 0 without any."""
+def most_at_once(values: Iterable[tuple[Node, float]]) -> tuple[float, float]:
+    """Return the largest sum of values of nodes on which the job ran at the same time, and when; 0 without any."""
     changes: list[tuple[float, float]] = []
     for node, value in values:
         begin_t, end_t = node.span
         changes += (begin_t, value), (end_t, -value)
     in_order = sorted(changes, key=lambda change: (change[0], -change[1]))
-    return max(itertools.accumulate(change for _, change in in_order), default=0.0)
+    sums = itertools.accumulate(change for _, change in in_order)
+    return max(zip(sums, (t for t, _ in in_order), strict=True), key=lambda one: one[0], default=(0.0, 0.0))
 
 
 def summed(totals: Iterable[SeriesTotal | None]) -> float | None:

@@ -100,7 +100,7 @@ def cpu_efficiency(case: Case) -> Finding | None:
         idle = f" and {significant(cpus - busy)} idle" if busy < cpus else ""
         text += f" On average {significant(busy)} of them were busy{idle}."
     peaks = [[(node, peak.high) for node, _ in ranks if (peak := node.one(_MOST_BUSY)) is not None] for ranks in shared]
-    most_busy = min(sum(map(most_at_once, peaks)), cpus if is_of_machine else math.inf)
+    most_busy = min(sum(most_at_once(each)[0] for each in peaks), cpus if is_of_machine else math.inf)
     if most_busy > busy + _ROUNDING and cpus != 1:
         text += f" At most {significant(most_busy)} were busy at once."
     text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
@@ -191,7 +191,7 @@ def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_mach
         return Severity.GOOD, "It could use more CPUs, if the program scales."
     if ratio > limits.CPU_LOW or cpus <= 1:
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
-    needed = sum(int(most_at_once((node, _needed(node, use)) for node, use in ranks)) for ranks in shared)
+    needed = sum(int(most_at_once((node, _needed(node, use)) for node, use in ranks)[0]) for ranks in shared)
     if needed >= cpus:
         text = "In some phases it used all of them: fewer would make it slower. Find the cause of the waits in between."
         return Severity.NOTE, text

@@ -112,14 +112,12 @@ def _uses(case: Case) -> dict[str, MemoryUse]:
             shared[node.share].append((node, use))
     uses: dict[str, MemoryUse] = {}
     for ranks in shared.values():
-        # The largest sum is reached when one of them begins.
-        began = [[rank for rank in ranks if rank[0].span[0] <= node.span[0] <= rank[0].span[1]] for node, _ in ranks]
-        at_once = max(began, key=lambda some: sum(use.peak for _, use in some))
-        fullest, use = max(at_once, key=lambda rank: rank[1].peak)
+        peak, t = most_at_once((node, use.peak) for node, use in ranks)
+        fullest, use = max((one for one in ranks if one[0].span[0] <= t <= one[0].span[1]), key=lambda one: one[1].peak)
         lasts = [(node, each.last) for node, each in ranks if each.last is not None]
         uses[fullest.name] = use._replace(
-            peak=sum(each.peak for _, each in at_once),
-            last=most_at_once(lasts) if len(lasts) == len(ranks) else None,
+            peak=peak,
+            last=most_at_once(lasts)[0] if len(lasts) == len(ranks) else None,
         )
     return uses
 
