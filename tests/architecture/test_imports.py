@@ -11,7 +11,7 @@ import pytest
 
 SHELL_AND_LATE = {
     "typer", "rich", "click", "requests", "python_minifier", "pynvml", "tomlkit", "starlette", "uvicorn", "iotcore",
-    "pandas", "pyarrow", "matplotlib", "IPython", "numpy",
+    "pandas", "pyarrow", "matplotlib", "IPython", "numpy", "persistqueue", "asyncio",
 }  # fmt: skip
 
 

@@ -7,13 +7,15 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.errors import InvalidMessageError, StorageError
-from fedmon.common.store.queue import TasksQueue
 from fedmon.researcher.replies.content import Keepable, KeptReply, kept, recovered, stored
 from fedmon.researcher.session.inbox import Tally
+
+if TYPE_CHECKING:
+    from fedmon.common.store.queue import TasksQueue
 
 logger = logging.getLogger(__name__)
 

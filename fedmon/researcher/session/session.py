@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, made_at, new_id
 from fedmon.common.settings import ResearcherSettings
-from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
 from fedmon.common.wire.connection import Will
@@ -39,6 +38,9 @@ from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect
 from fedmon.researcher.session.inbox import Inbox, Tally
+
+if TYPE_CHECKING:
+    from fedmon.common.store.queue import TasksQueue
 
 logger = logging.getLogger(__name__)
 
@@ -438,6 +440,9 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
     """
     if wanted not in (None, MAIN_INSTANCE):
         return InstanceId(wanted), None
+    # Only here: persist-queue brings asyncio, a sixth of what an import of us takes.
+    from fedmon.common.store.queue import TasksQueue
+
     try:
         return MAIN_INSTANCE, TasksQueue(folder / QUEUES_FOLDER / researcher_id)
     except FolderInUseError:
