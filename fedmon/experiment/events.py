@@ -48,7 +48,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def delay_before_s(self, attempt: int) -> float:
         """Return the wait before an attempt; the first one after a failure is number 1."""
-        return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
+        try:
+            return min(self.max_delay_s, self.delay_s * self.factor ** (attempt - 1))
+        except OverflowError:
+            return self.max_delay_s if self.delay_s else 0.0
 
 
 class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

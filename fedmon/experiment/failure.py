@@ -65,7 +65,7 @@ class FailureManager:
     def eval_failure(self, guid: int) -> None:
         """Judge the failure of a resource; only the first one that ends the experiment counts."""
         seen = _failed(self.ec, guid)
-        if self._failure_level is FailureLevel.OK and seen is not None and seen.critical:
+        if seen is not None and seen.critical:
             why = f": {seen.reason}" if seen.reason else ""
             self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed{why}")
 
@@ -121,8 +121,6 @@ class QuorumFailures(FailureManager):
 
     def eval_failure(self, guid: int) -> None:
         """End the experiment if a quorum is lost."""
-        if self._failure_level is not FailureLevel.OK or _failed(self.ec, guid) is None:
-            return
         groups = [(quorum.at_least, members) for quorum in self._quorums if guid in (members := self._members(quorum))]
         for at_least, members in groups:
             left = sum(_failed(self.ec, each) is None for each in members)
@@ -186,7 +184,7 @@ def manager_of(policy: FailurePolicy | None) -> FailureManager:
 def policy_of(manager: FailureManager, known: Container[int]) -> FailurePolicy | None:
     """Return a failure manager as documents hold it, without members that were removed.
 
-    None for `FailureManager`, which is the default, and for a user's.
+    None for `FailureManager`, which is the default and judges without quorums too, and for a user's.
     """
     if type(manager) is OptionalFailures:
         return FailurePolicy(policy="optional")
@@ -199,7 +197,7 @@ def policy_of(manager: FailureManager, known: Container[int]) -> FailurePolicy |
             quorums.append(quorum)
         elif group:
             quorums.append(QuorumDescription(at_least=min(quorum.at_least, len(group)), group=group))
-    return FailurePolicy(policy="quorum", quorums=tuple(quorums))
+    return FailurePolicy(policy="quorum", quorums=tuple(quorums)) if quorums else None
 
 
 def fresh_copy(manager: FailureManager) -> FailureManager:

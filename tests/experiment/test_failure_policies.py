@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedmon.experiment import ExperimentController, FailureManager, OptionalFailures, QuorumFailures
-from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError
+from fedmon.experiment.errors import ExperimentAbortedError, ExperimentOverError, InvalidPolicyError
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ECState, FailureLevel
@@ -133,9 +133,17 @@ def test_a_resource_that_did_not_fail_ends_nothing(tmp_path: Path) -> None:
 def test_a_quorum_may_be_added_when_the_guids_are_known(tmp_path: Path) -> None:
     manager = QuorumFailures()
     with experiment(tmp_path, manager, NODE, NODE, NODE) as ec:
+        assert ec.describe().failures is None  # it is none to save
         manager.add(2, ec.resources)
 
         assert failing(ec, 1, 2) == [False, True]
+        ec.fm.give_up("as well")  # the first one counts
+        assert "2 must be" in ec.snapshot.level_reason
+        with pytest.raises(ExperimentAbortedError, match="nothing more is deployed: resource 2"):
+            ec.deploy()
+        for guid in ec.resources:
+            ec.remove_resource(guid)
+        assert ec.describe().failures is None
 
 
 def test_a_member_that_failed_is_missing_from_its_quorum_though_it_was_released(tmp_path: Path) -> None:
