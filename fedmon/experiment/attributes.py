@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import math
@@ -80,7 +81,7 @@ def _noted(value: Any) -> Any:
     value = plain(value)
     try:
         is_kept = bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
-    except (ValueError, OverflowError):
+    except ValueError:  # half a character
         is_kept = False
     return value if is_kept and not _is_json_text(value) else {"json": json.dumps(value)}
 
@@ -90,11 +91,8 @@ def _is_json_text(note: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same in a file."""
-    try:
-        one, other = plain(one), plain(other)
-    except ValueError:
-        return False
+    """Tell whether two values are the same in a file. Raises ValueError for one that no file can hold."""
+    one, other = plain(one), plain(other)
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)  # True equals 1
 
 
@@ -331,18 +329,17 @@ class TraceAttr(StrEnum):
     SIZE = "size"
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Trace:
     """A trace that a resource writes if it is enabled."""
 
-    __slots__ = ("enabled", "help", "name")
+    name: str
+    help: str
+    enabled: bool = False
 
-    def __init__(self, name: str, help: str, enabled: bool = False) -> None:  # noqa: A002, FBT001, FBT002 - NEPI's
-        if not name:
+    def __post_init__(self) -> None:
+        if not self.name:
             raise InvalidAttributeError("a trace needs a name")
-        self.name, self.help, self.enabled = name, help, enabled
-
-    def __repr__(self) -> str:
-        return f"Trace({self.name!r}, enabled={self.enabled})"
 
 
 def trace_path(folder: str | Path, name: str) -> Path:

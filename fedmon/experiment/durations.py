@@ -59,7 +59,4 @@ def moment_of(date: str | None, *, now: float) -> float:
 
 def duration_text(duration_s: float) -> str:
     """Return a duration as a text that `seconds` reads back to the microsecond."""
-    microseconds = round(duration_s * 1e6)
-    if 0 < microseconds < 1_000_000:
-        return f"{microseconds}us" if microseconds % 1000 else f"{microseconds // 1000}ms"
-    return f"{microseconds / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
+    return f"{duration_s:.6f}".rstrip("0").rstrip(".") + "s"

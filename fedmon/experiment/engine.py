@@ -35,7 +35,7 @@ from fedmon.experiment.events import (
     VerbBegan,
 )
 from fedmon.experiment.journal import ReplayedRun
-from fedmon.experiment.machine import due_at, step_safely
+from fedmon.experiment.machine import due_at, step
 from fedmon.experiment.states import FailureLevel, ResourceState
 
 _P = ParamSpec("_P")
@@ -121,10 +121,10 @@ class Hooks:
             with contextlib.suppress(RuntimeError):  # then the next job tries again
                 self._later(self.start)
 
-    def leave(self, job: HookJob) -> None:
-        """Free the slot of a job that may never end."""
+    def leave(self, job: HookJob | None) -> None:
+        """Free the slot of a job that may never end; None: a caller's thread, which has none."""
         with self._changed:
-            self._running.discard(job)
+            self._running -= {job}
             self._changed.notify_all()
         self.start()
 
@@ -360,11 +360,9 @@ class Engine:
             raise
 
     def _apply(self, event: AnyEvent) -> None:
-        self.state, actions, wrong = step_safely(self.state, event)
+        self.state, actions = step(self.state, event)
         self._actions += actions
         self._changed.notify_all()
-        if wrong:
-            logger.error("%s; the experiment ends here, and can only be released", wrong)
 
     def perform(self, action: Action) -> None:
         """Perform an action of the machine."""
@@ -378,9 +376,7 @@ class Engine:
             case Inform(guid=guid):
                 self._inform(guid)
             case Abandon(guid=guid):
-                resource = self._find(guid)
-                if resource is not None:
-                    resource.abandon()
+                self._find(guid).abandon()
 
     def _begin(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Start the timeout of a verb, and call its hook."""

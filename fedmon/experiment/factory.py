@@ -42,10 +42,7 @@ class ResourceFactory:
         """
         rtype = _checked(rclass).get_rtype()
         with cls._lock:
-            before = cls._resource_types.get(rtype)
             cls._resource_types = {**cls._resource_types, rtype: rclass}
-        if before is not None and before.__qualname__ != rclass.__qualname__:
-            logger.warning("type %s is now %s instead of %s", rtype, rclass.__qualname__, before.__qualname__)
         return rclass
 
     @classmethod

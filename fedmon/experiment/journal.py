@@ -38,7 +38,7 @@ from fedmon.experiment.events import (
     TaskDone,
     TaskScheduled,
 )
-from fedmon.experiment.machine import step_safely
+from fedmon.experiment.machine import step
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 
@@ -69,7 +69,7 @@ def path_of(what: str, given: str | Path) -> Path:
     """Return a caller's path as an absolute one. Raises InvalidExperimentError, with ``what`` as its name."""
     try:
         return Path(given).expanduser().absolute()
-    except (TypeError, RuntimeError) as error:  # such as "~nobody"
+    except RuntimeError as error:  # such as "~nobody"
         raise InvalidExperimentError(f"{what} is {given!r:.80}, and not a path: {error}") from error
 
 
@@ -242,7 +242,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
 
     def take(self, event: AnyEvent) -> None:
         """Go on by an event."""
-        self.state, actions, _ = step_safely(self.state, event)
+        self.state, actions = step(self.state, event)
         self.until = max(self.until, event.t)
         match event:
             case Opened():

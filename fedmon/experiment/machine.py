@@ -208,9 +208,7 @@ def _judge(change: Change, want: Want) -> None:
         change.block(want, found)
         return
     change.end_want(want.key)
-    resource = change.resources.get(want.guid)
-    if resource is None:
-        return
+    resource = change.resources[want.guid]
     if isinstance(found, Impossible):
         _fail(change, resource, f"{want.name.partition(':')[0]} cannot be done: {found.reason}")
     elif found is MET and want.attribute is not None:
@@ -340,8 +338,6 @@ def _set_verb(change: Change, resource: Resource, verb: Verb | None, *, attempt:
 
 def _fail(change: Change, resource: Resource, reason: str) -> None:
     """Fail a resource: first its state, because others wait for that, and then its hook."""
-    if resource.state >= ResourceState.FAILED:
-        return
     change.drop_wants(resource)
     change.transitions.append((resource.guid, ResourceState.FAILED, reason))
     if "fail" not in resource.plain:
@@ -496,16 +492,14 @@ def _removed(change: Change, event: events.Removed) -> None:
 
 
 def _connected(change: Change, event: events.Connected) -> None:
-    if event.is_on and not (event.guid in change.resources and event.other in change.resources):
-        return  # another thread removed one of them meanwhile
-    _connect(change, event.guid, event.other, is_on=event.is_on)
-    _connect(change, event.other, event.guid, is_on=event.is_on)
+    if event.guid in change.resources and event.other in change.resources:  # else another thread removed one meanwhile
+        _connect(change, event.guid, event.other, is_on=event.is_on)
+        _connect(change, event.other, event.guid, is_on=event.is_on)
 
 
 def _connect(change: Change, guid: int, other: int, *, is_on: bool) -> None:
-    resource = change.resources.get(guid)
-    if resource is not None:
-        change.update(resource, connections=resource.connections | {other} if is_on else resource.connections - {other})
+    resource = change.resources[guid]
+    change.update(resource, connections=resource.connections | {other} if is_on else resource.connections - {other})
 
 
 def _recoded(change: Change, event: events.Recoded, resource: Resource) -> None:
@@ -520,8 +514,7 @@ def _attribute_set(change: Change, event: events.AttributeSet, resource: Resourc
 
 
 def _trace_enabled(change: Change, event: events.TraceEnabled, resource: Resource) -> None:
-    if event.name not in resource.traces:
-        change.update(resource, traces=(*resource.traces, event.name))
+    change.update(resource, traces=(*resource.traces, event.name))
 
 
 def _reopened(change: Change, event: events.Reopened) -> None:
@@ -581,17 +574,3 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     change = Change(state, event.t)
     handler(change, event)
     return change.finish(), tuple(change.actions)
-
-
-def step_safely(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...], str]:
-    """Return the result of `step`, and ""; if it raises, an aborted state without wants, and the error.
-
-    A replay of the journal ends in the same state, so the error needs no event.
-    """
-    try:
-        return *step(state, event), ""
-    except Exception as error:  # noqa: BLE001 - the experiment counts as failed, and can still be released
-        wrong = f"the machine failed on {event!r:.200}: {error!r}"
-        reason = state.level_reason if state.is_aborted else wrong
-        state = replace(state, wants=Map(), watchers=Map(), level=FailureLevel.EC_FAILURE, level_reason=reason)
-        return state, (), wrong

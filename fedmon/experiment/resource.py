@@ -646,8 +646,7 @@ class ResourceManager:
         hook, self.__running, self.__turn = self.__running, None, threading.RLock()
         if hook is not None:
             hook.is_abandoned = True
-            if hook.job is not None:
-                self.ec.engine.hooks.leave(hook.job)
+            self.ec.engine.hooks.leave(hook.job)
 
     def _check_may(self, verb: str) -> None:
         state, seen = self.state, self._seen()

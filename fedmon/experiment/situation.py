@@ -120,6 +120,11 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The verb, or ``set:`` with a number."""
         return self.key[1]
 
+    @property
+    def words(self) -> str:
+        """The verb, or ``set`` with the name of the attribute."""
+        return self.name if self.attribute is None else f"set {self.attribute[0]}"
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A deployment group; ``unready`` counts its members below READY."""
@@ -220,9 +225,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
 def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
     """Return the verdict on a want without the timeouts of its conditions."""
     kind = want.name if want.attribute is None else "set"
-    resource = resources.get(want.guid)
-    if resource is None:
-        return OBSOLETE
+    resource = resources[want.guid]
     state = resource.state
     if state not in MAY[kind] or state is _REACHED.get(kind):
         is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, Retry
+from fedmon.experiment import ExperimentController, Metric, ResourceFactory, ResourceManager, Retry
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     ExperimentOverError,
@@ -25,6 +25,8 @@ from fedmon.experiment.journal import Follower
 from fedmon.experiment.states import FailureLevel, TaskStatus
 from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, own, started
 from tests.support.waiting import wait_until
+
+METRIC = Metric(name="loss", comparison="<", value=1.0)
 
 
 class Short(ResourceManager):
@@ -141,6 +143,7 @@ def test_what_is_connected_and_deployed_at_registration_is(ec: ExperimentControl
         (([1], START, [2], STARTED, "soon"), InvalidTimeError),
         (([1], START, [3], STARTED), UnknownGuidError),
         (([9], START, [2], STARTED), UnknownGuidError),
+        (([1], START, [2], STARTED, None, METRIC), InvalidConditionError),
     ],
 )
 def test_a_condition_that_cannot_be_is_refused_at_once(
@@ -150,7 +153,7 @@ def test_a_condition_that_cannot_be_is_refused_at_once(
     ec.register_resource("test::Plain")
 
     with pytest.raises(error) as raised:
-        ec.register_condition(*arguments)  # type: ignore[arg-type] # what scripts may do
+        ec.register_condition(*arguments[:5], metric=next(iter(arguments[5:]), None))  # type: ignore[arg-type] # what scripts may do
 
     assert isinstance(raised.value, FedmonError)
     started(ec, [1, 2])
@@ -171,13 +174,18 @@ def test_a_policy_that_cannot_be_is_refused(ec: ExperimentController, options: d
     assert ec.resources == []
 
 
-def test_a_limit_that_is_set_to_nothing_in_the_environment_is_none(
+def test_a_limit_is_a_number_and_that_of_the_environment_may_be_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NEPI_NTHREADS", "")
 
     with ExperimentController("limited", tmp_path) as ec:
         assert ec.max_running is None
+    for where, wrong in (("max_running", -1), ("nthreads", "many")):
+        with pytest.raises(InvalidExperimentError, match=f"{where} is {wrong}: take a whole number"):
+            ExperimentController("limited", tmp_path, **{where: wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidExperimentError, match="local_dir is '~nobody-at-all/x', and not a path"):
+        ExperimentController("limited", "~nobody-at-all/x")
 
 
 def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:

@@ -20,6 +20,7 @@ from fedmon.experiment.events import (
     Call,
     ConditionAdded,
     ConditionsRemoved,
+    Connected,
     DeployAsked,
     Fired,
     Inform,
@@ -33,6 +34,7 @@ from fedmon.experiment.events import (
     Returned,
     SetWanted,
     Timer,
+    VerbBegan,
     VerbFailed,
     VerbReturned,
 )
@@ -253,6 +255,35 @@ def test_the_timeout_of_a_condition_that_is_added_later_counts_from_then() -> No
     assert world.state.resources[1].state is READY
 
 
+def test_the_timeout_of_a_stop_counts_from_the_start_of_its_group() -> None:
+    world = World(1, 2)
+    world.deploy(1, 2)
+
+    world.start_after(1, after(1, 2, timeout_s=30.0), action=ResourceAction.STOP)
+    assert not world.state.wants
+    world.t = 200.0
+    world.became(READY, 1, 2)
+
+    assert world.state.wants[1, "stop"].due == 230.0
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        Fired(timer=Timer(guid=9, purpose="retry", want="start")), VerbReturned(guid=9, verb="start"),
+        Connected(guid=1, other=9), Connected(guid=9, other=1, is_on=False), VerbBegan(guid=2, verb="start"),
+        Fired(timer=Timer(guid=1, purpose="retry", want="start")), VerbFailed(guid=2, verb="start", reason=""),
+    ],
+)  # fmt: skip
+def test_what_comes_after_a_removal_or_an_end_changes_nothing(late: AnyEvent) -> None:
+    world = World(1, 2)
+    world.became(FAILED, 2)
+    before = world.state
+
+    assert world.tell(late) == []
+    assert world.state == before
+
+
 def test_a_condition_that_holds_in_time_has_no_timer_any_more() -> None:
     world = World(1, 2).start_after(1, after(7, 2, timeout_s=30.0)).ready(1)
 
@@ -275,6 +306,7 @@ def test_a_timeout_of_an_older_journal_fails_the_resource() -> None:
 
 def test_conditions_may_be_taken_back() -> None:
     world = World(1, 2, 3).start_after(1, after(1, 2, 3)).ready(1)
+    world.tell(ConditionsRemoved(t=1.0, guids=(1,), group=(2, 3), action=ResourceAction.STOP))
     world.tell(ConditionsRemoved(t=1.0, guids=(1,), group=(2,)))
     assert world.calls() == []
 
@@ -284,6 +316,8 @@ def test_conditions_may_be_taken_back() -> None:
 
 
 def test_a_verb_that_fails_is_tried_again_with_growing_pauses_and_then_fails_the_resource() -> None:
+    endless = Retry(times=9999, delay_s=1.0, factor=1e18, max_delay_s=9.0)
+    assert [endless.delay_before_s(attempt) for attempt in (1, 2, 9999)] == [1.0, 9.0, 9.0]
     world = World(1, retry={"start": Retry(times=2, delay_s=1.0, factor=3.0)}).ready(1)
     for pause_s in (1.0, 3.0):
         world.tell(VerbFailed(t=100.0, guid=1, verb="start", reason="busy"))

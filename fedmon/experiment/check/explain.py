@@ -114,7 +114,7 @@ def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> I
 
 
 def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
-    action = want.name if want.attribute is None else f"set {want.attribute[0]}"
+    action = want.words
     for condition in want.conditions:
         found = verdict_on_condition(condition, want, state.resources, now)
         if found is MET:
@@ -123,7 +123,7 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         left_s = None if due is None else max(0.0, due - now)
         since = want.added.get(condition.number, want.since)
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, since + condition.timeout_s - now)
-        guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now)) or condition.group
+        guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now))
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
         wanted = f"to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
         text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {wanted}"
@@ -185,23 +185,21 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
         return False
     if isinstance(condition, MetricCondition):
         return not has_held(condition, resource)
-    is_lost = resource.state is ResourceState.FAILED and condition.state is not ResourceState.FAILED
+    is_lost = resource.has_failed and condition.at_least is None and condition.state < ResourceState.FAILED
     is_early = condition.delay_s and (resource.since(condition.state) or 0.0) + condition.delay_s > now
     return bool(resource.state < condition.state or is_lost or is_early)
 
 
 def _named(state: State, guids: tuple[int, ...]) -> str:
-    found = ((guid, state.resources.get(guid)) for guid in guids)
-    words = [f"resource {guid}" + (f" ({one.rtype}, {one.state.name})" if one else "") for guid, one in found]
-    return joined(words, most=_MANY, last=", ")
+    found = map(state.resources.__getitem__, guids)
+    return joined([f"resource {one.guid} ({one.rtype}, {one.state.name})" for one in found], most=_MANY, last=", ")
 
 
 def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:
     """Follow the waits to a resource that waits for no other; a circle ends where it closes."""
     chain = [guid]
     while len(set(chain)) == len(chain) < _MAX_CHAIN:
-        resource = state.resources.get(chain[-1])
-        waiting = () if resource is None else _waiting(state, resource, now, nature)
+        waiting = _waiting(state, state.resources[chain[-1]], now, nature)
         following = next((each.guids[0] for each in waiting if each.guids), chain[-1])
         if following == chain[-1]:
             break

@@ -86,10 +86,9 @@ def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCo
     for action, condition in resource.conditions:
         yield VERB_OF[action], VERB_OF[action], condition
     for name in resource.sets:
-        want = state.wants.get((resource.guid, name))
-        if want is not None and want.attribute is not None:
-            for condition in want.conditions:
-                yield name, f"set {want.attribute[0]}", condition
+        want = state.wants[resource.guid, name]
+        for condition in want.conditions:
+            yield name, want.words, condition
 
 
 class Step(NamedTuple):

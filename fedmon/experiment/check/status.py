@@ -102,14 +102,12 @@ def blocker(state: State, now: float, explained: Mapping[int, Explanation]) -> s
     if not chains or state.is_aborted:
         return ""
     guid, count = Counter(chain[-1] for chain in chains).most_common(1)[0]
-    found = state.resources.get(guid)
-    if found is not None and found.state >= ResourceState.STOPPED:  # only a delay is left
+    found = state.resources[guid]
+    if found.state >= ResourceState.STOPPED:  # only a delay is left
         guid = next(chain[-2] for chain in chains if chain[-1] == guid)
         return f"{titled(guid, state)}: {_waiting(explain(state, guid, now))}"
-    text = f"{plural(count, 'resource waits', 'resources wait')} for {titled(guid, state)}"
-    if found is None:
-        return f"{text}, which does not exist"
-    return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
+    waits = plural(count, "resource waits", "resources wait")
+    return f"{waits} for {titled(guid, state)}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
 
 
 def as_reached(state: State) -> State:
@@ -124,8 +122,6 @@ def followed(follower: Follower) -> Overview:
     """Return the status of a run, of this process or another one, as it is now. Raises StorageError."""
     is_live = follower.is_held
     follower.look()  # after the look for the process, so that its last events are not missed
-    if is_live and not follower.is_held:
-        return followed(follower)
     state, folder = follower.run.state, follower.folder
     now = max(time.time(), follower.run.until) if is_live else follower.run.until
     counts = Counter(resource.state for resource in state.resources.values())

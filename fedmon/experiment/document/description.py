@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -122,7 +122,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     exp_id: str = msgspec.field(name="id")
     run_id: str | None = None
-    nthreads: int | None = None
+    nthreads: Annotated[int, msgspec.Meta(ge=1)] | None = None
     local_dir: str | None = None
     persist: bool = False
     topology: Topology | None = msgspec.field(name="[topology]", default=None)
@@ -138,8 +138,6 @@ def even(description: Description) -> Description:
     for what, name in (("experiment id", description.exp_id), ("run id", description.run_id)):
         if name is not None:
             check_folder_name(what, name)
-    if description.nthreads is not None and description.nthreads < 1:
-        raise DescriptionError(f"nthreads is {description.nthreads}, and must be 1 or more")
     resources = description.resources
     for what, given in (("guid", [one.guid for one in resources]), ("name", [one.name for one in resources])):
         for each, count in Counter(given).items():

@@ -90,7 +90,7 @@ class Node(LinkedResource):
         if verb == "release" or self.state < ResourceState.READY:
             super().do_reconnect(verb)
             return
-        if self.state >= ResourceState.READY and not self.get("present"):
+        if not self.get("present"):
             self.note("present", value=True)  # its grace ended with the process
         self.do_deploy()
 

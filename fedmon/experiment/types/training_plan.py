@@ -30,8 +30,6 @@ def _plan(value: Any) -> str:
     """Return the path of a plan, or the source of a class or an instance."""
     if not isinstance(value, str | Path):
         return load_source(value).source.decode("utf-8", "surrogateescape")
-    if not str(value).strip():
-        raise ValueError("it is empty")
     return str(value)
 
 

@@ -21,7 +21,7 @@ from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
-from tests.experiment.own_types import FAILED, READY, STARTED, STOPPED, own, started
+from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, own, started
 from tests.support.waiting import wait_until
 
 
@@ -57,10 +57,15 @@ def test_a_timeout_that_came_later_counts_from_then() -> None:
     condition = StateCondition(number=1, group=(2,), state=STARTED, timeout_s=60)
     other = StateCondition(number=2, group=(3,), state=STARTED)
     added = events.ConditionAdded(t=20, guids=(1,), action=ResourceAction.START, condition=condition)
+    state = after(deployed((1, other)), added)
 
-    found = explain(after(deployed((1, other)), added), 1, 30)
+    found = explain(state, 1, 30)
 
     assert [(each.since, each.gives_up_in_s) for each in found.waiting] == [(10, None), (20, 50)]
+    met = after(state, events.Became(t=30, guids=(2,), state=STARTED))
+    assert [each.guids for each in explain(met, 1, 30).waiting] == [(3,)]
+    gone = after(deployed((1, StateCondition(number=1, group=(2, 3), state=STARTED))), events.Removed(t=20, guids=(2,)))
+    assert [each.guids for each in explain(gone, 1, 30).waiting] == [(3,)]
 
 
 def test_it_follows_the_waits_to_their_end() -> None:
@@ -114,12 +119,15 @@ def test_it_gives_the_reason_of_each_state() -> None:
     started = after(new, events.Became(t=1, guids=(1,), state=STARTED))
     failed = after(new, events.Became(t=1, guids=(1,), state=FAILED, reason="no disk"))
     aborted = after(started, events.Leveled(t=2, level=FailureLevel.EC_FAILURE, reason="broken"))
+    released = [after(each, events.Became(t=2, guids=(1,), state=RELEASED)) for each in (started, failed)]
 
     assert explain(new, 1, 2).reason == "deploy was not called for it"
     assert explain(deploying, 1, 2).reason == "its deploy is running"
     assert explain(started, 1, 2).reason == "it runs, and no condition stops it"
     assert explain(failed, 1, 2).reason == "it failed: no disk"
     assert explain(aborted, 1, 2).reason == "the experiment was aborted: broken"
+    reasons = [explain(each, 1, 2).reason for each in released]
+    assert reasons == ["it was released", "it was released after it failed: no disk"]
 
 
 def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> None:

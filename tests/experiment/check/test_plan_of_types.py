@@ -144,6 +144,24 @@ def test_processes_that_stop_each_other_are_no_circle(ec: ExperimentController, 
     assert ec.wait_finished([quick, long], timeout=60)
 
 
+def test_what_ends_with_its_jobs_or_by_a_condition_is_no_circle_of_both(ec: ExperimentController) -> None:
+    _, job = job_on(ec)
+    monitor, (then,) = ec.register_resource("fedmon::Monitor", connectedTo=job), plain(ec, 1)
+    ec.register_condition(then, START, monitor, STOPPED)
+    ec.register_condition(monitor, STOP, then, STARTED)
+
+    assert "condition-cycle" not in str(ec.plan())
+
+
+def test_a_lost_resource_that_a_type_needs_is_a_warning(ec: ExperimentController) -> None:
+    server = ec.register_resource("planned::Server")
+    client = ec.register_resource("planned::Client", connectedTo=server)
+
+    ec.get_resource(server).fail("lost")
+
+    assert found(ec.plan()) == [("warning", "failed-resource", (client, server))]
+
+
 @pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("planned::Plain", 1)])
 def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
     ec: ExperimentController, rtype: str, count: int
@@ -276,11 +294,11 @@ def test_a_type_without_an_attribute_that_its_parent_needs_is_deployed(ec: Exper
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController, comes: bool) -> None:
     (gate,) = plain(ec, 1)
-    process = ec.register_resource("local::Process")
-    ec.register_condition(process, DEPLOY, gate, STARTED)
+    process, monitor = ec.register_resource("local::Process"), ec.register_resource("fedmon::Monitor")
+    ec.register_condition([process, monitor], DEPLOY, gate, STARTED)
 
     assert ("warning", "missing-part", (process,)) in found(ec.plan())
-    ec.deploy(process, wait_all_ready=False)
+    ec.deploy([process, monitor], wait_all_ready=False)
     if comes:
         ec.set(process, "command", ["true"])
     ec.deploy(gate)
@@ -288,6 +306,8 @@ def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController, comes
 
     lacks = f"deploy failed: resource {process} (local::Process) has no command: set it to a list of texts, such as "
     assert reasons == ({} if comes else {process: f'{lacks}["ls", "-l"]'})
+    assert ec.wait(monitor, FAILED, timeout=60)
+    assert "has no fedmon::Node or fedmon::Job: connect it to one" in ec.get_resource(monitor).reason
 
 
 @pytest.mark.parametrize(

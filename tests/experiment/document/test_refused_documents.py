@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
             "c: set r:.*0 of 2",
         ),
         (toml('"[a, c] are STOPPED"'), "resource c: start condition 1.*itself"),
+        ('[experiment]\nid = "e"\nnthreads = 0', r"\[experiment\]: .*1.*nthreads"),
+        (toml("", more="set = [{ attribute = 'r' }]"), "c: set r: .*value"),
+        (f"{ONE}attributes = {{ a = {{ json = '[' }} }}", r"resource a: a: \[ is not JSON"),
     ],
 )
 def test_a_fault_is_named_with_its_place_and_remedy(text: str, named: str) -> None:
@@ -119,12 +123,22 @@ def test_an_id_that_cannot_name_a_folder_is_refused(exp_id: str) -> None:
         even(Description(exp_id="e", run_id=exp_id))
 
 
-@pytest.mark.parametrize("value", [object(), {1: "a"}, b"x", {"a": object()}, {1, 2}])
+LOOP: list[object] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize("value", [object(), {1: "a"}, b"x", {"a": object()}, {1, 2}, LOOP])
 def test_a_value_that_no_document_holds_is_refused_by_name(value: object) -> None:
     description = Description(exp_id="e", resources=(ResourceDescription(guid=7, rtype="t", attributes={"a": value}),))
     for refuse in (to_xml, to_toml):
         with pytest.raises(DescriptionError, match="resource 7: a"):
             refuse(description)
+
+
+@pytest.mark.parametrize("write_it", [to_xml, to_toml])
+def test_half_of_a_character_is_refused_by_name(write_it: Callable[[Description], str]) -> None:
+    with pytest.raises(DescriptionError, match=r"half of a character in .*local_dir|local_dir of .*\\udc80"):
+        write_it(Description(exp_id="e", local_dir="/\udc80"))
 
 
 def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
@@ -139,5 +153,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
         read(tmp_path / "folder.xml")
     with pytest.raises(InvalidInputError, match=r"\.toml"):
         read(tmp_path / "exp.json")
+    with pytest.raises(DescriptionError, match=r"/dev/zero: the file has more than \d+ bytes"):
+        read("/dev/zero", format="toml")
     with pytest.raises(StorageError):
         write(Description(exp_id="e"), tmp_path / "bad.xml" / "x.xml")
