@@ -19,6 +19,7 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import storage_errors
 from fedmon.experiment import failure, nepi
+from fedmon.experiment.calls import Function, Tasks, prepared
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
 from fedmon.experiment.check.explain import Explanation, explain
 from fedmon.experiment.check.plan import ExperimentPlan, plan, refuse_impossible
@@ -41,6 +42,7 @@ from fedmon.experiment.errors import (
     ExperimentOverError,
     InvalidConditionError,
     InvalidExperimentError,
+    InvalidTaskError,
     UnknownGuidError,
 )
 from fedmon.experiment.events import Became, DeployAsked, Measured, Opened, ReleaseAsked, Removed, Retry, Verb
@@ -60,7 +62,6 @@ from fedmon.experiment.registry import Registry
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
-from fedmon.experiment.tasks import Tasks
 
 if TYPE_CHECKING:
     from fedmon.compat.nepi.scheduler import Task
@@ -381,38 +382,40 @@ class ExperimentController:
         if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
             attributes["name"], name = name, ""
         number = self.registry.register(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
+        return self._related(number, awaited, others, is_deployed=autoDeploy)
+
+    def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
+        """Register a function that is called once when all of ``after`` are STOPPED; return the guid."""
+        self._check_open()
+        awaited = self.registry.guids_of(after)
+        number = self.registry.register("python::Function", None, name=name, prepare=prepared(function, args))
+        return self._related(number, awaited)
+
+    def _related(
+        self, number: int, awaited: Iterable[int], others: Iterable[int] = (), *, is_deployed: bool = False
+    ) -> int:
+        """Connect a new resource and have it wait for others, or remove it; return its guid."""
         try:
             for other in others:
                 self.register_connection(number, other)
             if awaited:
                 self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
-            if autoDeploy:
+            if is_deployed:
                 self.deploy(number)
         except BaseException:
             self.remove_resource(number)
             raise
         return number
 
-    def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
-        """Register a function that is called once when all of ``after`` are STOPPED; return the guid."""
-        from fedmon.experiment.calls import prepared
-
-        self._check_open()
-        awaited = self.registry.guids_of(after)
-        number = self.registry.register("python::Function", None, name=name, prepare=prepared(function, args))
-        try:
-            if awaited:
-                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
-        except BaseException:
-            self.remove_resource(number)
-            raise
-        return number
-
     def result(self, guid: int | str) -> Any:
-        """Return the result of a function of `call`, or raise its exception. Raises InvalidStateError before."""
-        from fedmon.experiment.calls import result_of
+        """Return the result of a function of `call`, or raise its exception.
 
-        return result_of(self.get_resource(guid))
+        Raises InvalidStateError before, and InvalidTaskError for another resource.
+        """
+        resource = self.get_resource(guid)
+        if not isinstance(resource, Function):
+            raise InvalidTaskError(f"{resource.name} is not a function: ec.result is for resources of ec.call")
+        return resource.result()
 
     def remove_resource(self, guid: int) -> None:
         """Remove a resource from the experiment; a command that runs is killed."""

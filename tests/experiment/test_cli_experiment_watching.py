@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import FolderInUseError
+from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.experiment.cli.runs import MANY
 from fedmon.experiment.events import Became, Registered
 from fedmon.experiment.journal import NAME, Follower, Journal
 from fedmon.experiment.states import ResourceState
+from tests.experiment.own_types import experiment, own
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -171,6 +173,31 @@ def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(
         os.truncate(journal.path, len(journal.path.read_bytes().splitlines(keepends=True)[0]))
         follower.look()
         assert follower.run.state.resources[1].times == ()
+
+        child = os.fork()
+        if child == 0:  # a fork does not have the journal
+            try:
+                journal.write([])
+            except StorageError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    journal.path.unlink()
+    with pytest.raises(StorageError, match="cannot read the journal"):
+        follower.look()
+
+
+def test_a_run_of_many_shows_delays_and_says_how_many_more_there_are(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("shown::Plain")) as ec:
+        for _ in range(MANY + 1):
+            ec.register_resource("shown::Plain")
+        ec.register_condition(2, "START", 1, "STARTED", "10m")
+        started_first = ec.deploy([1, 2]) and ec.wait_started(1, timeout=60)
+
+        told = fedmon_here("experiment", "show", ec.run_dir).stdout
+    assert started_first
+    assert "start in 9m" in told.replace(" min", "m"), told
+    assert "... 1 more, see --json" in told
 
 
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedmon.experiment import (
     ResourceManager,
     clsinit_copy,
 )
+from fedmon.experiment.calls import KEPT_TASKS
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -28,7 +29,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import Became, Removed
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own, started
 from tests.support.waiting import wait_until
 
@@ -66,11 +66,15 @@ class Sited(ResourceManager):
     @classmethod
     def _register_attributes(cls) -> None:
         cls._register_attribute(Attribute("site", "Where.", flags=Flags.Global, default="here"))
+        cls._register_attribute(Attribute("name", "As its owner says."))
 
 
 def test_a_type_without_a_decorator_has_its_attributes(tmp_path: Path) -> None:
     with experiment(tmp_path, Sited) as ec:
-        assert ec.get(ec.register_resource("test::Sited", site="there"), "site") == "there"
+        guid = ec.register_resource("test::Sited", site="there", name="mine")
+        assert (ec.get(guid, "site"), ec.get(guid, "name")) == ("there", "mine")
+        with pytest.raises(UnknownGuidError):
+            ec.state("mine")
         assert "site" not in {each.name for each in ResourceManager.get_attributes()}
 
 
@@ -107,6 +111,15 @@ def test_an_experiment_is_saved_once(ends: str, tmp_path: Path) -> None:
             ec.release()
 
     assert len(list(Path(ec.run_dir).glob("*.xml"))) == 1
+
+
+def test_a_release_ends_though_the_experiment_cannot_be_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    with experiment(tmp_path / "file" / "below", own("test::Plain"), persist=True, journal=False) as ec:
+        ec.register_resource("test::Plain")
+        assert ec.release()
+
+    assert "was released, and could not be saved: " in caplog.text
 
 
 def test_functions_run_in_the_order_of_a_graph(tmp_path: Path) -> None:
@@ -196,8 +209,11 @@ def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
         assert raised.traceback[-1].name == "divide"
         with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
             ec.result(never)
-        with pytest.raises(InvalidTaskError):
-            ec.call(3)  # type: ignore[arg-type]
+        for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
+            with pytest.raises(InvalidTaskError, match="3 cannot be called"):
+                ask(3)  # type: ignore[arg-type]
+        with pytest.raises(InvalidTaskError, match="is not a function"):
+            ec.result(ec.register_resource("local::Process"))
 
 
 def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +19,8 @@ import pytest
 from fedmon.experiment import ExperimentController, FailureManager, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.engine import Engine, HookJob, Hooks
 from fedmon.experiment.errors import InvalidStateError
-from fedmon.experiment.events import Became, Registered, Verb, VerbBegan, VerbReturned
-from fedmon.experiment.journal import ReplayedRun
+from fedmon.experiment.events import Alarm, Became, Registered, Timer, Verb, VerbBegan, VerbReturned
+from fedmon.experiment.journal import NAME, ReplayedRun
 from tests.experiment.own_types import blocking, deployed, experiment, own, started
 from tests.support.waiting import wait_until
 
@@ -391,10 +393,12 @@ def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:
 
 def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def do_deploy(self: ResourceManager) -> None:
+        self.deploy()  # which goes on here
         self.discover()
         self.provision()
         self.set_ready()
 
+    @failtrap
     def do_provision(self: ResourceManager) -> None:
         raise OSError("no disk")
 
@@ -430,6 +434,19 @@ def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(tmp_path: Path
         assert ec.state(guid) is ResourceState.FAILED
 
 
+def test_an_exception_that_cannot_be_shown_fails_its_resource_all_the_same(tmp_path: Path) -> None:
+    class UnsaidError(Exception):
+        def __str__(self) -> str:
+            raise OSError("no words")
+
+    def do_start(self: ResourceManager) -> None:
+        raise UnsaidError
+
+    with deployed(tmp_path, {"critical": False}, do_start=do_start) as ec:
+        assert ec.wait(1, "FAILED", timeout=60)
+        assert ec.get_resource(1).reason.endswith("UnsaidError: a UnsaidError that cannot be shown: OSError")
+
+
 def test_a_failure_comes_before_the_hook_that_clears_up(tmp_path: Path) -> None:
     seen = []
 
@@ -454,20 +471,45 @@ def test_a_release_ends_whatever_its_hook_does(how: str, tmp_path: Path) -> None
         if how == "exits":
             sys.exit(3)
 
-    with deployed(tmp_path, do_release=do_release) as ec:
+    def neighbour_releases(self: ResourceManager, _other: ResourceManager) -> None:
+        raise OSError("no route")
+
+    with deployed(tmp_path, do_release=do_release, neighbour_releases=neighbour_releases) as ec:
+        ec.register_resource("test::Own", connectedTo=1)
         assert ec.release(1)
         assert ec.state(1) is ResourceState.RELEASED
 
 
-def test_a_release_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("timeouts", [{}, {"release": 0.1}])
+def test_a_release_that_takes_too_long_is_given_up(timeouts: dict[Verb, float], tmp_path: Path) -> None:
     gate = threading.Event()
     with experiment(tmp_path, own("test::Stuck", do_release=lambda _: gate.wait(20))) as ec:
-        guid = ec.register_resource("test::Stuck")
-        ec.release_timeout_s = 0.1
+        guid = ec.register_resource("test::Stuck", timeouts=timeouts)
+        ec.release_timeout_s = 60.0 if timeouts else 0.1
         found = ec.release()
 
-        assert (found.timed_out, ec.state(guid)) == ((guid,), ResourceState.RELEASED)
+        assert (found.timed_out, ec.state(guid)) == (() if timeouts else (guid,), ResourceState.RELEASED)
+        assert "release did not end within 0.1 s" in ec.get_resource(guid).reason
     gate.set()
+
+
+def test_an_interrupt_shortens_a_release_and_is_raised_at_its_end(tmp_path: Path) -> None:
+    gate, began, late = threading.Event(), time.monotonic(), list[int]()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def do_release(_self: ResourceManager) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        gate.wait(60)
+
+    try:
+        with pytest.raises(KeyboardInterrupt), deployed(tmp_path, do_release=do_release) as ec:
+            ec.schedule("0.2s", lambda: late.append(1))  # due while it is released
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gate.set()
+
+    assert (ec.state(1), ec.ecstate.name, late) == (ResourceState.RELEASED, "TERMINATED", [])
+    assert time.monotonic() - began < 30
 
 
 def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> None:
@@ -479,21 +521,37 @@ def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> No
         assert "would wait in its own hook to be STARTED" in ec.get_resource(1).reason
 
 
-@pytest.mark.parametrize("verb", ["start", "release"])
-def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("verb", "patience_s"), [("start", 0.1), ("start", 60.0), ("release", 0.1)])
+def test_a_hook_may_shut_its_experiment_down(verb: str, patience_s: float, tmp_path: Path) -> None:
     done = threading.Event()
 
     def hook(self: Any) -> None:
+        if verb == "release":
+            self.release()  # which goes on here
+        self.ec.release_timeout_s = 0.5
         self.ec.shutdown()
         done.set()
 
     ec: ExperimentController
-    with deployed(tmp_path, **{f"do_{verb}": hook}, _release_patience_s=0.1) as ec:
+    with deployed(tmp_path, **{f"do_{verb}": hook}, _release_patience_s=patience_s) as ec:
         if verb == "release":
             ec.release(1)
 
         assert done.wait(60)
-    assert ec.ecstate.name == "TERMINATED"
+    assert (ec.ecstate.name, ec.state(1)) == ("TERMINATED", ResourceState.RELEASED)
+
+
+def test_a_timer_that_is_looked_at_early_fires_once_when_it_is_due(tmp_path: Path) -> None:
+    gate = threading.Event()
+    options = {"timeouts": {"start": 0.3}, "critical": False}
+    with deployed(tmp_path, options, do_start=blocking(gate)) as ec:
+        due = wait_until(lambda: ec.snapshot.resources[1].alarm_at) or 0.0
+        ec.engine.perform(Alarm(timer=Timer(guid=1, purpose="verb-timeout", want="start"), at=due - 0.1))
+
+        assert ec.wait(1, "FAILED", timeout=60)
+        assert ec.engine.now() >= due
+    assert Path(ec.run_dir, NAME).read_text().count('"event":"fired"') == 1
+    gate.set()
 
 
 def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
     InvalidAttributeValueError,
+    InvalidConditionError,
     UnknownAttributeError,
     UnknownTraceError,
+    UnwritableEventError,
 )
 from fedmon.experiment.journal import NAME
 from tests.experiment.own_types import added, experiment, started
@@ -64,13 +66,20 @@ class Loud(str):
     __slots__ = ()
 
 
+def spelt(_old: object, new: int) -> str:
+    if new == 9:
+        raise OSError("no ninth")
+    return "c0de" if new == 1 else str(new)
+
+
 @clsinit_copy
 class Hooked(ResourceManager):
     _rtype = "own::Hooked"
 
     own_attributes = (
         Attribute("loud", "", set_hook=lambda _, new: f"{new}!"),
-        Attribute("spelt", "", Types.Integer, set_hook=lambda _, new: "c0de" if new == 1 else str(new)),
+        Attribute("spelt", "", Types.Integer, set_hook=spelt),
+        Attribute("half", "", set_hook=lambda _old, _new: "\udc80"),
         Attribute("tenfold", "", Types.Integer, range=(0, 10), set_hook=lambda _, new: new * 10),
         Attribute("endless", "", set_hook=lambda _old, _new: float("inf")),
         Attribute("large", "", set_hook=lambda _, new: 2**80 if new else None),
@@ -140,8 +149,10 @@ def test_what_may_not_be_read_is_read_by_its_own_code_alone(ec: ExperimentContro
     shown = ec.get_attribute(1, "hidden")
     with pytest.raises(AttributeAccessError, match=r"hidden.*test::Flagged.*NoRead"):
         _ = shown.value
+    ec.set_with_conditions("hidden", "unsaid", 1, 1, "STOPPED")
     assert "unsaid" not in f"{shown!r} {ec.serialize()} {ec.serialize('toml')}"
     with ExperimentController.load(ec.save(tmp_path), local_dir=tmp_path) as again:
+        assert not again.snapshot.wants
         assert not any(each.is_masked for each in again.get_resource(1).changed_attributes())
 
 
@@ -167,6 +178,24 @@ def test_what_conditions_are_to_set_is_checked_when_they_are_registered(ec: Expe
     error = caught.value
     assert (error.attribute, error.resource, error.value) == ("plain", "resource 1 (test::Flagged)", "four")
     assert (error.allowed, rm.get("plain")) == ("a whole number", 0)
+    command = ec.register_resource("local::Process")
+    with pytest.raises(UnwritableEventError, match="cannot be written down"):
+        ec.set_with_conditions("command", ["\udc80"], command, other.guid, "STARTED")
+    rm.fail("lost")
+    with pytest.raises(InvalidConditionError, match="resource 1 is FAILED: it cannot be set"):
+        ec.set_with_conditions("plain", 4, rm.guid, other.guid, "STARTED")
+
+
+def test_what_a_set_hook_refuses_when_a_condition_holds_is_a_warning(
+    ec: ExperimentController, caplog: pytest.LogCaptureFixture
+) -> None:
+    rm = added(ec, Hooked)
+    ec.set_with_conditions("spelt", 9, rm.guid, rm.guid, ResourceState.STARTED)
+
+    started(ec)
+
+    wait_until(lambda: "no ninth" in caplog.text)
+    assert (rm.get("spelt"), ec.abort) == (None, False)
 
 
 @pytest.mark.parametrize("how", ["get", "set", "has_changed", "has_flag", "get_attribute_of_instance"])
@@ -229,6 +258,7 @@ def test_traces_are_enabled_one_by_one(ec: ExperimentController) -> None:
         ("loud", "w", "w!"), ("spelt", 1, "c0de"), ("spelt", 7, "7"), ("tenfold", 5, 50),
         ("large", "x", 2**80), ("endless", "x", float("inf")), ("marked", "x", {"json": "x"}), ("pair", (1, 2), (1, 2)),
         ("pair", [3, [4, 5]], (3, (4, 5))), ("colour", "red", Colour.RED), ("plain", Loud("x"), "x"),
+        ("half", "x", "\udc80"),
     ],
 )  # fmt: skip
 def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(

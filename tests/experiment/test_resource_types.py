@@ -51,6 +51,10 @@ class Server(Machine):
         cls._register_attribute(Attribute("racks", "How many.", type=Types.Integer))
         cls._remove_attribute("hostname")
 
+    @classmethod
+    def _register_traces(cls) -> None:
+        cls._remove_trace("log")
+
 
 class Undecorated(Machine):
     _rtype = "test::Undecorated"
@@ -93,7 +97,7 @@ def test_every_resource_has_the_two_base_attributes_and_no_more() -> None:
     ("rclass", "attributes", "traces"),
     [
         (Machine, ["hostname", "site"], ["stdout", "log"]),
-        (Server, ["site", "racks"], ["stdout", "log"]),
+        (Server, ["site", "racks"], ["stdout"]),
         (Fresh, ["own"], []),
         (Undecorated, ["hostname", "site"], ["stdout", "log"]),
     ],

@@ -21,14 +21,17 @@ from fedmon.experiment import (
     Attribute,
     ExperimentController,
     FailureLevel,
+    Flags,
     OptionalFailures,
     ResourceFactory,
     ResourceManager,
     ResourceState,
+    clsinit_copy,
 )
 from fedmon.experiment.calls import ResultLostError
+from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.journal import NAME, Journal
-from tests.experiment.own_types import started
+from tests.experiment.own_types import own, started
 from tests.support.waiting import stays, wait_until
 
 MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
@@ -260,6 +263,43 @@ def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> Non
         )
     with ExperimentController.reconnect(run, fm=OptionalFailures()) as ec:
         assert ec.abort
+
+
+def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(tmp_path: Path) -> None:
+    with ExperimentController("test", tmp_path) as ec:
+        ec.register_resource("test::Countdown")
+        ec.get_resource(1).fail("lost")
+        run = Path(shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id))
+    lines = (run / NAME).read_text().splitlines(keepends=True)
+    (run / NAME).write_text("".join(line for line in lines if '"level"' not in line))
+
+    with ExperimentController.reconnect(run) as again:
+        assert again.failure_level is FailureLevel.RM_FAILURE
+
+
+def test_a_run_goes_on_with_credentials_that_are_given_and_with_changed_code(tmp_path: Path) -> None:
+    ran, members = [], {"own_attributes": (Attribute("token", "", flags=Flags.Credential),)}
+
+    def do_start(self: ResourceManager) -> None:
+        ran.append(self.get("token"))
+        self.set_started()
+
+    ResourceFactory.register_type(clsinit_copy(own("test::Changed", **members)))
+    ec = ExperimentController("test", tmp_path)
+    ec.register_resource("test::Changed", token="secret")
+    ec.give_up()
+    path = Path(ec.run_dir, NAME)
+    whole = path.read_text()
+    path.write_text(whole.replace("test::Changed", "test::Unknown"))
+    with pytest.raises(UnknownTypeError, match="test::Unknown"):
+        ExperimentController.reconnect(ec.run_dir)
+    path.write_text(whole)  # which was let go
+
+    ResourceFactory.register_type(clsinit_copy(own("test::Changed", do_start=do_start, **members)))
+    with ExperimentController.reconnect(ec.run_dir, attributes={1: {"token": "secret"}}) as again:
+        started(again)
+
+    assert ran == ["secret"]
 
 
 def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def ec(tmp_path: Path) -> Iterator[ExperimentController]:
 
 @pytest.mark.parametrize("kind", list(SFormats))
 def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_path: Path, kind: SFormats) -> None:
+    assert ec.plot(tmp_path, "dot") == str(tmp_path / f"trial_{ec.run_id}.dot")
     path = ec.save(tmp_path, kind)
     assert Path(path).name.startswith("trial_20")
     assert "secret" not in Path(path).read_text()

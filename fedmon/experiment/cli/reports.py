@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 class _Scalars(msgspec.Struct):
     """A line of numbers that a plan reported."""
 
-    values: dict[str, Any]
+    values: dict[str, float | None]
     node: str = ""
     t: float = 0.0
 
@@ -178,8 +179,8 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]
                     with contextlib.suppress(msgspec.DecodeError, RecursionError):
                         one = msgspec.json.decode(line, type=_Scalars)
                         for name, value in one.values.items():
-                            if isinstance(value, int | float):
-                                found[trace.guid, one.node, name].append((one.t, float(value)))
+                            if value is not None:
+                                found[trace.guid, one.node, name].append((one.t, value))
     return series_of(found)
 
 
@@ -339,10 +340,9 @@ def _timeline(shown: Overview) -> bytes:
     rows = []
     for each in shown.resources:
         moments = sorted((t, ResourceState[name]) for name, t in each.times.items())
-        ends = [t for t, _ in moments[1:]] + [shown.until]
         bars = [
             Bar(start_s=t - shown.began, end_s=end - shown.began, state=state.name, colour=COLOURS[state])
-            for (t, state), end in zip(moments, ends, strict=True)
+            for (t, state), (end, _) in pairwise([*moments, (shown.until, ResourceState.RELEASED)])
             if state not in (ResourceState.NEW, ResourceState.RELEASED) and end > t
         ]
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import shutil
 import signal
 import sys
 import threading
@@ -23,7 +22,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
-from fedmon.common.text import UNLIMITED, duration, joined, moment, table
+from fedmon.common.text import duration, joined, moment, table
 from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, emit
@@ -37,8 +36,6 @@ _LOOK_S = 0.25
 MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
-_WIDE = 100
-"""Columns of a terminal with room for types beside names; lines in files and pipes are not cut."""
 _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 """These states are listed first if there is no room for all."""
 
@@ -295,11 +292,10 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     if as_json:
         emit({"well": shown.is_well, **msgspec.structs.asdict(shown)}, text="", as_json=True)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
-    columns, cells = table_of(shown, rows=MANY, has_types=width >= _WIDE)
+    columns, cells = table_of(shown, rows=MANY)
     lines = [heading(shown)]
     if cells:
-        lines.append(table(columns, cells, width=width))
+        lines.append(table(columns, cells))
     if more := len(shown.resources) - len(cells):
         lines.append(f"... {more} more, see --json")
     lines += [f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items()]
@@ -323,16 +319,14 @@ def facts_of(shown: Overview) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def table_of(shown: Overview, *, rows: int, has_types: bool = True) -> tuple[list[str], list[list[str]]]:
+def table_of(shown: Overview, *, rows: int) -> tuple[list[str], list[list[str]]]:
     """Return the columns of a table of resources and its rows, failed and active resources first if not all fit.
 
-    Empty columns are left out, and types beside names unless it ``has_types``.
+    Empty columns are left out.
     """
     by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
     cells = [_cells(each, shown) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
     columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
-    if "name" in columns and not has_types:
-        columns.remove("type")
     return columns, [[each[name] for name in columns] for each in cells]
 
 

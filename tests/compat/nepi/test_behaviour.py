@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, TaskStatus
-from tests.experiment.own_types import READY, START, STARTED, STOP, STOPPED, experiment, own
+from fedmon.experiment import ExperimentController, Metric, TaskStatus
+from fedmon.experiment.errors import InvalidStateError
+from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, experiment, own
 from tests.support.waiting import wait_until
 
 
@@ -38,6 +39,26 @@ def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentCo
     assert ec.wait_started([one.guid, other.guid], timeout=60)
     other.stop()
     assert ec.wait_finished([one.guid, other.guid], timeout=60)
+
+
+def test_a_resource_has_the_methods_of_nepi(ec: ExperimentController) -> None:
+    one, other = (ec.get_resource(ec.register_resource("local::Process", critical=False)) for _ in "12")
+    loss = Metric(name="loss", comparison="<", value=1.0)
+    one.register_condition(START, other.guid, STARTED, "500ms")
+    ec.register_condition(one.guid, STOP, other.guid, metric=loss)
+    assert one.conditions == {START: [([2], STARTED, "0.5s")], STOP: [([2], loss, None)]}
+    one.unregister_condition(other.guid, START)
+    assert list(one.conditions) == [STOP]
+    one.set_with_conditions("grace", "1s", other.guid, STARTED)
+    assert [want.attribute for want in ec.snapshot.wants.values()] == [("grace", "1s")]
+
+    one.set_state_time(READY, "ready_time", datetime.datetime.now(datetime.UTC))
+    with pytest.raises(InvalidStateError, match="99 is not a state"):
+        one.set_state(99)  # type: ignore[arg-type] # as scripts may
+    assert (one.state, one.reschedule_delay) == (READY, "0.5s")
+    for rm, reason in ((one, None), (other, datetime.datetime.now(datetime.UTC))):
+        rm.set_failed(reason)
+        assert (rm.state, rm.reason) == (FAILED, "")
 
 
 def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:

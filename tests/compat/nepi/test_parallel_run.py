@@ -82,11 +82,13 @@ def test_a_full_queue_makes_put_wait_and_put_nowait_raise(gate: threading.Event)
     runner.start()
     runner.put(lambda: (begun.wait(10), gate.wait()))
     begun.wait(10)
-    runner.put(ran.append, 1)
+    runner.put(ran.append, 0)
 
     # then
     with pytest.raises(queue.Full):
         runner.put_nowait(ran.append, 2)
+    runner.empty()
+    runner.put(ran.append, 1)
     patient = threading.Thread(target=lambda: runner.put(ran.append, 3))
     patient.start()
     gate.set()

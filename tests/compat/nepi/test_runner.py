@@ -122,6 +122,11 @@ def test_runs_that_fail_are_named_and_give_no_sample(ec: ExperimentController) -
     assert "no luck" in runner.failures[2]
     runner.run(ec, max_runs=1)
     assert runner.failed_runs == []
+    ec.register_condition(1, "START", ec.register_resource("runs::Short"), "STOPPED")
+    ec.register_condition(2, "START", 1, "STOPPED")
+    assert runner.run(ec, max_runs=2) == 2
+    assert "condition-cycle" in runner.failures[1]
+    assert runner.failed_runs == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["no luck", ""])

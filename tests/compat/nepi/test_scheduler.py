@@ -19,6 +19,11 @@ def test_due_times_may_be_numbers_datetimes_and_texts() -> None:
         scheduler.schedule(Task(due, print))
 
     assert scheduler.pending == [3, 2, 1]
+    first = next(scheduler)
+    assert first is not None
+    first.timestamp = 1.9e9  # in 2030, too
+    scheduler.schedule(scheduler.schedule(first))  # also one that is scheduled
+    assert scheduler.pending == [2, 3, 1]
     with pytest.raises(InvalidTimeError, match="tomorrow"):
         Task("tomorrow", print)
 

@@ -131,6 +131,12 @@ def test_a_graph_of_networkx_is_copied_with_annotations_that_are_set_read_and_de
     netgraph.del_node_annotation("b", "name")
     netgraph.del_edge_annotation("a", "b", "rate")
     assert (netgraph.node_annotations("b"), netgraph.edge_annotations("a", "b")) == ([], ["loss"])
+    netgraph.add_node("b")
+    netgraph.add_node("c")
+    netgraph.add_edge("b", "d")
+    assert (netgraph.nodes(), netgraph.edges()) == (["a", "b", "c", "d"], [("a", "b"), ("b", "d")])
+    assert describe(build(describe(netgraph))) == describe(netgraph)
+    assert from_xml(to_xml(Description(exp_id="e", topology=describe(netgraph)))).topology == describe(netgraph)
     assert netgraph.edge_net_annotation("a", "b") == {}
     with pytest.raises(TopologyError, match="assign_ips"):
         netgraph.get_p2p_info("a", "b")

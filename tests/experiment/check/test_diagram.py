@@ -111,9 +111,15 @@ def test_errors_are_red() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [("figure", "e.png"), ("dot", "e.dot"), ("svg", "e.svg"), ("mermaid", "e.mmd")]
 )
-def test_a_plot_is_a_file_of_its_format(tmp_path: Path, kind: str, name: str) -> None:
-    path = plot(picture_of(furnished()), tmp_path / "new", "e", format=kind)
+def test_a_plot_is_a_file_of_its_format_and_shown_if_asked(
+    tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
 
+    path = plot(picture_of(furnished()), tmp_path / "new", "e", format=kind, show=True)
+
+    assert shown == [path.as_uri()]
     assert path == tmp_path / "new" / name
     assert path.stat().st_size > 100
     assert list(path.parent.iterdir()) == [path]

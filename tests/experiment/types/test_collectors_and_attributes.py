@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -25,7 +26,8 @@ from fedmon.experiment.events import VerbBegan
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.aggregator import aggregation
+from fedmon.experiment.types import register_aggregation
+from fedmon.experiment.types.aggregator import MAX_ATTRIBUTE_BYTES, aggregation
 from fedmon.experiment.types.collector import Collector
 from tests.experiment.own_types import started
 from tests.experiment.types.conftest import process, python
@@ -239,8 +241,12 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentCo
     assert f"cannot write {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
 
 
-def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController) -> None:
+def test_a_collector_without_a_trace_name_is_refused_and_collects_nothing(
+    local: ExperimentController, caplog: pytest.LogCaptureFixture
+) -> None:
     guid = local.register_resource("fedmon::Collector", connectedTo=process(local, ["true"]))
+    assert local.release(local.register_resource("fedmon::Collector", connectedTo=1))
+    assert caplog.text == ""
     for wrong in ("../up", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(InvalidAttributeValueError):
             local.set(guid, "subDir", wrong)
@@ -284,7 +290,8 @@ def test_types_refuse_what_they_cannot_be_connected_to(local: ExperimentControll
         ("fedmon::Job", "inputs", "model.pkl"), ("fedmon::Job", "args", "[" * 100_000), ("fedmon::Job", "jobId", "x"),
         ("fedmon::Monitor", "metrics", "host_memory_used_byte"), ("fedmon::Monitor", "interval", 0),
         ("fedmon::Monitor", "interval", "1s"), ("fedmon::Monitor", "metrics", 3),
-        ("fedmon::Aggregator", "function", "os:system"), ("local::Process", "env", {"A=B": "x"}),
+        ("fedmon::Aggregator", "function", "os:system"), ("fedmon::Aggregator", "function", 7),
+        ("fedmon::Dataset", "tags", "a,,b"), ("local::Process", "env", {"A=B": "x"}),
         ("local::Process", "env", {"A": 1}), ("local::Process", "cwd", 3), ("local::Process", "pid", 1),
     ],
 )  # fmt: skip
@@ -318,6 +325,10 @@ def test_functions_of_the_same_name_are_told_apart(local: ExperimentController) 
     names = [local.get(guid, "function") for guid in guids]
     assert names[0] == names[2] != names[1]
     assert [aggregation(name)({})["number"] for name in names] == [1, 2, 1]
+    register_aggregation(len, "count")
+    local.set(guids[0], "function", "count")
+    found = {"a": {"x": 1}, "b": {}}
+    assert (aggregation("count")(found), aggregation("collect")(found)) == (2, found)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "weighted-mean"])
@@ -333,13 +344,16 @@ def test_aggregates_of_small_integers_do_not_wrap_around(name: str) -> None:
 
 def test_numbers_of_numpy_reach_conditions(local: ExperimentController) -> None:
     job, after = local.register_resource("fedmon::Job"), process(local, ["true"])
-    total = local.register_resource("fedmon::Aggregator", function=lambda _: {"rows": np.int64(7)}, connectedTo=job)
+    large = {"rows": np.int64(7), "text": "x" * MAX_ATTRIBUTE_BYTES}
+    total = local.register_resource("fedmon::Aggregator", function=lambda _: large, connectedTo=job)
     local.register_condition(after, "START", total, metric=Metric(name="rows", comparison=">", value=5))
     local.get_resource(job).set_stopped()
 
     local.deploy([total, after])
 
     assert local.wait_finished([total, after], timeout=60), local.explain(after)
+    assert json.loads(local.get(total, "result")) == {"names": ["rows", "text"]}
+    assert json.loads(str(local.trace(total, "result")))["text"] == large["text"]
 
 
 def test_a_node_without_rows_has_no_weight() -> None:
@@ -348,6 +362,9 @@ def test_a_node_without_rows_has_no_weight() -> None:
     assert aggregation("weighted-mean")({"a": empty, "b": {"rows": 3, "mean": 2.0, "spread": 1.0}}) == {
         "rows": 3, "mean": 2.0, "spread": 1.0
     }  # fmt: skip
+    for rows in (None, -1, True):
+        with pytest.raises(ValueError, match="a returned no number of rows"):
+            aggregation("weighted-mean")({"a": {"rows": rows}})
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "weighted-mean"])

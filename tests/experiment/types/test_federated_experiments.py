@@ -24,6 +24,7 @@ from fedmon.researcher.federation import Federation
 from tests.experiment.own_types import started
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import pause, wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
@@ -54,7 +55,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     nodes, plan = wired(ec, two.plan_named("Fresh"), "a", "b", description="How many rows?")
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
     assert [(one.kind, one.severity) for one in foreseen(ec)] == [("approval-needed", "warning")] * 2
-    first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20})
+    (two.folder / "given.json").write_text('{"extra": 4}')
+    first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20}, inputs=two.folder / "given.json")
     ec.enable_trace(first, "stdout")
     aggregate = ec.register_resource("fedmon::Aggregator", function=weighted, connectedTo=first)
     second = job_on(ec, plan, nodes[:1], inputsFrom=aggregate)
@@ -81,7 +83,7 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     assert ec.get_reserved_time(plan) is not None
     assert ec.release()
     run = Path(ec.run_dir)
-    assert json.loads((run / f"{first}.found.json").read_text())["b"]["rows"] == 3
+    assert json.loads((run / f"{first}.found.json").read_text())["b"] == {"rows": 3, "mean": 2.0, "extra": 5}
     assert json.loads((run / f"{aggregate}.found.json").read_text()) == {"rows": 6, "mean": 2.0}
     assert len((run / str(first) / "scalars").read_text().splitlines()) == 40
     assert "hello from b" in str(ec.trace(first, "stdout"))
@@ -169,6 +171,7 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(tw
         nodes, plan = wired(ec, two.plan, "a", "b")
         bad = job_on(ec, plan, nodes, args={"fails": "b"}, critical=False)
         good = job_on(ec, plan, nodes[:1])
+        ec.enable_trace(good, "stdout")  # which its owner withholds
         aggregate = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=[bad, good])
         wrong = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=good)
 
@@ -178,6 +181,7 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(tw
         reason = ec.snapshot.resources[bad].reason
         assert "b: failed (ValueError: no column radius" in reason
         assert ec.get(bad, "outcome") == reason
+        assert ec.get_resource(bad).results == {"a": {"rows": 0, "mean": 2.0}}  # type: ignore[attr-defined]
         assert json.loads(ec.get(aggregate, "result")) == {"rows": 0, "mean": 2.0}
         assert "no node has a row" in ec.snapshot.resources[wrong].reason
         with pytest.raises(TraceNotReadableError, match="withheld"):
@@ -222,6 +226,7 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     nodes, plan = wired(ec, two.plan, "a", "b")
     first, second = (job_on(ec, plan, [node], args={"reports": 1, "spin": True}) for node in nodes)
     monitor = ec.register_resource("fedmon::Monitor", interval=0.2, connectedTo=[first, second])
+    alone = ec.register_resource("fedmon::Monitor", interval=0.2, connectedTo=nodes)
     ec.register_condition(second, START, first, STOPPED)
     memory = Metric(name="host_memory_used_ratio", comparison=">", value=0.0)
     ec.register_condition([first, second], STOP, monitor, metric=memory)
@@ -229,6 +234,9 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     ec.deploy()
 
     assert ec.wait_finished([first, second, monitor], timeout=60), ec.explain(second)
+    assert ec.state(alone) is STARTED
+    ec.stop(alone)
+    assert (ec.state(alone), ec.get(alone, "samples") > 0) == (STOPPED, True)
     with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
         assert ["host" in recording.streams(node_id) for node_id in "ab"] == [True, True]
 
@@ -280,8 +288,34 @@ def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: 
     away = ec.register_resource("fedmon::Node", nodeId="nobody")
     for plan in (two.plan, two.plan_named("Unseen")):
         ec.register_resource("fedmon::TrainingPlan", plan=plan, connectedTo=away)
+    ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=away)
+    there = ec.register_resource("fedmon::Node", nodeId="a")
+    ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=there)  # which is approved
+    lost = ec.register_resource("fedmon::TrainingPlan", plan=two.folder / "gone.py", connectedTo=there)
 
-    assert [(one.kind, one.guids) for one in ec.plan().problems] == [("offline-node", (away,))]
+    problems = {(one.kind, one.guids) for one in ec.plan().problems}
+    assert problems == {("offline-node", (away,)), ("missing-part", (lost,))}
+
+
+def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> None:
+    for name in ("one", "other"):
+        words = ("--name", name, "--tags", f"twins,{name}", "--dir", str(two.folder / "a"))
+        added = fedmon_here("node", "dataset", "add", str(two.folder / "a" / "table.csv"), *words)
+        assert added.returncode == 0, added.stderr
+    with optional(two) as ec:
+        node = ec.register_resource("fedmon::Node", nodeId="a")
+        twins = ec.register_resource("fedmon::Dataset", tags=["twins"], connectedTo=node)
+        said = "node a offers more than one such dataset; set datasetId: "
+        (problem,) = foreseen(ec)
+        assert (problem.kind, problem.guids, problem.text[: len(said)]) == ("missing-dataset", (twins,), said)
+        chosen = problem.text[len(said) :].split()[0]
+        one = ec.register_resource("fedmon::Dataset", tags=["twins"], datasetId=chosen, connectedTo=node)
+
+        ec.deploy()
+
+        assert ec.wait(twins, FAILED, timeout=60)
+        assert said in ec.snapshot.resources[twins].reason
+        assert ec.wait_started(one, timeout=60), ec.explain(one)
 
 
 def test_a_node_may_return_within_its_grace(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.ids import new_id
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.events import Retry
 from fedmon.experiment.journal import Reports
@@ -104,15 +105,36 @@ def test_a_node_that_was_away_hears_of_a_stop_when_it_is_back(
     assert "b: stopped (" in ec.get(job, "outcome")
 
 
-def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ({"atLeast": 2}, "atLeast is 2, and there are 1 nodes: a"),
+        ({"inputsFrom": 1}, "resource 1 (fedmon::Node) has no result for resource 3 (fedmon::Job): have it wait for a"),
+        ({"args": {"unknown": 1}}, "no node accepted it: a: "),
+    ],
+)
+def test_a_job_that_no_node_can_run_is_not_begun(
+    two: TwoNodes, ec: ExperimentController, attributes: dict[str, Any], why: str
+) -> None:
     nodes, plan = wired(ec, two.plan, "a")
-    job = job_on(ec, plan, nodes, atLeast=2)
+    job = job_on(ec, plan, nodes, **attributes)
     ec.deploy()
 
     ec.wait(job, ResourceState.FAILED, timeout=60)
 
-    assert ec.snapshot.resources[job].reason == "start failed: atLeast is 2, and there are 1 nodes: a"
+    assert ec.snapshot.resources[job].reason.startswith(f"start failed: {why}")
     assert ec.get(job, "jobId") is None
+
+
+def test_a_job_that_no_node_knows_after_a_crash_fails(two: TwoNodes, ec: ExperimentController) -> None:
+    running: Any = ec.get_resource(ec.register_resource("fedmon::Job"))
+    running.note("jobId", new_id())
+    running.set_started()
+    ec.give_up()
+
+    with ExperimentController.reconnect(ec.run_dir, federation=two.fed) as again:
+        assert again.wait(1, ResourceState.FAILED, timeout=60)
+        assert "no node that answers knows job" in again.snapshot.resources[1].reason
 
 
 def test_a_job_goes_to_no_other_node_when_its_own_are_lost(two: TwoNodes, ec: ExperimentController) -> None:

@@ -401,6 +401,23 @@ def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands
     Path(local.run_dir, str(guid), "go").touch()
     wait_until(lambda: local.state(guid) is FAILED)
     assert local.get(guid, "exitCode") == 3
+    later = process(local, ["true"])
+    local.deploy(later)
+    assert local.wait_finished(later, timeout=60)
+    assert local.state(later) is STOPPED
+
+
+def test_a_command_without_a_record_is_not_taken_for_another(local: ExperimentController) -> None:
+    guid = process(local, ["sleep", "60"])
+    started(local, guid)
+    running = psutil.Process(local.get(guid, "pid"))
+    local.give_up()
+    Path(local.run_dir, str(guid), "process").unlink()
+
+    with ExperimentController.reconnect(local.run_dir) as ec:
+        assert ec.wait(guid, FAILED, timeout=60)
+        assert reason(ec, guid) == "no record of its process is left in the run's folder"
+    running.kill()
 
 
 def test_a_start_that_hangs_delays_no_other(tmp_path: Path) -> None:
