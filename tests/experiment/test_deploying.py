@@ -152,27 +152,22 @@ def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_pat
     class Large:
         """An argument."""
 
-    large = Large()
+    def once(_large: Large) -> object:
+        calls.append(1)
+        return object
+
+    large, calls = Large(), list[int]()
     left = weakref.ref(large)
     with ExperimentController("functions", tmp_path) as ec:
-        guid = ec.call(lambda _: object, large)
+        guid = ec.call(once, large)
         del large
         ec.deploy()
         assert ec.wait_finished(timeout=60)
         wait_until(lambda: left() is None)
-        assert ec.result(guid) is object
 
+        ec.get_resource(guid).start()  # which calls it no second time
 
-def test_a_function_that_returned_is_not_called_again_and_keeps_its_result(tmp_path: Path) -> None:
-    calls: list[int] = []
-    with ExperimentController("functions", tmp_path) as ec:
-        guid = ec.call(calls.append, 1)
-        ec.deploy()
-        assert ec.wait_finished(timeout=60)
-
-        ec.get_resource(guid).start()
-
-        assert (ec.state(guid), ec.abort, calls) == (ResourceState.STOPPED, False, [1])
+        assert (ec.result(guid), ec.state(guid), calls) == (object, ResourceState.STOPPED, [1])
 
 
 def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(

@@ -275,23 +275,6 @@ def test_timers_of_the_past_are_forgotten() -> None:
     made.close(timeout_s=1)
 
 
-def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> None:
-    gate = threading.Event()
-    first = own("test::Blocking", do_start=blocking(gate, says_first=True))
-    second = own("test::Waiting", do_start=lambda self: self.set_started())
-    with experiment(tmp_path, first, second, max_running=1) as ec:
-        running, waiting = ec.register_resource("test::Blocking"), ec.register_resource("test::Waiting")
-        ec.register_condition(waiting, "start", running, "STARTED")
-        started(ec, running)
-        wait_until(lambda: ec.snapshot.resources[waiting].calling == "start")
-
-        with pytest.raises(InvalidStateError, match="its start is under way"):
-            ec.get_resource(waiting).deploy()
-
-        gate.set()
-        assert ec.wait_started(waiting, timeout=60)
-
-
 def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
     with deployed(tmp_path, do_start=lambda _: None) as ec:
         wait_until(lambda: ec.snapshot.resources[1].returned)

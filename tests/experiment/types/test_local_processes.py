@@ -239,7 +239,7 @@ def test_a_release_ends_what_runs_and_a_process_may_start_again(local: Experimen
     local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
     local.start(guid)
-    assert local.state(guid) is ResourceState.STARTED
+    assert (local.state(guid), local.get(guid, "exitCode")) == (ResourceState.STARTED, None)
     pid = local.get(guid, "pid")
 
     local.shutdown()
@@ -263,21 +263,6 @@ def test_the_late_kill_of_a_stopped_command_does_not_reach_the_one_that_was_star
     assert started.is_running
     started.send(signal.SIGTERM)
     assert started.wait() == -signal.SIGTERM
-
-
-def test_a_process_that_runs_again_has_no_exit_code_until_it_ends(local: ExperimentController) -> None:
-    guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; rm go"])
-    go = Path(local.run_dir, str(guid), "go")
-    started(local, guid)
-    go.touch()
-    assert local.wait_finished(guid, timeout=60)
-    assert local.get(guid, "exitCode") == 0
-
-    local.start(guid)
-
-    assert local.get(guid, "exitCode") is None
-    go.touch()
-    wait_until(lambda: local.get(guid, "exitCode") == 0 and local.state(guid) is STOPPED)
 
 
 # --- after a crash ----------------------------------------------------------------------------------------------------
