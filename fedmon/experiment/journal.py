@@ -70,7 +70,7 @@ def path_of(what: str, given: str | Path) -> Path:
     try:
         return Path(given).expanduser().absolute()
     except RuntimeError as error:  # such as "~nobody"
-        raise InvalidExperimentError(f"{what} is {given!r:.80}, and not a path: {error}") from error
+        raise InvalidExperimentError(f"{what} is {str(given)!r:.80}, and not a path: {error}") from error
 
 
 def check_folder_name(what: str, name: object) -> None:
@@ -300,7 +300,7 @@ class Follower:
 
     def __init__(self, run_dir: str | Path, *, on_event: Callable[[AnyEvent], object] = lambda _event: None) -> None:
         self._on_event = on_event
-        self.folder = Path(run_dir).expanduser().absolute()
+        self.folder = path_of("run_dir", run_dir)
         self.path = self.folder / NAME
         if not self.path.is_file():
             raise NotFoundError(
