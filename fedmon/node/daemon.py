@@ -223,20 +223,17 @@ class LocalNode:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def save_counts(self) -> None:
-        """Write down refused researchers and use of quotas; a failure is logged, and counting goes on."""
-        try:
-            self.registers.refused.save()
-            self.registers.quotas.save()
-        except FedmonError as error:
-            logger.warning("refused researchers and used quotas were not written down: %s", error)
+        """Write down refused researchers and use of quotas. Raises StorageError."""
+        self.registers.refused.save()
+        self.registers.quotas.save()
 
     def close(self) -> None:
         """Close the files; on the router's thread."""
-        self.save_counts()
-        try:
-            self.runs.save()
-        except FedmonError as error:
-            logger.warning("the last news of jobs are read again by the next start: %s", error)
+        for save in (self.save_counts, self.runs.save):
+            try:
+                save()
+            except FedmonError as error:
+                logger.warning("the last counts or news of jobs were not written down: %s", error)
         self.registers.close()
 
     def _count_sent(self, names: Iterable[str], samples: int) -> None:
@@ -387,8 +384,8 @@ class Daemon:
     def _disconnect(self) -> None:
         """Publish the farewell once every request that arrived is answered."""
         answered = threading.Event()
-        if self._actor.post(answered.set, priority=Priority.BULK):
-            answered.wait(min(1.5, self._stop_by.left_s()))
+        self._actor.post(answered.set, priority=Priority.BULK)
+        answered.wait(min(1.5, self._stop_by.left_s()))
         farewell = self._presence.farewell("stopped by its owner")
         self._transport.stop(min(2.0, self._stop_by.left_s()), farewell=farewell)
 

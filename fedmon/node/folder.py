@@ -181,12 +181,8 @@ def _refuse_wide(path: Path, mode: int) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise StorageError(f"cannot look at {path}: {error.strerror}") from error
     if stat.S_ISLNK(found.st_mode):
         raise StorageError(f"{path} is a symbolic link: put the file itself there")
-    if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-        raise StorageError(f"{path} belongs to user {found.st_uid}: run as that user")
     if found.st_mode & _OTHERS:
         raise StorageError(
             f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode:o} {path}"

@@ -106,7 +106,7 @@ class PresenceKeeper:
     def correct(self, payload: bytes, *, retained: bool) -> None:
         """Publish our present state again if our own status topic shows another one."""
         try:
-            seen: Presence | None = codec.decode_presence(payload) if payload else None
+            seen: Presence | None = codec.decode_presence(payload)
         except InvalidMessageError:
             seen = None
         if seen is not None and self._is_foreign(seen, retained=retained):

@@ -18,6 +18,7 @@ import msgspec
 from fedmon.common.settings import ResearcherSettings
 from fedmon.node.owner.control import ControlClient
 from fedmon.node.registers.dataset_source import measure
+from fedmon.node.registers.plans import check_now
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from fedmon.researcher.runs.handle import RunHandle
@@ -80,7 +81,8 @@ class Ward:
         path = self.folder / "approved.py"
         path.write_bytes(source)
         digest = hashlib.sha256(source).hexdigest()
-        self.owner("plan-register", path=str(path), sha256=digest, name=name)
+        declared = msgspec.to_builtins(check_now(source).declared)
+        self.owner("plan-register", path=str(path), sha256=digest, name=name, declared=declared)
         return digest
 
     def offer(self, path: Path, name: str) -> None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Document = dict[str, Any]
+Note = Annotated[str, Meta(max_length=MAX_TEXT_LENGTH)]
 
 MAX_LISTED_RUNS = 1000
 MAX_KEEP_DAYS = 36_500
@@ -371,7 +372,7 @@ class OwnerCommands:
         *,
         plan: str,
         status: PlanStatus,
-        note: str = "",
+        note: Note = "",
         sha256: str | None = None,
         terms: Terms | None = None,
         grant: Grant | None = None,
@@ -385,8 +386,6 @@ class OwnerCommands:
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
-            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
-                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
             granted = None
             if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
                 granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
@@ -408,7 +407,7 @@ class OwnerCommands:
         }
 
     def plan_register(
-        self, *, path: str, sha256: str, name: str, description: str = "", declared: Declared | None = None
+        self, *, path: str, sha256: str, name: str, declared: Declared, description: str = ""
     ) -> Document:
         """Take in the owner's own plan, approved by that for all researchers that are obeyed.
 
@@ -418,7 +417,7 @@ class OwnerCommands:
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        grant = self._grant(sha256, Terms(), check_now(source).declared if declared is None else declared)
+        grant = self._grant(sha256, Terms(), declared)
         plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
@@ -494,10 +493,7 @@ class OwnerCommands:
             self._running.runs.plan_withdrawn(plan.sha256)
             return
         for job in [record.job for record in self.registers.jobs.going_on() if record.job.sha256 == plan.sha256]:
-            try:
-                JobFolder(self._folder.runs_dir / job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
-            except FedmonError as problem:
-                logger.error("job %s cannot be stopped: %s", job.job_id, problem)  # noqa: TRY400
+            JobFolder(self._folder.runs_dir / job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
 
     # --- runs of plans -----------------------------------------------------------------------------------------------
 
@@ -554,7 +550,7 @@ class OwnerCommands:
         record = self._held_record(job_id)
         return {"result": _result(record), "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result)}
 
-    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: str = "") -> Document:
+    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: Note = "") -> Document:
         """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
         record = self._held_record(job_id)
         if release and (record.result is None or sha256 != record.result.sha256):
@@ -562,8 +558,6 @@ class OwnerCommands:
                 f"the held result of job {record.job.job_id} is not the one with SHA-256 {sha256 or '(none)'}: look at "
                 f"it again with 'fedmon node results show {record.job.job_id}'"
             )
-        if len(note) > MAX_TEXT_LENGTH:
-            raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
         file = JobFolder(self._folder.runs_dir / record.job.job_id).result
         must_fit = release and self.settings.repository.url is None
         if must_fit and record.result is not None and inline(file, record.result) is None:

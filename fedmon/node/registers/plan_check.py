@@ -93,13 +93,13 @@ def _form(node: ast.expr, depth: int) -> str | list[Any]:
         case ast.Name(id=name) if name in TYPES:
             return name
         case ast.Call(func=ast.Name(id="range"), args=[_, *_] as bounds, keywords=[]) if len(bounds) <= 3:
-            numbers = [_literal(each) for each in bounds]
+            numbers = [ast.literal_eval(each) for each in bounds]
             if all(type(each) is int for each in numbers) and numbers[2:] != [0]:
                 return f"range({', '.join(map(str, numbers))})"
         case ast.List(elts=[each]) if depth and isinstance(each, ast.Name | ast.Call | ast.List):
             return f"[{_form(each, depth - 1)}]"
         case ast.List(elts=[_, *_] as elements) | ast.Tuple(elts=[_, *_] as elements):
-            values = [_literal(each) for each in elements]
+            values = [ast.literal_eval(each) for each in elements]
             if all(isinstance(each, str | int | float | None) for each in values):
                 json.dumps(values, allow_nan=False)  # raises ValueError
                 return values
@@ -115,31 +115,24 @@ def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
     return "", None
 
 
-def _literal(node: ast.expr) -> Any:
-    value = ast.literal_eval(node)
-    if isinstance(value, bytes | complex):
-        raise TypeError(f"{value!r:.40} is no JSON value")
-    return value
-
-
 def _rules(node: ast.expr) -> dict[str, Any]:
     if not isinstance(node, ast.Dict):
         raise TypeError("it is a dict of literals, such as {'bins': range(5, 51)}")
-    names = [None if key is None else _literal(key) for key in node.keys]
+    names = [None if key is None else ast.literal_eval(key) for key in node.keys]
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError("the keys are the names of arguments, each once")
     return {str(name): rule(value) for name, value in zip(names, node.values, strict=True)}
 
 
 def _names(node: ast.expr) -> list[str]:
-    names = _literal(node)
+    names = ast.literal_eval(node)
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
         raise ValueError("it is a tuple of names, such as ('loss', 'accuracy')")
     return list(names)
 
 
 def _count(node: ast.expr) -> int:
-    number = _literal(node)
+    number = ast.literal_eval(node)
     if type(number) is not int or number < 0:
         raise ValueError("it is a number of values, such as 12")
     return number

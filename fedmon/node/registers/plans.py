@@ -25,7 +25,7 @@ from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.grants import Declared, GrantRegister, told
 from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
-from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, PlanStore, checked_name, read_plan_file, visible_text
+from fedmon.node.registers.plan_source import PlanStore, checked_name, read_plan_file, visible_text
 from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
@@ -335,8 +335,6 @@ class PlanRegister:
         the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when the digest is
         another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
         """
-        if len(note) > MAX_TEXT_LENGTH:
-            raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
         with self._database.transaction():
             plan = self.get(reference)
             if sha256 is not None and sha256 != plan.sha256:

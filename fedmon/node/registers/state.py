@@ -96,12 +96,10 @@ class Registers(Closing):
         jobs: list[str] = []
         unsure = [str(line.get("job")) for line in lines if line["event"] in _RELEASES and not self._redo_release(line)]
         decided: set[str] = set()
-        known_jobs = self.jobs.ids()
         for line in [each for each in lines if each["event"] not in _RELEASES]:
             if line["event"] == "run":
-                if line.get("job") not in known_jobs:
-                    jobs.append(str(line.get("job")))
-                    self.plans.grants.use(str(line.get("grant")))
+                jobs.append(str(line.get("job")))
+                self.plans.grants.use(str(line.get("grant")))
                 continue
             kind, key = ("plan", "sha256") if line["event"] in _PLANS else ("dataset", "dataset_id")
             name = str(line.get(key))
@@ -139,9 +137,8 @@ class Registers(Closing):
     def _redo_release(self, line: dict[str, Any]) -> bool:
         """Have the decision about a held result carried out again; return whether it is the result of that time."""
         for record in self.jobs.held():
-            if record.job.job_id == line.get("job") and record.result is not None:
-                if record.result.sha256 != line.get("result_sha256"):
-                    break
+            digest = None if record.result is None else record.result.sha256
+            if (record.job.job_id, digest) == (line.get("job"), line.get("result_sha256")):
                 released = line["event"] == "result-release"
                 decision = ReleaseDecision(released=released, by=str(line.get("by")), note=str(line.get("note")))
                 self.jobs.keep(msgspec.structs.replace(record, decision=decision))

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -193,8 +193,6 @@ class Audit(Closing):
             with self.path.open("rb") as file:
                 first = read_line(file.readline())
             rotated = self.folder / f"audit-{first.n if first is not None else self._n:015d}.jsonl"
-            if rotated.exists():
-                raise FileExistsError(errno.EEXIST, f"{rotated.name} exists already")
             self.path.rename(rotated)
         fresh = _opened(self.path)
         os.close(self._file)
@@ -289,7 +287,7 @@ def _opened(path: Path) -> int:
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """The chain's view of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
 
-    n: int
+    n: Annotated[int, msgspec.Meta(ge=1, lt=10**15)]
     event: str
     prev: str
     time: str = ""
@@ -344,8 +342,6 @@ def read_line(raw: bytes) -> AuditLine | None:
     try:
         line = msgspec.json.decode(body, type=AuditLine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if not 0 < line.n < 2**53:
         return None
     stated = suffix.group(1).decode()
     return msgspec.structs.replace(line, hash=stated, intact=hashlib.sha256(body).hexdigest() == stated)
@@ -450,11 +446,8 @@ def _last_line(path: Path) -> AuditLine | None:
 
 
 def _first_line(path: Path) -> AuditLine | None:
-    try:
-        with path.open("rb") as file:
-            return read_line(file.readline(MAX_LINE_BYTES))
-    except FileNotFoundError:
-        return None
+    with path.open("rb") as file:
+        return read_line(file.readline(MAX_LINE_BYTES))
 
 
 def _last_before(folder: Path, moment: str) -> AuditLine | None:

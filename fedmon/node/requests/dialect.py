@@ -12,8 +12,8 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanDecision
-from fedmon.common.wire.runs import JobOutcome, RunScalars
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Result
+from fedmon.common.wire.runs import RunScalars
 from fedmon.common.wire.topics import Address, Channel
 
 logger = logging.getLogger(__name__)
@@ -127,13 +127,17 @@ class NodeDialect:
                 "node; upgrade fedmon at the researcher", request.researcher_id,
             )  # fmt: skip
 
-    def answer(self, reply: Message, *, to: Recipient, request: Request | None) -> Outgoing | None:  # noqa: ARG002
+    def answer(
+        self,
+        reply: Reply | Result | RunScalars,
+        *,
+        to: Recipient,
+        request: Request | None,  # noqa: ARG002
+    ) -> Outgoing | None:
         """Write an answer to its instance, or a result to all; None if this wire stays silent.
 
         Raises InvalidMessageError.
         """
-        if not isinstance(reply, Reply | PlanDecision | JobOutcome | RunScalars):
-            return None
         instance = to.instance if isinstance(reply, Reply) else ALL_INSTANCES
         return Outgoing(
             topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1

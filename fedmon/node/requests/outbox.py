@@ -124,8 +124,7 @@ class Delivery:
             return
         if outgoing is not None and not is_written:
             self._audit.count("replies", [f"{to.researcher_id} {command_of(reply)}"])
-            if not self._send(outgoing):
-                self.counters["unsent"] += 1
+            self.counters["unsent"] += not self._send(outgoing)
             return
         if outgoing is not None:
             facts = {"code": reply.code.value} if isinstance(reply, Error) else {}
@@ -185,7 +184,7 @@ class Delivery:
             if result.id in sent:
                 # One line tells that a message left; a researcher who acknowledges nothing must not fill the audit.
                 self._audit.count("resent", [f"{researcher_id} {command_of(result)}"])
-                self.counters["unsent"] += int(not self._send(outgoing))
+                self.counters["unsent"] += not self._send(outgoing)
             elif isinstance(result, JobOutcome):
                 facts = {"job": result.job.job_id, "state": result.job.state.value, "sha256": result.job.sha256}
                 self._send_audited(outgoing, "outcome", to=researcher_id, id=result.id, **facts)

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -351,7 +351,10 @@ class Quotas:
     def kept_bytes(self, who: str) -> int:
         """Return the bytes of a researcher's plans, of their messages that wait, and of the folders of their jobs."""
         if self._folders is None:
-            self._folders = dict(self._measured())
+            jobs = self._database.rows("SELECT job_id, researcher_id FROM runs")
+            self._folders = {
+                row["job_id"]: (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"])) for row in jobs
+            }
         plans = "SELECT sum(size_bytes) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
         outbox = "SELECT sum(length(message)) AS number FROM outbox WHERE researcher_id = ?"
         found = sum(self._database.rows(query, (who,))[0]["number"] or 0 for query in (plans, outbox))
@@ -410,14 +413,6 @@ class Quotas:
         wanted = " AND ".join(f"{name} = ?" for name in columns)
         query = f"SELECT 1 FROM {table} WHERE {wanted}"  # noqa: S608 - our own names
         return bool(self._database.rows(query, tuple(columns.values())))
-
-    def _measured(self) -> Iterator[tuple[str, tuple[str, int]]]:
-        present = set[str]()
-        with contextlib.suppress(OSError):
-            present.update(path.name for path in self._runs_dir.iterdir())
-        for row in self._database.rows("SELECT job_id, researcher_id FROM runs") if present else ():
-            if row["job_id"] in present:
-                yield row["job_id"], (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))
 
 
 def _is_counted(request: Request) -> bool:

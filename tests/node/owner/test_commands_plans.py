@@ -11,6 +11,7 @@ import pytest
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.node.registers.plans import CodeCheck
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, made_folder, running_node
+from tests.node.runs.run_desks import bench
 
 OTHER = b"rate = 0.2\n"
 
@@ -33,26 +34,15 @@ def _committed_messages(folder: Path) -> int:
         return int(other.execute("SELECT count(*) FROM outbox").fetchone()[0])
 
 
-@pytest.mark.parametrize("reference", ["logistic", hashlib.sha256(PLAN).hexdigest()[:12]])
-def test_a_name_or_a_prefix_approves_nothing_by_itself(tmp_path: Path, reference: str) -> None:
-    with desk_of(made_folder(tmp_path / "n")) as desk:
-        ask_approval(desk)
-
-        with pytest.raises(InvalidInputError, match="approve by the whole id or sha256"):
-            done(desk, "plan-decide", plan=reference, status="approved")
-
-        assert done(desk, "plan-show", plan=reference)["plan"]["status"] == "pending"
-
-
 def test_a_file_that_changes_between_look_and_registration_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.py"
     file.write_bytes(PLAN)
     digest = hashlib.sha256(PLAN).hexdigest()
     with desk_of(made_folder(tmp_path / "n")) as desk:
         with pytest.raises(ConflictError, match="changed while"):
-            done(desk, "plan-register", path=str(file), sha256="0" * 64, name="p")
+            done(desk, "plan-register", path=str(file), sha256="0" * 64, name="p", declared={})
 
-        registered = done(desk, "plan-register", path=str(file), sha256=digest, name="p")["plan"]
+        registered = done(desk, "plan-register", path=str(file), sha256=digest, name="p", declared={})["plan"]
 
     assert (registered["status"], registered["type"], registered["sha256"]) == ("approved", "registered", digest)
 
@@ -87,6 +77,20 @@ def test_a_plan_whose_file_was_lost_before_it_was_read_is_not_waited_for(tmp_pat
         for command, args in (("plan-show", {}), ("plan-decide", {"status": "approved"})):
             with pytest.raises(StorageError, match="plan"):
                 done(desk, command, plan=plan_id, **args)
+
+
+@pytest.mark.parametrize(
+    ("measures", "says"), [(False, "only a node that measures takes values"), (True, "'loss' was dropped")]
+)
+def test_values_that_a_node_cannot_take_are_refused(tmp_path: Path, measures: bool, says: str) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": measures}) as node:
+
+        def flood() -> None:
+            for number in range(10_000):
+                node.owner("add-scalar", name="loss", value=number)
+
+        with pytest.raises(ConflictError, match=says):
+            flood()
 
 
 @pytest.mark.parametrize(

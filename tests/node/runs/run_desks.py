@@ -80,7 +80,7 @@ class Bench:
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Run an owner's command at the running node."""
-        running = running_node(runs=self.runs, live=lambda: None)
+        running = running_node(runs=self.runs, live=lambda: None, measuring=self.local.pipeline)
         folder = NodeFolder.open(self.path)
         owner = OwnerCommands(folder, self.settings, self.local.registers, environ={}, boot=lambda: 1, running=running)
         return owner.run(command, args, by="eve")

@@ -164,13 +164,11 @@ def register(
     description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
     """Register and approve your own plan."""
-    from fedmon.node.registers.plans import check_now  # only what registers needs it
+    from fedmon.node.registers.plan_source import read_plan_file  # only what registers needs them
+    from fedmon.node.registers.plans import check_now
 
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
+    source = read_plan_file(path, 2**26)  # the most that the settings of a node allow
     check = check_now(source)
     values = {
         "path": str(path),

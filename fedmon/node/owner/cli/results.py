@@ -33,7 +33,7 @@ _SHOWN_CHARACTERS = 40
 @verb(app, "list")
 def results(shell: Shell) -> None:
     """List the results that are held, oldest first, with the rules that hold them."""
-    shell.show("result-list", lambda found: _list(found["results"]) or "No result waits for you.")
+    shell.show("result-list", lambda found: _list(found["results"]) if found["results"] else "No result waits for you.")
 
 
 @verb(app, "show")
@@ -75,7 +75,7 @@ def withhold(shell: Shell, job_id: Job, note: Note = "") -> None:
 
 def released(shell: Shell) -> None:
     """Show how much left of runs, by month, researcher and dataset; unchecked results count as well."""
-    shell.show("released", lambda found: _ledger(found["released"]) or "No result has left yet.")
+    shell.show("released", lambda found: _ledger(found["released"]) if found["released"] else "No result has left yet.")
 
 
 def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
@@ -95,11 +95,15 @@ def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
 
 
 def _list(held: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of held results, with the rules of each on a separate line; empty if there are none."""
-    if not held:
-        return ""
+    """Return a table of held results, with the rules of each on a separate line."""
     rows = [
-        [each["researcher_id"], one_line(each["name"]), each["numbers"], size(each["result"]["bytes"]), _since(each)]
+        [
+            each["researcher_id"],
+            one_line(each["name"]),
+            each["numbers"],
+            size(each["result"]["bytes"]),
+            ago(each["ended"]),
+        ]
         for each in held
     ]
     head, rule, *cells = table(_HEADS, rows).splitlines()
@@ -107,10 +111,6 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
     for line, each in zip(cells, held, strict=True):
         lines += [line, f"  job {each['job_id']}", f"  {shorten(one_line(each['reason']), width() - 2)}"]
     return "\n".join([*lines, "", "Look at one: fedmon node results show JOB"])
-
-
-def _since(result: Mapping[str, Any]) -> str:
-    return ago(result["ended"]) if result["ended"] else "-"
 
 
 def _screen(document: Mapping[str, Any]) -> str:
@@ -153,8 +153,6 @@ def _decided(document: Mapping[str, Any]) -> str:
 
 
 def _ledger(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return ""
     cells = [
         [
             row["month"],

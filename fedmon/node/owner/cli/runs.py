@@ -32,7 +32,9 @@ _MIB = 2**20
 @verb(app, "list")
 def runs(shell: Shell, limit: Limit = 100) -> None:
     """List the jobs of all researchers, newest first, with their states."""
-    shell.show("run-list", lambda found: _table(found["runs"]) or "No plan has run here yet.", limit=limit)
+    shell.show(
+        "run-list", lambda found: _table(found["runs"]) if found["runs"] else "No plan has run here yet.", limit=limit
+    )
 
 
 @verb(app, "show")
@@ -55,8 +57,6 @@ def _stopped(document: Mapping[str, Any]) -> str:
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:
-    if not runs:
-        return ""
     ids = [run["job_id"] for run in runs]
     enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
     heads = ["state", "researcher", "plan", "wall s", "since"]
