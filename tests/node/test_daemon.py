@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedmon.common.settings import ResearcherSettings
+from fedmon.common.store.recording import Recording
 from fedmon.node.folder import read_boot
 from fedmon.researcher.federation import Federation
+from tests.node.runs.run_desks import QUIET, bench, digest
 from tests.support.brokers import Broker
+from tests.support.envelopes import approval
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
@@ -42,14 +48,6 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
         assert time.monotonic() - started < 20
 
 
-def test_a_command_and_its_reply_have_their_lines(lasting_broker: Broker, node: NodeProcess) -> None:
-    with RawResearcher(lasting_broker, "alice") as alice:
-        pong = alice.ask("ping")
-    lines = [json.loads(line) for line in (node.folder / "audit.jsonl").read_text().splitlines()]
-
-    assert [line["event"] for line in lines if line.get("id") == pong["id"]] == ["command", "reply"]
-
-
 def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, lasting_broker: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
     (folder / "control.sock").mkdir()
@@ -58,6 +56,62 @@ def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, lasting_broker:
 
     assert done.returncode == 1
     assert "control.sock" in done.stderr
+
+
+def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given plans of which one is no Python and another lost its file, and neither defaults nor room for a copy
+    folder, lost = tmp_path / "n", b"lost = 1\n"
+    with bench(folder, is_ready=False, metrics=QUIET, node={"default_plans_dir": str(tmp_path / "none")}) as node:
+        for source in (lost, b"def f(:\n"):
+            node.ask(approval(source))
+        (folder / "plans" / digest(lost)).unlink()
+        (folder / "state.sqlite.new").mkdir()
+
+        # when it starts
+        node.local.take_up()
+        node.local.workers.start()
+
+        def told() -> list[dict[str, Any]]:
+            node.work()
+            return [each for each in map(json.loads, (one.payload for one in node.sent)) if "problem" in each]
+
+        (decision,) = wait_until(told, what="the finding")
+
+    assert (decision["command"], decision["problem"]) == ("plan-decision", "line 1: invalid syntax")
+    assert f"plan {digest(lost)} cannot be checked: cannot read the plan file" in caplog.text
+    assert "the default plans were not taken in: folder" in caplog.text
+    assert "the register was not copied: cannot write" in caplog.text
+
+
+def test_a_message_on_a_topic_that_names_no_sender_is_counted_and_not_answered(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+        node.local.router.receive("general/nodes/no id", b"{}")
+
+        assert (node.local.counters()["refused malformed"], node.sent) == (1, [])
+
+
+def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are_recorded(
+    tmp_path: Path, mosquitto: Broker
+) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="newer", url=mosquitto.url, runs=NO_RUNS)
+    with Recording(folder / "recording.sqlite"):
+        pass
+    with contextlib.closing(sqlite3.connect(folder / "recording.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
+    with NodeProcess(folder) as node, Federation(settings=settings) as fed:
+        node.wait_online()
+        with fed.record(tmp_path / "store", nodes=["newer"], interval_s=0.2) as record:
+            wait_until(lambda: record.counts.stored >= 3, what="live samples in the record")
+        with RawResearcher(mosquitto, "bob") as bob:
+            refused = bob.ask("monitor", action="resend", stream="host")
+
+    assert (refused["code"], "no recording (recording has version 99 and" in refused["reason"]) == (
+        "unsupported",
+        True,
+    )
 
 
 def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_order(

@@ -46,7 +46,8 @@ class Recorder:
     until a stream has 10, or for ``hold_s``, then a thread commits them. While that fails, as on a full disk, they wait
     in ``buffer_bytes``, then the oldest are dropped and counted: each sample is stored, dropped or waiting at any
     moment. A file that is damaged, moved or removed while it is open is noticed when read, or within ``check_every_s``,
-    and begun anew. ``problem`` is the reason why nothing can be stored at present, or empty.
+    and begun anew. ``problem`` is the reason why nothing can be stored at present, or empty; ``foreign`` says
+    without the path why that does not pass by itself, as with a file of a newer fedmon.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Recorder:
         self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = self._files = 0
-        self.problem = ""
+        self.problem = self.foreign = ""
         self._recording: Recording | None = None
 
     def start(self) -> None:
@@ -219,7 +220,7 @@ class Recorder:
             self._look(recording, stored=recording.append(batches))
         if self.problem:
             logger.warning("recording %s works again", self.path)
-            self.problem = ""
+            self.problem = self.foreign = ""
         self._retry.reset()
         self._not_before = 0.0
         self._actor.post(self._maintain, priority=Priority.BULK)
@@ -267,7 +268,9 @@ class Recorder:
     def _failed(self, error: StorageError) -> None:
         if not self.problem:
             logger.error("samples wait in memory: %s", error)
-        self.problem = str(error)
+        # Below what passes is an error of the system or of SQLite; without one, the file is not ours to change.
+        is_foreign = error.__cause__ is None and not tells_of_damage(error)
+        self.problem, self.foreign = str(error), str(error).replace(f"{self.path} ", "") if is_foreign else ""
         with self._lock:
             self._buffer.failed()
             self._not_before = time.monotonic() + self._retry.next_s()

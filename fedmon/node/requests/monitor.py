@@ -82,7 +82,7 @@ class MonitorHandler:
         pipeline, leaves = self._pipeline, self._policy.metric_leaves
         recorder = pipeline.recorder
         # What waits in memory is not all there is, and a researcher would take it for that.
-        opening = recorder is not None and not recorder.ready
+        opening = recorder is not None and not (recorder.ready or recorder.foreign)
         return MonitorReply(
             action=request.action,
             interval_s=self._leases.interval_s(),
@@ -93,15 +93,16 @@ class MonitorHandler:
             hardware=pipeline.hardware() if leaves("host_hardware_info") else None,
             counts={name: count for name, count in pipeline.counts().items() if leaves(name)},
             reason=OPENING if opening else "",
-            extents=[] if recorder is None or opening else recorder.extents(request.researcher_id),
+            extents=[] if recorder is None or not recorder.ready else recorder.extents(request.researcher_id),
             **echo(request, self._node_id),
         )
 
     def _resend(self, request: Monitor) -> Reply:
         """Send one page of the samples that were asked for and may leave."""
         recorder = self._pipeline.recorder
-        if recorder is None:
-            reason = "this node keeps no recording, so samples that were missed cannot be sent again"
+        if recorder is None or recorder.foreign:
+            why = "its owner switched that off" if recorder is None else recorder.foreign
+            reason = f"this node keeps no recording ({why}), so samples that were missed cannot be sent again"
             return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
         first = request.first_seq or 0
         last = _LARGEST if request.last_seq is None else request.last_seq

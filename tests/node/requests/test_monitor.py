@@ -186,7 +186,7 @@ def test_where_nothing_may_leave_the_pages_end_without_samples(node: Node) -> No
 
 
 def test_a_single_sample_as_large_as_a_message_goes_alone(node: Node) -> None:
-    keep(node, wide(0, 10), wide(10, 1500, 2), wide(12, 10))
+    keep(node, wide(0, 10), wide(10, 1500), wide(20, 4000, 1), wide(21, 10, 1))
 
     pages = node.pages(boot=1)
 
@@ -210,7 +210,8 @@ def test_one_page_costs_the_router_little(node: Node) -> None:
 @pytest.mark.parametrize(
     ("recording", "fields", "code", "says"),
     [
-        ("none", {}, ErrorCode.UNSUPPORTED, "keeps no recording"),
+        ("none", {}, ErrorCode.UNSUPPORTED, "keeps no recording (its owner switched that off)"),
+        ("damaged", {"boot": 1}, ErrorCode.BUSY, "try again later"),
         ("not open", {"boot": 1}, ErrorCode.BUSY, "try again later"),
         ("kept", {"stream": "job-7"}, ErrorCode.FAILED, "no samples of stream 'job-7'; it keeps host, user"),
         ("kept", {"stream": "job-7", "boot": 1}, ErrorCode.FAILED, "no samples of stream 'job-7'; it keeps host, user"),
@@ -222,8 +223,12 @@ def test_samples_that_cannot_be_sent_are_refused_with_the_reason(
 ) -> None:
     keep(node, batch(0), batch(0, stream="user"))
     closed = Node(None if recording == "none" else Recorder(tmp_path / "other.sqlite", node_id=NODE), allowing("*"))
+    if recording == "damaged":
+        wait_until(lambda: node.recorder and node.recorder.counts()[RECORDED] == 20)
+        for file in tmp_path.glob("recording.sqlite*"):
+            file.write_bytes(b"\xff" * 100_000)
 
-    reply = (node if recording == "kept" else closed).ask(**fields)
+    reply = (closed if recording in ("none", "not open") else node).ask(**fields)
 
     assert isinstance(reply, Error)
     assert (reply.code, says in reply.reason) == (code, True)
