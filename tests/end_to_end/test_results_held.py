@@ -78,6 +78,7 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
 
         # when the owner looks and releases it
         (listed,) = told(shared, "results")["results"]
+        assert f"\n  job {run.job_id}\n  {RULE}" in fedmon_here("node", "results", "--dir", str(shared)).stdout
         shown = told(shared, "results", "show", run.job_id[:30])
         assert listed["job_id"] == run.job_id == shown["result"]["job_id"]
         assert [(each["place"], each["first"]) for each in shown["entries"]] == [("rows", [3])]
@@ -93,7 +94,7 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
         "alice", "cells", 1, len('{"rows":3}'), 1,
     )  # fmt: skip
     assert told(shared, "results")["results"] == []
-    assert "No result waits for you." in fedmon_here("node", "results", "--dir", str(shared)).stdout
+    assert "alice       cells          1     10" in fedmon_here("node", "released", "--dir", str(shared)).stdout
 
 
 def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> None:
@@ -156,6 +157,11 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
     assert run.states()["north"].state == "held"
     assert "--yes" in refused(shared, "results", "release", run.job_id[:30], code=2)
 
+    file = Path(told(shared, "results", "show", run.job_id)["file"])
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"3", b"4"))
+    assert "not the result that the plan returned" in refused(shared, "results", "release", run.job_id, code=4)
+    file.write_bytes(content)
     with Terminal("results", "release", run.job_id[:30], "--dir", str(shared)) as terminal:
         terminal.read_until("Let exactly this leave?")
         terminal.type("y")

@@ -143,7 +143,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             os.kill(keeper.pid, signal.SIGKILL)
             wait_until(lambda: not any(map(psutil.Process.is_running, plan)), what="the end of what it left")
             wait_until(lambda: f"job {job_id} is tried again" in node.log(), what="its unwritten end")
-            while_full = node.log()
+            while_full, status = node.log(), fedmon_here("node", "status", "--dir", str(folder)).stdout
             told = wait_until(lambda: listener.logs("north"), what="a log record that left")
             filler.unlink()
             lost = site.outcome(job_id)["job"]["state"]
@@ -152,6 +152,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
 
     assert (lost, stopped, verified["ok"]) == ("lost", 0, True)
     assert "Traceback" not in while_full
+    assert "left without a line in the audit, which could not be written" in " ".join(status.split())
     assert any("a path of the node" in record["msg"] for record in told)
     assert str(disk) not in json.dumps(told)
     lines = [line.partition(" ERROR ")[2] for line in while_full.splitlines() if " ERROR " in line]
@@ -209,6 +210,7 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
         wait_until(lambda: node.live()["recording"] not in ("on", "off"), what="the full disk to be noticed")
         wait_until(lambda: node.live()["counters"]["samples_waiting"] >= 10, what="samples in memory")
         full = node.live()
+        assert "samples are not stored: " in fedmon_here("node", "status", "--dir", str(folder)).stdout
         limit_files(node, resource.RLIM_INFINITY)
         mosquitto.start()
 

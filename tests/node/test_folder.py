@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.node.folder import NodeFolder
+from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
+from fedmon.node.folder import NodeFolder, user_name
 
 HOLD = """
 import sys
@@ -19,15 +19,6 @@ from fedmon.node.folder import NodeFolder
 with NodeFolder(Path(sys.argv[1])).hold("daemon"):
     print("begun", flush=True)
     sys.stdin.read()
-"""
-
-ASK = """
-import sys
-from pathlib import Path
-from fedmon.node.folder import NodeFolder
-print("begun", flush=True)
-while True:
-    NodeFolder(Path(sys.argv[1])).holder()
 """
 
 
@@ -53,18 +44,6 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_a_new_folder_and_its_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        folder = NodeFolder.create(tmp_path / "made" / "node")
-        folder.write_private(folder.settings_file, b"x = 1\n")
-    finally:
-        os.umask(before)
-
-    assert folder.path.stat().st_mode & 0o777 == 0o700
-    assert folder.settings_file.stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl", "client_id"])
 def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(folder: NodeFolder, name: str) -> None:
     path = folder.path / name
@@ -73,13 +52,6 @@ def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(fo
 
     with pytest.raises(StorageError, match=rf"open to other users .*chmod [67]00 {path}"):
         NodeFolder.open(folder.path)
-
-
-def test_a_folder_where_a_node_lives_is_never_made_again(folder: NodeFolder) -> None:
-    with pytest.raises(ConflictError, match=r"lives in .* already"):
-        NodeFolder.create(folder.path)
-
-    assert folder.settings_file.read_bytes() == b"id = 'a'\n"
 
 
 def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path) -> None:
@@ -103,25 +75,8 @@ def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) ->
         assert folder.holder() is not None
 
 
-def test_waiting_for_a_held_folder_ends_when_its_holder_does(folder: NodeFolder) -> None:
-    process = _started(HOLD, folder)
-    assert not folder.wait_free(0.1)
-
-    process.communicate(input="")
-
-    assert folder.wait_free(5.0)
-    with folder.hold("plan approve", timeout_s=0.0):
-        pass
-
-
-def test_asking_who_holds_a_folder_never_makes_a_start_fail(folder: NodeFolder) -> None:
-    asking = _started(ASK, folder)
-    try:
-        for _ in range(50):
-            with folder.hold("daemon"):
-                pass
-    finally:
-        _end(asking)
+def test_a_user_that_the_system_does_not_know_goes_by_number() -> None:
+    assert user_name(2**31 - 9) == "#2147483639"
 
 
 def test_a_link_in_place_of_the_settings_is_refused(tmp_path: Path, folder: NodeFolder) -> None:

@@ -77,6 +77,7 @@ def test_lines_are_exported_as_they_are_from_one_moment_to_another(folder: Path,
     assert "is not a time" in refused(folder, "audit", "export", "--since", "1764367200000", code=2)
     assert "is before" in refused(folder, "audit", "export", "--since", "20", "--until", "10", code=2)
     assert "name another file" in refused(folder, "audit", "export", "--out", str(folder / "audit.jsonl"), code=2)
+    assert "add --output FILE" in told(folder, "audit", "export", code=2)["error"]["message"]
 
 
 def test_old_lines_are_pruned_and_the_rest_still_verifies(folder: Path) -> None:

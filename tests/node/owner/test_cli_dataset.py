@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,10 @@ def _add(folder: Path, file: str, name: str, tags: str) -> tuple[str, ...]:
 
 
 def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
-    parameters = json.dumps({"target": "age"})
+    (folder.parent / "parameters.json").write_text('{"target": "age"}')
 
-    words = _add(folder, "a.csv", "Ages", "age, weight")
-    added = told(folder, *words, "--description", "Three people", "--parameters", parameters)["dataset"]
+    words = (*_add(folder, "a.csv", "Ages", "age, weight"), "--parameters", f"@{folder.parent / 'parameters.json'}")
+    added = told(folder, *words, "--description", "Three people")["dataset"]
     listed = told(folder, "dataset", "list")["datasets"]
 
     assert (added["shape"], added["dtypes"]) == ([3, 3], {"id": "int64", "age": "int64", "weight": "float64"})
@@ -36,16 +35,6 @@ def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
     assert added["dataset_parameters"] == {"target": "age"}
     assert listed == [added]
     assert events(folder) == ["dataset-add"]
-
-
-def test_what_a_search_could_not_tell_apart_or_find_is_refused(folder: Path) -> None:
-    told(folder, *_add(folder, "a.csv", "Ages", "age,weight"))
-
-    assert "already" in refused(folder, *_add(folder, "a.csv", "Ages", "other"), code=4)
-    assert "Ages" in refused(folder, *_add(folder, "b.csv", "More", "age,weight,more"), code=4)
-    assert "missing.csv" in refused(folder, *_add(folder, "missing.csv", "More", "x"), code=2)
-
-    assert len(told(folder, "dataset", "list")["datasets"]) == 1
 
 
 def test_an_edit_keeps_the_id_and_reads_a_new_path(folder: Path) -> None:
@@ -117,6 +106,7 @@ def test_every_screen_fits_eighty_columns(folder: Path) -> None:
         (("dataset", "show"), "missing DATASET"),
         (("dataset", "edit", "x"), "nothing to change"),
         (("dataset", "add", "x.csv", "--name", "n", "--tags", "t", "--parameters", "[]"), "--parameters"),
+        (("dataset", "edit", "x", "--parameters", "@none.json"), "cannot read --parameters @none.json: No such file"),
     ],
 )
 def test_without_a_terminal_what_is_missing_is_named(folder: Path, words: tuple[str, ...], said: str) -> None:

@@ -30,6 +30,8 @@ BAD = {
     "no dict": ('arguments = ["bins"]', "arguments cannot be read as a declaration: it is a dict of literals"),
     "a call": ('arguments = {"bins": open("x")}', "is no rule: a rule is int, float"),
     "an infinite one": ('arguments = {"bins": [1e999]}', "arguments cannot be read"),
+    "no step": ('arguments = {"bins": range(1, 9, 0)}', "is no rule: a rule is int, float"),
+    "bytes": ('arguments = {"bins": [b"x"]}', "is no rule: a rule is int, float"),
     "no names": ("scalars = (1, 2)", "scalars cannot be read as a declaration: it is a tuple of names"),
     "one text": ('scalars = "loss"', "it is a tuple of names"),
     "no number": ("values = 0.5", "values cannot be read as a declaration: it is a number of values"),
@@ -93,6 +95,7 @@ def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path
     assert (grant["note"], decided["tells"]) == ("fine", ["alice"])
     (kept,) = told(folder, "plan", "show", plan_id)["grants"]
     assert (kept["grant"], kept["runs_left"]) == (grant, 5)
+    assert "--- grant, 5 runs left ---\nfor        alice, bob\n" in node(folder, "plan", "show", plan_id).stdout
     lines = map(json.loads, (folder / "audit.jsonl").read_text().splitlines())
     assert [line["grant"] for line in lines if line["event"] == "plan-decision"] == [grant]
 
@@ -118,7 +121,7 @@ def test_the_note_to_one_researcher_is_told_to_no_other(tmp_path: Path) -> None:
 
 
 def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Path) -> None:
-    told(folder, "plan", "approve", asked(folder), "--dataset", "cells")
+    given = told(folder, "plan", "approve", asked(folder), "--dataset", "cells", "--until", "never")["grant"]
 
     text = node(folder, "plan", "show", asked(folder, PLAN.replace(b"51", b"101"))).stdout
 
@@ -126,6 +129,7 @@ def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Pa
     assert "-arguments: bins: range(5, 51)" in difference
     assert "+arguments: bins: range(5, 101)" in difference
     assert "scalars" not in difference
+    assert ("-until: without end" in difference, given.get("until")) == (True, None)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -155,7 +159,11 @@ def test_a_plan_whose_declaration_cannot_be_read_is_registered_without_it(tmp_pa
 def test_rules_that_cannot_be_read_are_refused(folder: Path, tmp_path: Path) -> None:
     plan_id = asked(folder)
     file = tmp_path / "rules.json"
-    for text, says in (("{", "is neither JSON nor"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'")):
+    large = json.dumps(dict.fromkeys(map(str, range(2000)), "int"))
+    for text, says in (
+        ("{", "is neither JSON nor"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'"),
+        ('{"a": "b = int"}', "argument 'a'"), (large, "the rules take more than 16384 bytes"),
+    ):  # fmt: skip
         file.write_text(text)
         assert says in refused(folder, "plan", "approve", plan_id, "--arguments", str(file), code=2)
     assert "cannot read the rules" in refused(folder, "plan", "approve", plan_id, "--arguments", "none.json", code=2)

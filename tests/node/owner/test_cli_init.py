@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner.owner_shell import Terminal, refused, told
+from tests.node.owner.owner_shell import refused, told
 from tests.support.node_process import plain_environment
 from tests.support.shell_here import fedmon_here
 
@@ -69,16 +69,6 @@ def test_a_node_that_exists_is_never_overwritten(tmp_path: Path) -> None:
 def test_without_a_terminal_a_missing_broker_is_named(tmp_path: Path) -> None:
     assert "missing --broker" in refused(tmp_path / "n", "init", code=2)
     assert not (tmp_path / "n").exists()
-
-
-def test_at_a_terminal_a_missing_broker_is_asked_for(tmp_path: Path) -> None:
-    with Terminal("init", "--dir", str(tmp_path / "n")) as terminal:
-        terminal.read_until("Broker URL")
-        terminal.type("mqtt://asked.example.org")
-        code, _ = terminal.end()
-
-    assert code == 0
-    assert told(tmp_path / "n", "status")["broker"] == "mqtt://asked.example.org:1883"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_a_stopped_node_watches_no_jobs_takes_no_values_and_says_so(tmp_path: Pa
     assert "is not running" in refused(folder, "job", "watch", "4711", code=5)
     assert "is not running" in refused(folder, "job", "list", code=5)
     assert "is not running" in refused(folder, "add-scalar", "accuracy", "0.5", code=5)
+    assert "a job is stopped by a running one" in refused(folder, "runs", "stop", "0190", code=4)
 
 
 def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching: Path, tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     with Program() as program:
         shown = node(watching, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
         again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
+        wrong = refused(watching, "add-scalar", "accuracy", "high", code=2)
         program.end()
         wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
         wait_until(lambda: jobs(watching)["fit"]["state"] == "ended", what="the end in the list")
@@ -92,6 +94,7 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     assert "stream       job-fit" in shown
     assert "cpu: tree" in shown
     assert "'fit' is watched already" in again
+    assert "the value of 'accuracy' is 'high', not a number" in wrong
     assert jobs(watching)["fit"]["reason"] == "all of its processes have ended"
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "a fit" in screen

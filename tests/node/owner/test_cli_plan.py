@@ -49,10 +49,29 @@ def test_what_would_deceive_a_reader_is_written_out(folder: Path) -> None:
     assert document["source"].startswith("rate = 0.1 # ⟦U+202E⟧")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("plan list", "No training plans yet."),
+        ("plan list --status pending", "No training plan matches."),
+        ("runs", "No plan has run here yet."),
+        ("results", "No result waits for you."),
+        ("released", "No result has left yet."),
+        ("dataset list", "No datasets yet. Add one: fedmon node dataset add PATH"),
+        ("requests", "Nothing waits for you."),
+        ("audit verify", "The audit is whole: 0 lines in 0 files of "),
+        ("audit show", "The audit is empty."),
+    ],
+)
+def test_an_empty_list_says_so(folder: Path, words: str, says: str) -> None:
+    assert node(folder, *words.split()).stdout.startswith(says)
+
+
 def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
     _asked(folder, b"a = 1\n", name="tree")
     (second,) = _asked(folder, b"b = 1\n", name="forest")
     told(folder, "plan", "reject", second, "--note", "too large")
+    assert "length <= 16384" in refused(folder, "plan", "reject", second, "--note", "x" * 16_385, code=2)
 
     def names(*words: str) -> list[str]:
         return [plan["name"] for plan in told(folder, "plan", "list", *words)["plans"]]
@@ -136,18 +155,6 @@ def test_at_a_terminal_whole_digests_are_asked_about_too_unless_with_yes_and_no_
     assert (refused_code, before, code) == (1, "pending", 0), shown
     assert "exactly these bytes" not in shown
     assert told(folder, "plan", "list")["plans"][0]["note"] == "again"
-
-
-@pytest.mark.parametrize("verb", ["show", "reject", "reset", "delete"])
-def test_four_characters_of_id_or_digest_are_enough_and_three_are_too_few(folder: Path, verb: str) -> None:
-    (plan_id,) = _asked(folder, PLAN)
-    digits = plan_id.removeprefix("training_plan_")
-
-    for few in (digits[:3], DIGEST[:3]):
-        assert "at least 4 characters" in refused(folder, "plan", verb, few, code=2)
-
-    assert told(folder, "plan", "show", DIGEST[:4])["plan"]["plan_id"] == plan_id
-    assert told(folder, "plan", verb, digits[:4])["plan"]["sha256"] == DIGEST
 
 
 def test_a_difference_ends_with_one_and_shows_nothing_raw(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fedmon.common.settings.sources import load_node
 from fedmon.node.requests.policy import Policy
 from tests.node.owner.owner_desks import events, made_folder
-from tests.node.owner.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_shell import node, refused, told
 
 
 @pytest.fixture
@@ -62,18 +62,6 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
     assert allowed["notes"] == [
         "of the log records of plans, records below WARNING stay here: policy allow --log-level INFO lets more leave"
     ]
-
-
-def test_comments_of_the_owner_and_the_mode_of_the_file_survive(folder: Path) -> None:
-    file = folder / "node.toml"
-    file.write_text("# hospital A\n[node]\nid = 'a' # our name\n[policy]\nresearchers = ['x'] # the first\n")
-
-    told(folder, "policy", "allow", "alice")
-
-    text = file.read_text()
-    assert text == "# hospital A\n[node]\nid = 'a' # our name\n[policy]\nresearchers = ['x', \"alice\"] # the first\n"
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in folder.glob(".*")) in ([], [".audit.lock"])
 
 
 def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: Path) -> None:
@@ -142,16 +130,6 @@ def test_what_cannot_be_a_rule_is_refused_and_changes_nothing(
     assert (folder / "node.toml").read_bytes() == before
 
 
-def test_at_a_terminal_the_researcher_is_asked_for(folder: Path) -> None:
-    with Terminal("policy", "allow", "--dir", str(folder)) as terminal:
-        terminal.read_until("Id of the researcher")
-        terminal.type("alice")
-        code, shown = terminal.end()
-
-    assert code == 0, shown
-    assert "obeys alice" in shown
-
-
 def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:
     environ = {"FEDMON_METRICS_INTERVAL_S": "2", "MQTT_BROKER": "historic.example.org"}
 
@@ -203,7 +181,3 @@ def test_a_bad_setting_is_named_with_file_key_and_allowed_values(folder: Path) -
     for words in (("start",), ("status",)):
         message = refused(folder, *words, code=2)
         assert f"{folder / 'node.toml'}: [metrics] interval_s = 0.01: allowed is a number from 0.2" in message
-
-
-def test_where_the_settings_are_is_one_line(folder: Path) -> None:
-    assert node(folder, "config", "path").stdout == f"{folder / 'node.toml'}\n"

@@ -91,11 +91,16 @@ def test_denying_the_level_of_no_record_is_wrong_use() -> None:
         deny(RULES(), PolicyWish(log_level="NONE"))
 
 
-def test_the_owner_is_told_that_a_dataset_is_listed_to_all_already() -> None:
-    before = RULES(researchers=("a",), datasets={"d": ("*",)})
-    _, notes = allow(before, PolicyWish(researchers=["b"], datasets=["d"]))
-
-    assert any("dataset d is listed to every researcher that is obeyed already" in note for note in notes)
+@pytest.mark.parametrize(
+    ("before", "wish", "says"),
+    [
+        (RULES(datasets={"d": ("*",)}), PolicyWish(researchers=["b"], datasets=["d"]), "dataset d is listed to every"),
+        (RULES(researchers=("*",)), PolicyWish(researchers=["b"]), "every researcher is obeyed already ('*')"),
+        (RULES(), PolicyWish(metrics=["gpu_*"]), "every metric leaves already; to let only some leave, first"),
+    ],
+)
+def test_the_owner_is_told_what_was_allowed_to_all_already(before: PolicySettings, wish: PolicyWish, says: str) -> None:
+    assert any(note.startswith(says) for note in allow(before, wish)[1])
 
 
 def test_a_new_settings_file_explains_every_key_and_loads(tmp_path: Path) -> None:

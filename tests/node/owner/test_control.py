@@ -133,6 +133,8 @@ def test_silent_clients_keep_nobody_waiting_and_are_cut_off(tmp_path: Path) -> N
 
 def test_a_client_that_does_not_read_its_large_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
     with serving(tmp_path), _raw(tmp_path) as lazy, ControlClient(tmp_path) as eager:
+        with _raw(tmp_path) as gone:
+            gone.sendall(b'{"command": "large"}\n')
         lazy.sendall(b'{"command": "large"}\n')
         assert len(eager.call("large")["text"]) == 8_000_000
         assert _answered(tmp_path) == PONG
@@ -179,9 +181,12 @@ def test_a_folder_deeper_than_a_socket_address_holds_works(tmp_path: Path) -> No
 def test_a_daemon_that_never_answers_ends_the_call_at_its_timeout(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(tmp_path / "control.sock"))
-        deaf.listen()
-        with ControlClient(tmp_path, timeout_s=0.2) as client, pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
-            client.call("ping")
+        deaf.listen(0)
+        with ControlClient(tmp_path, timeout_s=0.2) as client:
+            with pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
+                client.call("ping")
+            with pytest.raises(NoAnswerError, match="does not take calls; look at its log"):
+                ControlClient(tmp_path, timeout_s=0.2)
 
 
 @pytest.mark.skipif(

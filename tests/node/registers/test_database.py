@@ -126,16 +126,41 @@ def _set_aside(path: Path) -> list[Path]:
     return list(path.parent.glob(f"{path.name}.damaged-*Z"))
 
 
-def test_a_value_that_no_register_writes_counts_as_damage(path: Path) -> None:
-    with Database(path):
-        pass
+def _changed(path: Path, statement: str) -> None:
+    """Change a register as no fedmon does."""
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA ignore_check_constraints=ON")
-        connection.execute("INSERT INTO removed_defaults VALUES ('no digest')")
+        connection.execute(statement)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO removed_defaults VALUES ('no digest')",
+        "UPDATE marks SET value = '4' WHERE name = 'version'",
+        "CREATE TABLE more (value)",
+    ],
+)
+def test_what_no_register_writes_counts_as_damage(path: Path, statement: str) -> None:
+    with Database(path):
+        pass
+    _changed(path, statement)
 
     with Database(path):
         assert len(_set_aside(path)) == 1
+
+
+def test_a_damaged_register_never_replaces_its_good_copy(path: Path) -> None:
+    with Database(path) as database:
+        database.copy((0, "0" * 64))
+        good = database.copy_path.read_bytes()
+        _changed(path, f"INSERT INTO removed_defaults VALUES ('{'a' * 64}')")
+
+        with pytest.raises(StorageError, match=r"is damaged .* and was not copied: restart the node"):
+            database.copy((0, "0" * 64))
+
+        assert database.copy_path.read_bytes() == good
 
 
 def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:

@@ -45,6 +45,7 @@ REFUSED = {
     "one name twice": (b"a,b,a\n1,2,3\n", "two columns are called 'a'"),
     "a short row": (b"a,b\n1,2\n\n3\n", "line 4 has 1 cells and the first line 2"),
     "a long row": (b"a,b\n1,2\n3,4,5\n", "line 3 has 3 cells and the first line 2"),
+    "too many columns": (b",".join(b"c%d" % number for number in range(100_001)), "100001 columns, more than 100000"),
     "an open quote": (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
     "text after a quote": (b'a,b\n1,"2"x\n', "line 2: ',' expected after '\"'"),
     "a huge cell": (b"a,b\n1," + b"x" * 200_000 + b"\n", "field larger than field limit"),
@@ -95,11 +96,11 @@ def test_gaps_and_mixtures_widen_the_type(tmp_path: Path, name: str) -> None:
 
 
 def test_shape_names_and_types_come_from_the_whole_file(tmp_path: Path) -> None:
-    rows = "".join(f"{number},{number / 2},text\n" for number in range(50_000))
+    rows = "".join(f"{number},{number / 2},text\n" for number in range(70_000))
 
     table = _read(tmp_path, "id, size ,what\n" + rows + "last,1,2\n")
 
-    assert table == ([50_001, 3], {"id": "object", "size": "float64", "what": "object"})
+    assert table == ([70_001, 3], {"id": "object", "size": "float64", "what": "object"})
 
 
 @pytest.mark.parametrize(
@@ -143,13 +144,6 @@ def test_what_is_no_table_is_refused_with_its_cause(tmp_path: Path, name: str) -
         _read(tmp_path, content)
 
     assert str(raised.value).startswith(f"the table {tmp_path / 'table.csv'} cannot be used: ")
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="No such file"):
-        read_table(tmp_path / "nowhere.csv")
-    with pytest.raises(InvalidInputError, match="Is a directory"):
-        read_table(tmp_path)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
         assert plans.get(sha256).problem == ""
 
 
-def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path, ending: int) -> None:
     # given a node that reads a plan
     with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
         node.local.workers.start()
@@ -144,7 +145,7 @@ def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(
 
         # when its reader is told to end
         with contextlib.suppress(ProcessLookupError):  # it may have ended
-            os.kill(readers[0], signal.SIGTERM)
+            os.kill(readers[0], ending)
 
         # then the plan is read again
         def found() -> PlanRecord | None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,43 +13,12 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plans import CodeCheck, PlanRegister, PlanType
-from fedmon.node.requests.audit import Audit, verify
-from fedmon.node.requests.effects import Effects
+from fedmon.node.requests.audit import Audit
 from tests.support.envelopes import approval
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
 SOURCE = b"class Plan:\n    pass\n"
 OTHER_LAYOUT = b"class Plan: pass  # same code\n"
-
-REQUEST_AND_DECIDE_FOR_EVER = """
-import hashlib, itertools, sys
-from pathlib import Path
-from fedmon.common.clock import seconds_from_now
-from fedmon.common.wire.messages import Approval, PlanStatus
-from fedmon.node.requests.audit import Audit
-from fedmon.node.registers.database import Database
-from fedmon.node.requests.effects import Effects
-from fedmon.node.requests.outbox import Outbox
-from fedmon.node.registers.plans import PlanRegister
-folder = Path(sys.argv[1])
-audit = Audit(folder)
-database = Database(folder / "state.sqlite")
-plans, effects, outbox = PlanRegister(database, folder / "plans", audit=audit), Effects(database), Outbox(database)
-for number in itertools.count(int(sys.argv[2])):
-    source = f"x = {number}".encode()
-    digest = hashlib.sha256(source).hexdigest()
-    request = Approval(researcher_id="r", id=f"id-{number}", session="s", sequence=number,
-        expires=seconds_from_now(60), name=f"plan {number}", sha256=digest, size_bytes=len(source))
-    with database.transaction():
-        plan = plans.request(request, source)
-        effects.remember("r", request.id, plan.plan_id.encode(), request.expires)
-    print("requested", request.id, plan.plan_id, digest, flush=True)
-    with database.transaction():
-        decision = plans.decide(digest, PlanStatus.APPROVED, sha256=digest, by="owner")
-        for message in decision.messages(node_id="n", boot=1):
-            outbox.add(message)
-    print("approved", request.id, plan.plan_id, digest, flush=True)
-"""
 
 
 @pytest.fixture
@@ -78,19 +41,6 @@ def _audited(folder: Path) -> list[dict[str, object]]:
     return [line for line in lines if line["event"].startswith("plan-")]
 
 
-def test_a_request_keeps_bytes_and_record_and_is_pending(plans: PlanRegister) -> None:
-    plan = plans.request(_approval(description="what it does"), SOURCE)
-
-    assert plan.plan_id.startswith("training_plan_")
-    assert (plan.name, plan.description, plan.researcher_id) == ("plan", "what it does", "r")
-    assert (plan.sha256, plan.size_bytes) == (hashlib.sha256(SOURCE).hexdigest(), len(SOURCE))
-    assert (plan.type, plan.status, plan.note) == (PlanType.REQUESTED, PENDING, "")
-    assert (plan.checked, plan.minified_sha256, plan.same_code_as, plan.problem) == (False, None, None, "")
-    assert (plan.registered, plan.decided) == (None, None)
-    assert plan.created == plan.modified == plan.last_action
-    assert plans.store.read(plan.sha256) == SOURCE
-
-
 @pytest.mark.parametrize(
     ("fields", "source", "complaint"),
     [
@@ -100,6 +50,7 @@ def test_a_request_keeps_bytes_and_record_and_is_pending(plans: PlanRegister) ->
         ({"name": "a\nb"}, SOURCE, "one line"),
         ({"name": "evil\u202eplan"}, SOURCE, r"evil⟦U\+202E⟧plan"),
         ({"name": "\x1b[2J"}, SOURCE, r"⟦U\+001B⟧"),
+        ({"description": "x" * 16_385}, SOURCE, "the description has 16385 characters"),
         ({}, b"", "is empty"),
         ({}, b"x" * 1001, "has 1001 bytes and this node takes 1000"),
     ],
@@ -181,6 +132,8 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     folder.mkdir()
     (folder / "mean.py").write_bytes(b"x = 1\n")
     (folder / "empty.py").write_bytes(b"")
+    (folder / "gone.py").symlink_to("nowhere")
+    (folder / "large.py").write_bytes(b"#" * 2**21)
     (folder / "notes.txt").write_bytes(b"not a plan")
 
     first = plans.load_defaults(folder)
@@ -191,7 +144,10 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     assert [(plan.name, plan.type, plan.status) for plan in first] == [("mean", PlanType.DEFAULT, PENDING)]
     assert again == ()
     assert [plans.store.read(plan.sha256) for plan in changed] == [b"x = 2\n"]
-    assert "empty.py was left out: the plan is empty" in caplog.text
+    for name, why in (("empty", "the plan is empty"), ("gone", "cannot read"), ("large", "the training plan")):
+        assert f"{name}.py was left out: {why}" in caplog.text
+    with pytest.raises(InvalidInputError, match=r"folder .* of default plans not found"):
+        plans.load_defaults(tmp_path / "nowhere")
 
 
 def test_a_deleted_default_stays_away_until_its_file_changes_or_it_is_wanted(
@@ -333,38 +289,3 @@ def test_a_plan_goes_by_its_id_digest_beginning_or_name(
         return
     with pytest.raises((NotFoundError, ConflictError, InvalidInputError), match=expected):
         known.get(reference)
-
-
-def test_a_killed_node_never_has_an_approval_without_its_line_nor_loses_what_it_acknowledged(tmp_path: Path) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
-    ledger: dict[str, set[tuple[str, str, str]]] = {"requested": set(), "approved": set()}
-    for trial in range(8):
-        child = subprocess.Popen(
-            [sys.executable, "-c", REQUEST_AND_DECIDE_FOR_EVER, str(tmp_path), str(trial * 10_000)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout is not None
-        seen = [child.stdout.readline() for _ in range(rounds.randint(1, 60))]
-        os.kill(child.pid, signal.SIGKILL)
-        seen += [line for line in child.stdout.readlines() if line.endswith("\n")]
-        child.wait()
-        child.stdout.close()
-        for line in seen:
-            kind, request_id, plan_id, digest = line.split()
-            ledger[kind].add((request_id, plan_id, digest))
-
-    with Audit(tmp_path) as audit, Database(tmp_path / "state.sqlite") as database:
-        plans, effects = PlanRegister(database, tmp_path / "plans", audit=audit), Effects(database)
-        kept = {plan.sha256: plan for plan in plans.all()}
-        assert all(kept[digest].plan_id == plan_id for _, plan_id, digest in ledger["requested"])
-        assert all(effects.stored_reply("r", one) == plan_id.encode() for one, plan_id, _ in ledger["requested"])
-        assert all(kept[digest].status is APPROVED for _, _, digest in ledger["approved"])
-        assert all(hashlib.sha256(plans.store.read(digest)).hexdigest() == digest for digest in kept)
-        lines = {line["sha256"] for line in _audited(tmp_path) if line["status"] == "approved"}
-        assert {digest for digest, plan in kept.items() if plan.status is APPROVED} <= lines
-        told = {row["message_id"] for row in database.rows("SELECT message_id FROM outbox")}
-        assert len(told) == sum(plan.status is APPROVED for plan in kept.values())
-    assert verify(tmp_path).ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import random
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmon.common.errors import StorageError
 from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit, chain_files, verify
 
 WRITE_FOR_EVER = """
@@ -191,6 +193,24 @@ def test_a_file_that_was_taken_away_is_missed(chain: Path, tmp_path: Path, taken
 
     assert bad is not None
     assert "missing" in bad.why
+
+
+def test_a_line_with_a_fitting_hash_and_a_number_that_there_is_not_is_named(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "audit", 3)
+    body = json.dumps({"n": 0, "time": "", "event": "request", "prev": "0" * 64}).encode()
+    line = b'%b,"hash":"%b"}\n' % (body[:-1], hashlib.sha256(body).hexdigest().encode())
+    (folder / "audit.jsonl").write_bytes(line + (folder / "audit.jsonl").read_bytes())
+
+    assert str(verify(folder).first_bad).startswith("audit.jsonl line 1 (number 1): not a line of an audit")
+
+
+def test_an_audit_that_is_no_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+
+    with pytest.raises(StorageError, match=r"the audit .* cannot be written: Is a directory"):
+        Audit(tmp_path)
+    with pytest.raises(StorageError, match=r"the audit in .* cannot be read: Is a directory"):
+        verify(tmp_path)
 
 
 def test_a_line_written_anew_with_a_fitting_hash_is_named(tmp_path: Path) -> None:

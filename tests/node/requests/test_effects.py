@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import Ping
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.requests.effects import KEPT_REFUSALS, NEW_REFUSALS, Effects, content_digest
@@ -61,6 +62,8 @@ def test_a_refusal_is_kept_for_a_day_though_its_request_expired_and_never_replac
     assert effects.purge(now=utc_now() + DAY / 2) == 0
     assert effects.stored_reply("r", "refused", content="anything") == b"no"
     assert effects.stored_reply("r", "served", content="digest") == b"the reply"
+    with pytest.raises(ConflictError, match="asked something else before: use a new id"):
+        effects.stored_reply("r", "served", content="another")
     assert effects.purge(now=utc_now() + 2 * DAY) == 2
 
 

@@ -13,8 +13,9 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import new_id
 from fedmon.common.wire.grants import Grant
-from fedmon.common.wire.messages import Ack, PlanDecision, PlanStatus
+from fedmon.common.wire.messages import Ack, Ping, PlanDecision, PlanStatus, Pong
 from fedmon.node.registers.database import Database
+from fedmon.node.requests.dialect import Recipient, echo
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Throttle
 from tests.node.runs.run_desks import Bench, bench
@@ -116,14 +117,26 @@ def test_a_flood_of_acknowledgements_is_not_answered_with_all_that_waits(
     assert len(_decisions(node)) == before
 
 
-def test_one_message_that_is_too_large_holds_up_no_other(node: Bench) -> None:
+def test_one_message_that_is_too_large_holds_up_no_other(node: Bench, caplog: pytest.LogCaptureFixture) -> None:
     grant = Grant(grant_id=new_id(), sha256="0" * 64, scalars=tuple(new_id() for _ in range(3000)))
     outbox = node.local.registers.outbox
     outbox.add(msgspec.structs.replace(_decision(1, "a"), grant=grant))
     outbox.add(msgspec.structs.replace(_decision(2, "a"), name="n" * 110_000))
     outbox.add(_decision(3, "b"))
 
-    node.local.delivery.push()
+    for _ in range(2):
+        node.local.delivery.push()
 
-    assert [each["id"] for each in _decisions(node)] == ["decision-1", "decision-3"]
+    assert [each["id"] for each in _decisions(node)] == ["decision-1", "decision-3"] * 2
     assert "grant" not in _decisions(node)[0] or _decisions(node)[0]["grant"] is None
+    assert sum("a message to researcher a cannot be sent" in each for each in caplog.messages) == 1
+
+
+def test_a_reply_that_is_too_large_is_answered_with_an_error(node: Bench) -> None:
+    ping = Ping(**envelope("r"))
+    pong = Pong(time=utc_now(), boot=1, agent_version="v" * 110_000, **echo(ping, "hospital"))
+
+    node.local.delivery.reply(pong, Recipient(researcher_id="r"), ping)
+
+    (told,) = [msgspec.json.decode(each.payload) for each in node.sent]
+    assert (told["command"], told["id"], told["code"]) == ("error", ping.id, "too-large")

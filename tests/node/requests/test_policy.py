@@ -98,14 +98,3 @@ def test_the_owner_reads_every_rule() -> None:
         "logs that leave: WARNING and above",
         "output, log records and errors of jobs stay here; results and scalars leave as [release] says",
     )
-
-
-def test_other_rules_hold_at_once_for_what_was_asked_before() -> None:
-    policy = _policy(researchers=["res-1"], metrics=["host_*"], log_level="INFO")
-    before = (policy.refusal("res-1"), policy.metric_leaves("host_load_ratio"), policy.log_leaves("INFO"))
-
-    policy.follow(PolicySettings(metrics=("gpu_*",), log_level="NONE"))
-
-    assert before == (None, True, True)
-    assert "obeys no researcher" in str(policy.refusal("res-1"))
-    assert (policy.metric_leaves("host_load_ratio"), policy.log_leaves("INFO")) == (False, False)
