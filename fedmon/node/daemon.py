@@ -513,7 +513,7 @@ class Daemon:
         now, None as long as that is not known or no level is possible; ``sandbox_problem`` says why none can run though
         the level would do. ``jobs`` is how many run.
         """
-        found, duplicate = self._node.runs.confinement.found, self._presence.duplicate
+        found = self._node.runs.confinement.found
         error, recorder = self._transport.last_error, self._node.pipeline.recorder
         leases = self._node.leases
         return {
@@ -525,9 +525,7 @@ class Daemon:
             "host": "" if self._link is None else f"{self._link.host.host}:{self._link.host.port}",
             "last_error": "" if error is None else str(error),
             "flapping": self._transport.flapping,
-            "duplicate": None
-            if duplicate is None
-            else {"boot": duplicate.boot, "seen": duplicate.seen.isoformat(timespec="seconds")},
+            "duplicate": self._presence.duplicate,
             "recording": "off" if recorder is None else recorder.problem or "on",
             "counters": {
                 **self._node.counters(),

@@ -7,6 +7,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -25,13 +26,6 @@ REFRESH_S = 30.0
 DUPLICATE_HOLDS_S = 150.0
 """Two processes that take the connection from each other are each gone for 60 s, and then there for as long."""
 REMEMBERED = 100
-
-
-class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
-    """Another process that uses our id: its boot, and when its presence was last seen."""
-
-    boot: int
-    seen: datetime.datetime
 
 
 class PresenceKeeper:
@@ -56,7 +50,7 @@ class PresenceKeeper:
         self._first_boot, self._started = self.boot + 1, utc_now()
         self._announced = collections.deque[tuple[int, datetime.datetime]](maxlen=REMEMBERED)
         self._inherited: Presence | None = None
-        self._duplicate: tuple[Duplicate, float] | None = None
+        self._duplicate: tuple[int, datetime.datetime, float] | None = None
         self._state: Presence | None = None
         self._corrections = Throttle(burst=3, per_s=1.0)
 
@@ -98,10 +92,11 @@ class PresenceKeeper:
         return self._as_will(self._presence("offline", reason))
 
     @property
-    def duplicate(self) -> Duplicate | None:
-        """Another process that uses our id, while its presence is seen; safe from any thread."""
-        found = self._duplicate
-        return found[0] if found is not None and time.monotonic() - found[1] < DUPLICATE_HOLDS_S else None
+    def duplicate(self) -> dict[str, Any] | None:
+        """Boot and last sight of another process that uses our id, while that is seen; safe from any thread."""
+        if self._duplicate is None or time.monotonic() - self._duplicate[2] >= DUPLICATE_HOLDS_S:
+            return None
+        return {"boot": self._duplicate[0], "seen": self._duplicate[1].isoformat(timespec="seconds")}
 
     def correct(self, payload: bytes, *, retained: bool) -> None:
         """Publish our present state again if our own status topic shows another one."""
@@ -130,7 +125,7 @@ class PresenceKeeper:
                 "another process uses the id %r: boot %d is on its status topic, and ours is %d; stop it, or give it "
                 "another id", self._node_id, boot, self.boot,
             )  # fmt: skip
-        self._duplicate = Duplicate(boot=boot, seen=utc_now()), time.monotonic()
+        self._duplicate = boot, utc_now(), time.monotonic()
 
     def _presence(self, state: str, reason: str) -> Presence:
         presence = Presence(

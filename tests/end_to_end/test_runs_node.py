@@ -75,11 +75,13 @@ def test_a_job_outlives_its_daemon_and_its_broker_and_what_is_lost_is_said(site:
         assert repeated["job"]["state"] == "succeeded"
 
         # and the owner ends what goes on
-        stopped = again.owner("runs", "stop", goes_on[:13])
-        assert stopped["run"]["job_id"] == goes_on
+        stop = ("node", "runs", "stop", goes_on[:13], "--dir", str(site.node.folder))
+        stopped = fedmon_here(*stop).stdout
         assert again.outcome(goes_on)["job"]["state"] == "stopped-by-owner"
-        over = fedmon_here("node", "runs", "stop", goes_on, "--dir", str(site.node.folder)).stdout
-        assert over == f"Job {goes_on} was over already: stopped-by-owner.\n"
+        assert [stopped, fedmon_here(*stop).stdout] == [
+            f"Job {goes_on} is stopped; see: fedmon node runs show {goes_on}\n",
+            f"Job {goes_on} was over already: stopped-by-owner.\n",
+        ]
         assert [left_of(job_id) for job_id in folders] == [[], [], []]
         told = [line["job"] for line in again.audit("run-outcome")]
         assert [told.count(job_id) for job_id in folders] == [1, 1, 1]

@@ -24,7 +24,7 @@ def jobs() -> list[JobReport]:
         reason=REASON,
         sha256="a" * 64,
         name="logistic_regression_plan",
-        limits=RunLimits(cpu_s=60, memory_bytes=4 * 2**30),
+        limits=RunLimits(cpu_s=60, memory_bytes=4 * 2**30, processes=64),
         usage=Usage(wall_s=1234.5, cpu_s=0.25, peak_memory_bytes=3 * 2**19),
         created=utc_now(),
         ended=utc_now(),
@@ -72,7 +72,7 @@ def test_a_job_is_shown_with_units(folder: Path, jobs: list[JobReport]) -> None:
     ended = node(folder, "runs", "show", jobs[0].job_id).stdout
     going = node(folder, "runs", "show", jobs[1].job_id).stdout
 
-    assert "limits      cpu 60 s, memory 4096 MiB\n" in ended
+    assert "limits      cpu 60 s, memory 4096 MiB, processes 64\n" in ended
     assert "took        wall 1234.5 s, cpu 0.25 s, peak memory 1.5 MiB\n" in ended
     assert "took        not over yet: " in going
 
