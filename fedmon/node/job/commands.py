@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -70,16 +69,13 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
 
     Raises CommandError if it is absent, cannot be started, or does not end within ``timeout_s``: its session is killed.
     """
-    program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
-    if program is None:
-        raise CommandError(f"{argv[0]} is not installed, or not on the PATH")
     import tempfile  # loads hashing
 
     # Files, and no pipes: a child of the command may hold its output open.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(
-                [program, *argv[1:]],
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -87,7 +83,7 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
                 start_new_session=True,
             )
         except OSError as error:
-            raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from None
+            raise CommandError(f"{argv[0]} is not installed, or cannot be started: {error.strerror}") from None
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:

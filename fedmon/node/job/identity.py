@@ -117,31 +117,28 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
     )
 
 
-def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
+def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentity:
     """Return the identity of a job for a question from outside, by its id.
 
-    Raises InvalidInputError for an unknown scheduler, or an id that it cannot have given.
+    Raises InvalidInputError for an id that the scheduler cannot have given.
     """
-    known = next((each for each in SCHEDULERS if each == scheduler), None)
-    if known is None:
-        raise InvalidInputError(f"unknown scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
     pattern, example = {
         "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
         "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
         "oar": (r"[0-9]{1,18}", "4711"),
-    }[known]
+    }[scheduler]
     if not re.fullmatch(pattern, job_id):
         raise InvalidInputError(f"{_text(job_id)!r} is not a job id of {scheduler}; an example is {example}")
-    array, index = _pbs_array(job_id) if known == "pbs" else (None, None)
-    if known == "slurm" and "_" in job_id:
+    array, index = _pbs_array(job_id) if scheduler == "pbs" else (None, None)
+    if scheduler == "slurm" and "_" in job_id:
         array, _, number = job_id.partition("_")
         index = int(number)
     return JobIdentity(
-        scheduler=known,
+        scheduler=scheduler,
         job_id=job_id,
         key=job_key(job_id),
         host=hostname,
-        raw_id=None if known == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
+        raw_id=None if scheduler == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
         array_job_id=array,
         array_index=index,
         inside=False,

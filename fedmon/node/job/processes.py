@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import glob
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedmon.node.collectors.base import THIS_MACHINE
@@ -138,23 +137,21 @@ def matching(hierarchies: Hierarchies, patterns: Sequence[str], names: Mapping[s
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        text = pattern.strip("/").replace("**", "*")
+        text = pattern.strip("/")
         for name, value in names.items():
             text = text.replace(f"{{{name}}}", glob.escape(value))
-        if not text or ".." in text.split("/"):
-            continue
         for base in dict.fromkeys(hierarchies.values()):
             # With pathlib a cgroup that goes meanwhile would be an error.
             found |= {f"/{path}": None for path in sorted(glob.iglob(text, root_dir=base)) if is_cgroup(base / path)}  # noqa: PTH207
     return list(found)
 
 
-def own_paths(paths: Collection[str], name: re.Pattern[str]) -> list[str]:
-    """Return the paths of a process's cgroups, cut after the level with this name."""
+def own_paths(paths: Collection[str], is_last: Callable[[str], object]) -> list[str]:
+    """Return the paths of a process's cgroups, cut after the first such level."""
     found: dict[str, None] = {}
     for path in paths:
         parts = PurePosixPath(path).parts
-        index = next((at for at, part in enumerate(parts) if name.fullmatch(part)), None)
+        index = next((at for at, part in enumerate(parts) if is_last(part)), None)
         if index is not None and ".." not in parts:
             found[str(PurePosixPath(*parts[: index + 1]))] = None
     return list(found)

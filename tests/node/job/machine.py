@@ -11,7 +11,7 @@ from typing import Any
 from fedmon.node.collectors.base import Roots
 from fedmon.node.job.commands import CommandError, Output, Runner
 from fedmon.node.job.finders import JobSearch
-from fedmon.node.job.identity import identify, named
+from fedmon.node.job.identity import SchedulerName, identify, named
 from tests.node.jobs_trees import ProcTree
 
 RECORDED = Path(__file__).parents[2] / "data" / "batch"
@@ -64,8 +64,8 @@ class Machine:
         return pid
 
     def search(
-        self, environ: Mapping[str, str], run: Runner | None = None, *, job_id: str = "", scheduler: str = "slurm",
-        host: str = "localhost", **options: Any,
+        self, environ: Mapping[str, str], run: Runner | None = None, *, job_id: str = "",
+        scheduler: SchedulerName = "slurm", host: str = "localhost", **options: Any,
     ) -> JobSearch:  # fmt: skip
         """Return the search of the tool for the job of its environment, or for that of an id from outside."""
         identity = named(job_id, scheduler, hostname=host) if job_id else identify(environ, hostname=host, pid=TOOL)

@@ -38,7 +38,7 @@ def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "limit_s", "why"),
     [
-        (None, 60.0, "scontrol is not installed"),
+        (None, 60.0, "scontrol is not installed, or cannot be started: No such file or directory"),
         ("exec >&- 2>&-; sleep 600", 0.3, "scontrol did not end within 0.3 s"),
         ("kill -9 $$", 60.0, "scontrol was ended by signal 9"),
     ],

@@ -51,7 +51,7 @@ def test_a_site_can_say_where_its_cgroups_are(tmp_path: Path) -> None:
     machine.put(60, cgroup="/site/jobs/batch-123.server.x")
 
     by_option = found(machine, patterns=["site/*/batch-{id}*"])
-    by_variable = found(machine, environ={**PBS, "FEDMON_JOB_CGROUPS": "other/{id}:/site/jobs/batch-{id}.*"})
+    by_variable = found(machine, environ={**PBS, "FEDMON_JOB_CGROUPS": "/:../{id}:/site/jobs/batch-{id}.*"})
 
     assert by_option.cgroup == by_variable.cgroup == "/site/jobs/batch-123.server.x"
 

@@ -38,13 +38,15 @@ def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(
 
 def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    machine.put(60, environ=MARKER, start=100)
-    machine.put(61, environ=MARKER, start=100)
+    machine.put(50, "slurmstepd", command=f"slurmstepd: [{JOB_ID}.0]")
+    machine.put(60, parent=50, start=100)
+    machine.put(61, parent=50, start=100)
 
     def meanwhile(_argv: Sequence[str], _timeout_s: float) -> Output:
         machine.take(60)
         machine.put(60, environ={}, start=500)
-        return said("scontrol listpids 7", "", rc=1)
+        rows = "".join(f"{pid} {JOB_ID} 0 0 0\n" for pid in (60, 61))
+        return said(f"scontrol listpids {JOB_ID}", f"PID JOBID STEPID LOCALID GLOBALID\n{rows}")
 
     got = machine.search({}, meanwhile, job_id=JOB_ID).find(retries=0)
 

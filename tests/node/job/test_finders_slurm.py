@@ -124,8 +124,8 @@ def test_of_two_nodes_on_one_machine_each_finds_its_own_half_by_cgroup_or_by_its
         by_daemon.put(pid, environ=environment(f"slurm/linuxproc/two-nodes-{node}"))
     commands = Commands(*(recorded(f"slurm/cgroup/listpids-two-nodes-{node}") for node in nodes))
 
-    for machine in (by_cgroup, by_daemon):
-        halves = [found(machine, commands, environ=environment(f"slurm/cgroup/two-nodes-{node}")) for node in nodes]
+    for machine, asked in ((by_cgroup, commands), (by_daemon, commands), (by_daemon, None)):
+        halves = [found(machine, asked, environ=environment(f"slurm/cgroup/two-nodes-{node}")) for node in nodes]
         assert [half.pids for half in halves] == [(18838,), (18837,)]
     whole = found(by_cgroup, job_id="5")
     assert ({*whole.pids}, whole.cgroup) == ({18837, 18838}, None)
@@ -145,6 +145,8 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
     assert (
         by_environment.pids, by_environment.method, by_environment.marker,
     ) == ((18055,), "environment", "SLURM_JOB_ID=3")  # fmt: skip
+    with pytest.raises(JobNotFoundError, match="the raw id of 2_9 is not known: squeue is not installed"):
+        found(machine, job_id="2_9")
 
 
 @pytest.mark.parametrize(
@@ -180,11 +182,12 @@ def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_to
     machine.put(60, environ=JOB)
     machine.put(61, parent=50)  # whose environment this user may not read
     machine.put(62, parent=60, environ={"CLEAN": "1"})
+    machine.put(63, cgroup="/site/job_1/step_0")
     machine.put(70, environ={"SLURM_JOB_ID": "8"})
-    lines = "".join(f"{pid} 1 0 - -\n" for pid in (60, 61, 62, 70, 4711))
+    lines = "".join(f"{pid} 1 0 - -\n" for pid in (60, 61, 62, 63, 70, 4711))
     got = found(machine, Commands(said("scontrol listpids 1", HEADER + lines)), environ=JOB)
 
-    assert got.pids == (60, 61, 62)
+    assert got.pids == (60, 61, 62, 63)
     assert got.detail == "scontrol listpids 1, but 2 without any sign of the job"
 
 

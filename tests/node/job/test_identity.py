@@ -91,6 +91,8 @@ def test_of_a_job_inside_a_job_the_one_is_taken_whose_host_file_is_there(tmp_pat
 
     assert identify(inherited, hostname="n1", pid=7).scheduler == "slurm"
     assert identify({**inherited, "PBS_NODEFILE": str(alive)}, hostname="n1", pid=7).scheduler == "pbs"
+    in_oar = {**inherited, "OAR_JOB_ID": "5", "OAR_NODEFILE": str(alive)}
+    assert identify(in_oar, hostname="n1", pid=7).scheduler == "oar"
     # A path that cannot be looked at, as one in a folder that is closed to us.
     assert identify({**inherited, "PBS_NODEFILE": "x" * 5000}, hostname="n1", pid=7).scheduler == "slurm"
 
@@ -116,6 +118,12 @@ def test_the_time_limit_is_read_where_it_is_told() -> None:
     ]
 
     assert limits == [3600.0, None, 3600.0, 300.0, None]
+
+
+def test_memory_for_each_cpu_is_that_of_the_job_on_this_host() -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "500"}
+
+    assert identify(environ, hostname="n", pid=7).memory_limit_bytes == 2000 * 2**20
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
@@ -248,7 +256,9 @@ def test_a_file_names_each_host_once_and_another_file_none(tmp_path: Path) -> No
     lie.write_bytes(b"\x7fELF\0\xff\n/etc/passwd\n")
 
     assert from_file(str(file)) == ("n2", "n1", "n10.site")
-    assert [from_file(str(each)) for each in (pipe, lie, tmp_path, tmp_path / "none", "", "a\0b")] == [None] * 6
+    assert [
+        from_file(str(each)) for each in (pipe, lie, tmp_path, tmp_path / "none", "/proc/self/mem", "", "a\0b")
+    ] == [None] * 7
 
 
 @pytest.mark.parametrize(

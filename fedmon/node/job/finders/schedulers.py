@@ -41,10 +41,12 @@ class Look(NamedTuple):
 class Finder:
     """The signs of one job; this one of a job without a scheduler, whose owner set FEDMON_JOB_ID.
 
-    ``patterns`` are the places of its cgroup, see `processes.matching`.
+    ``patterns`` are the places of its cgroup, see `processes.matching`. ``level`` and ``keeper`` are the regular
+    expressions of the last level of that cgroup, and of the title of a daemon that keeps the job; see `is_job`.
     """
 
     patterns: Sequence[str] = ()
+    level = keeper = "(?!)"
     asks_server = True
     """Whether `ask` asks the one server of all hosts."""
 
@@ -62,10 +64,6 @@ class Finder:
             raise MethodFailedError(f"{self.identity.job_id!r} is not a job id of {self.identity.scheduler}")
         return self.identity.raw_id
 
-    def level(self, raw_id: str) -> re.Pattern[str]:
-        """Return the pattern of the last level of the job's cgroup."""
-        raise NotImplementedError
-
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask the scheduler. Raises MethodFailedError and CommandError."""
         raise NotImplementedError
@@ -80,15 +78,13 @@ class Finder:
         """Tell whether the value of such a variable is the job's id."""
         return value == self.id
 
-    def keeps(self, _title: str) -> bool:
-        """Tell whether the command line is that of a daemon that keeps this job."""
-        return False
-
 
 class SlurmFinder(Finder):
     """A job of SLURM. Sources: scontrol(1), cgroup.conf(5); SLURM src/plugins/cgroup/v1 and v2."""
 
     asks_server = False
+    level = "job_{id}"
+    keeper = r"slurmstepd: \[{id}\.[^\]]*\].*"
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)
@@ -124,10 +120,6 @@ class SlurmFinder(Finder):
                 return self.id.decode()
         raise MethodFailedError(f"the raw id of {job_id} is not known: {why}")
 
-    def level(self, raw_id: str) -> re.Pattern[str]:
-        """Return the name of a job's cgroup."""
-        return re.compile(f"job_{raw_id}")
-
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Have the slurmd of this host list the processes of all steps."""
         argv = ["scontrol", "listpids", raw_id, *([os.fsdecode(self._node)] if self._node else [])]
@@ -157,11 +149,6 @@ class SlurmFinder(Finder):
             return None
         return super().mark_in(environment)
 
-    def keeps(self, title: str) -> bool:
-        """Recognise a slurmstepd of the job by its title, such as ``slurmstepd: [7.batch]``."""
-        found = re.match(r"slurmstepd: \[([0-9]+)\.[^\]]*\]", title)
-        return found is not None and os.fsencode(found[1]) == self.id
-
 
 class PbsFinder(Finder):
     """A job of PBS Pro, OpenPBS or Torque.
@@ -180,11 +167,9 @@ class PbsFinder(Finder):
         "torque/{id}",
     )
     """The newest version first; the first level is the prefix that a site can choose."""
-
-    def level(self, raw_id: str) -> re.Pattern[str]:
-        """Return the names of a job's cgroup."""
-        number = re.escape(raw_id.partition(".")[0])
-        return re.compile(rf"{re.escape(raw_id)}|[a-z_]+-{number}\..*\.slice")
+    level = r"{id}|[a-z_]+-{number}\..*\.slice"
+    keeper = r"([^ ]*/)?pbs_mom( .*)?"
+    """Its children are jobs; its title does not name them."""
 
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the session of the job; PBS knows that of its first host."""
@@ -204,21 +189,20 @@ class PbsFinder(Finder):
             raise MethodFailedError(f"{command} has {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
         pids = frozenset(birth.pid for birth in births if birth.session == int(session))
-        if not pids:
-            raise MethodFailedError(f"{command} reports session {session}, which has no process")
         return Hit(f"{command}, session {session}", pids)
 
     def is_id(self, value: bytes) -> bool:
         """Compare ids whose server may be written with and without its domain."""
         return is_same_job(os.fsdecode(value), os.fsdecode(self.id))
 
-    def keeps(self, title: str) -> bool:
-        """Recognise a pbs_mom, whose children are jobs; its title does not name them."""
-        return title.split(" ", maxsplit=1)[0].rpartition("/")[2] == "pbs_mom"
-
 
 class OarFinder(Finder):
-    """A job of OAR. Source: OAR 2.5.9, job_resource_manager_cgroups.pl and oarstat."""
+    """A job of OAR; user and id make the name of its cgroup.
+
+    Source: OAR 2.5.9, job_resource_manager_cgroups.pl and oarstat.
+    """
+
+    level = ".+_{id}"
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)
@@ -228,10 +212,6 @@ class OarFinder(Finder):
         is_own = levels[-1].endswith(f"_{identity.raw_id}") and not re.search(r"[*{}]|(^|/)\.\.?(/|$)", cpuset)
         self.patterns = (*([cpuset] if is_own else []), "oar/*_{id}")
 
-    def level(self, raw_id: str) -> re.Pattern[str]:
-        """Return the name of a job's cgroup, which is made of user and id."""
-        return re.compile(f".+_{raw_id}")
-
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
         argv = ["oarstat", "-fj", raw_id]
@@ -239,17 +219,12 @@ class OarFinder(Finder):
         command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
-        if "/" in name or not self.level(raw_id).fullmatch(name):
+        if "/" in name or not is_job(self.level, raw_id)(name):
             raise MethodFailedError(f"{command} reports a cpuset {name[:80]!r} that cannot be of job {raw_id}")
         paths = matching(look.hierarchies, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
         if not paths:
             raise MethodFailedError(f"{command} reports cpuset {name}, which is not on this host; the job is {state}")
         return Hit(command, cgroup=paths[0])
-
-    def keeps(self, title: str) -> bool:
-        """Recognise an oarexec of the job by its arguments."""
-        program, *words = title.split(" ")
-        return program.endswith("perl") and words[-2:] == [os.fsdecode(self.id), "OAREXEC"]
 
 
 FINDERS: Mapping[str, Callable[[JobIdentity, Mapping[str, str]], Finder]] = {
@@ -258,6 +233,12 @@ FINDERS: Mapping[str, Callable[[JobIdentity, Mapping[str, str]], Finder]] = {
     "oar": OarFinder,
     "none": Finder,
 }
+
+
+def is_job(expression: str, raw_id: str) -> Callable[[str], object]:
+    """Return whether a text is that of a job, by a regular expression with its ``{id}`` or ``{number}``."""
+    number = raw_id.partition(".")[0]
+    return re.compile(expression.format(id=re.escape(raw_id), number=re.escape(number))).fullmatch
 
 
 def listed_pids(output: Output, raw_id: str) -> list[int]:

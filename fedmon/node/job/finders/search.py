@@ -16,11 +16,11 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
+from fedmon.node.collectors.base import THIS_MACHINE, Roots
 from fedmon.node.collectors.job.cgroup import find_hierarchies
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
-from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
+from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError, is_job
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
 
@@ -137,10 +137,7 @@ class JobSearch:
 
     @functools.cached_property
     def _has_keeper(self) -> bool:
-        try:
-            processes = Processes(self._roots.proc)
-        except CollectorUnavailableError:
-            return False
+        processes = Processes(self._roots.proc)
         return any(processes.is_overhead(pid) for pid in processes.ancestors(self._exclude[0]))
 
     @property
@@ -180,8 +177,8 @@ class JobSearch:
                     return found
                 if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
                     break
-            look = self._now(0.0) if self._identity.inside and self._exclude else None
-            found = None if look is None else self._attempt("ancestors", self._by_ancestors, look)
+            if self._identity.inside and self._exclude:
+                found = self._attempt("ancestors", self._by_ancestors, self._now(0.0))
         finally:
             self._next = time.monotonic() + _AGAIN_S
         if found is None:
@@ -197,19 +194,12 @@ class JobSearch:
         """Try each method that does not guess; None if none found any. Raises UnknownJobError."""
         self._tried = []
         look = self._now(left_s, asks_controller=asks_controller)
-        if look is None:
-            return None
         methods = {"cgroup": self._by_cgroup, "scheduler": self._by_command, "environment": self._by_environment}
         return next(filter(None, (self._attempt(name, method, look) for name, method in methods.items())), None)
 
-    def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
-        try:
-            processes = Processes(self._roots.proc)
-        except CollectorUnavailableError as error:
-            self._tried.append(Tried("processes", error.reason))
-            return None
+    def _now(self, left_s: float, *, asks_controller: bool = False) -> Look:
         hierarchies, timeout_s = find_hierarchies(self._roots.cgroup), min(left_s, self._command_s)
-        return Look(processes, hierarchies, self._run, timeout_s, asks_controller)
+        return Look(Processes(self._roots.proc), hierarchies, self._run, timeout_s, asks_controller)
 
     def _attempt(self, name: str, method: Callable[[Look], tuple[Hit, Confidence]], look: Look) -> Found | None:
         try:
@@ -245,12 +235,10 @@ class JobSearch:
         )
 
     def _by_cgroup(self, look: Look) -> tuple[Hit, Confidence]:
-        if not look.hierarchies:
-            raise MethodFailedError(f"no cgroup hierarchy is mounted at {self._roots.cgroup}")
         raw_id = self._finder.resolve(look)
         paths: list[str] = []
         if self._identity.inside and self._exclude:
-            paths = own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
+            paths = own_paths(look.processes.cgroups(self._exclude[0]), is_job(self._finder.level, raw_id))
             paths = [path for path in paths if folders_of(look.hierarchies, path)]
         if not paths:
             names = {"id": raw_id, "number": raw_id.partition(".")[0]}
@@ -359,11 +347,11 @@ def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bo
         return False
     if finder.mark_in(processes.environment(pid)):
         return True
-    level = finder.level(raw_id)
-    if any(level.fullmatch(part) for path in processes.cgroups(pid) for part in path.split("/")):
+    if any(map(is_job(finder.level, raw_id), "/".join(processes.cgroups(pid)).split("/"))):
         return True
+    keeps = is_job(finder.keeper, raw_id)
     return any(
-        finder.keeps(" ".join(processes.command(ancestor))) or finder.mark_in(processes.environment(ancestor))
+        keeps(" ".join(processes.command(ancestor))) or finder.mark_in(processes.environment(ancestor))
         for ancestor in processes.ancestors(pid)
     )
 
@@ -371,7 +359,7 @@ def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bo
 def look_up(
     job_id: str,
     *,
-    scheduler: str | None,
+    scheduler: SchedulerName | None,
     environ: Mapping[str, str],
     hostname: str,
     run: Runner,
@@ -399,7 +387,9 @@ def look_up(
     raise JobNotFoundError(f"{of}job {job_id}", tried)
 
 
-def _candidates(job_id: str, scheduler: str | None, environ: Mapping[str, str], hostname: str) -> list[JobIdentity]:
+def _candidates(
+    job_id: str, scheduler: SchedulerName | None, environ: Mapping[str, str], hostname: str
+) -> list[JobIdentity]:
     if scheduler is not None:
         return [named(job_id, scheduler, hostname=hostname)]
     found = []

@@ -57,7 +57,7 @@ def watch(
     args: dict[str, Any] = {"job_id": job_id, "pids": pids or [], "cgroup": cgroup}
     if not pids and cgroup is None:
         shell.call("job-list")  # before a search whose result no node could take
-        args = _found(job_id, scheduler, patterns or [])
+        args = _found(job_id, None if scheduler == "auto" else scheduler, patterns or [])
     shell.show("job-watch", _screen, **args, name=name)
 
 
@@ -89,7 +89,7 @@ def add_scalar(
     shell.show("add-scalar", lambda _: shown, name=name, value=value, step=step, t=time, job=job)
 
 
-def _found(job_id: str, scheduler: str, patterns: Sequence[str]) -> dict[str, Any]:
+def _found(job_id: str, scheduler: Literal["slurm", "pbs", "oar"] | None, patterns: Sequence[str]) -> dict[str, Any]:
     # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
     from fedmon.node.job.commands import runner
     from fedmon.node.job.finders import look_up
@@ -97,7 +97,7 @@ def _found(job_id: str, scheduler: str, patterns: Sequence[str]) -> dict[str, An
     environ = dict(os.environ)
     identity, found = look_up(
         job_id,
-        scheduler=None if scheduler == "auto" else scheduler,
+        scheduler=scheduler,
         environ=environ,
         hostname=socket.gethostname(),
         run=runner(environ),
