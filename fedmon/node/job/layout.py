@@ -19,14 +19,13 @@ RECORDING_SUFFIX = ".fmr"
 class JobFolder:
     """The paths of one job in the folder that its hosts share; no id or host name leads out of it.
 
-    ``key`` is the job's, of ``job_id`` as its scheduler writes it. ``path`` is the folder named ``prefix`` in
-    ``save_dir``, or ``job-metrics-KEY``; several jobs may use it. Raises InvalidInputError if the prefix is not a plain
-    name.
+    ``save_dir`` is absolute. ``key`` is the job's, of ``job_id`` as its scheduler writes it. ``path`` is the folder
+    named ``prefix`` in ``save_dir``, or ``job-metrics-KEY``; several jobs may use it. Raises InvalidInputError if the
+    prefix is not a plain name.
     """
 
     def __init__(self, save_dir: Path, prefix: str | None, key: str, *, job_id: str | None = None) -> None:
-        self.save_dir = save_dir.expanduser().absolute()
-        self.key = file_name(key)
+        self.save_dir, self.key = save_dir, key
         self.path = self.save_dir / (f"job-metrics-{self.key}" if prefix is None else _checked_prefix(prefix))
         self.ipc = self.save_dir / f".ipc-{file_name(job_id if job_id is not None else key)}"
         self.hosts = self.path / "hosts" / self.key
@@ -41,11 +40,7 @@ class JobFolder:
     @classmethod
     def found(cls, path: Path) -> list[Self]:
         """Return every job in a folder, by key. Raises NotFoundError if there is none."""
-        path = path.expanduser().absolute()
-        try:
-            keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
-        except OSError:
-            keys = []
+        keys = sorted(each.name for each in path.glob("hosts/*") if each.is_dir())
         if not keys:
             raise NotFoundError(
                 f"no job in {path}: name the folder that 'fedmon job' made, such as job-metrics-4711, or its --prefix"

@@ -18,7 +18,7 @@ from fedmon.common.files import sync
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_compaction import RecordingJoin
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, RECORDING_SUFFIX, JobFolder
-from fedmon.report.extra import MissingExtraError, report_extra
+from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
     from fedmon.report.source import Source
@@ -70,10 +70,7 @@ def merge(folder: JobFolder) -> Mapping[Path, str]:
 
 def host_recordings(folder: JobFolder) -> list[Path]:
     """Return the recordings of a job's hosts, by name."""
-    try:
-        found = [each for each in folder.recordings.iterdir() if each.suffix == RECORDING_SUFFIX]
-    except OSError:
-        return []
+    found = folder.recordings.glob(f"*{RECORDING_SUFFIX}")
     return sorted(each for each in found if each.is_file() and not each.is_symlink())
 
 
@@ -127,23 +124,21 @@ def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
 def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
     copy = stage / "copy.fmr"
-    is_whole = _copied(path, copy)
+    _copy(path, copy)
     _lengthen(copy)
     try:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
             is_damaged = opened.aside is not None
         samples = join.add(copy, check=is_damaged)
-        if is_damaged:
-            return f"damaged: {samples} samples could be read"
-        return "" if is_whole else "it was being written: merge again for more"
+        return f"damaged: {samples} samples could be read" if is_damaged else ""
     finally:
         for each in stage.glob("copy.fmr*"):
             each.unlink()
 
 
-def _copied(path: Path, copy: Path) -> bool:
-    """Copy a recording with its log; False when it changed meanwhile each time, so that the copy may be of two moments.
+def _copy(path: Path, copy: Path) -> None:
+    """Copy a recording with its log, again if it changed meanwhile, so that the copy is of one moment.
 
     A recording is never opened while another host may write it: SQLite shares memory between the processes of one
     machine only.
@@ -155,8 +150,7 @@ def _copied(path: Path, copy: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
         if _stamp(path) == before:
-            return True
-    return False
+            return
 
 
 def _lengthen(copy: Path) -> None:
@@ -240,10 +234,6 @@ class _Steps:
         """Log the failure of one step, so that the others continue."""
         try:
             yield
-        except MissingExtraError as error:
-            if str(error) not in self.failed:
-                logger.error("%s; the recording stays: %s", error, self._folder.merged)  # noqa: TRY400
-            self.failed.add(str(error))
         except (FedmonError, OSError) as error:
             self.failed.add(what)
             logger.error("%s: %s", what, error)  # noqa: TRY400

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.node.job.identity import job_key
 from fedmon.node.job.layout import JobFolder, file_name
 
 HOSTILE = [
@@ -17,7 +18,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_name_leads_out_of_the_folder(hostile: str, tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path, None, hostile, job_id=hostile)
+    folder = JobFolder(tmp_path, None, job_key(hostile), job_id=hostile)
     paths = [
         folder.path,
         folder.hosts,
@@ -44,15 +45,10 @@ def test_hostile_names_stay_apart() -> None:
     assert [file_name(each) for each in HOSTILE] == [file_name(file_name(each)) for each in HOSTILE]
 
 
-@pytest.mark.parametrize("job_id", ["4711", "123.server", "12_3", "12[3].server.example.org", "a-b+c@d"])
-def test_the_file_that_users_write_to_has_the_id_of_the_scheduler(job_id: str, tmp_path: Path) -> None:
-    assert tmp_path / f".ipc-{job_id}" == JobFolder(tmp_path, None, "key", job_id=job_id).ipc
-
-
 def test_perfmons_names_are_where_perfmon_has_them(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path, None, "4711")
+    folder = JobFolder(tmp_path, None, "4711", job_id="12[3].server.example.org")
     assert tmp_path / "job-metrics-4711" == folder.path
-    assert tmp_path / ".ipc-4711" == folder.ipc
+    assert tmp_path / ".ipc-12[3].server.example.org" == folder.ipc
     assert folder.path / "configs" / "node-1.cluster_run_config.yml" == folder.run_config("node-1.cluster")
     assert folder.path / "job-report-4711.html" == folder.report_html
     assert (folder.path / "metrics", folder.path / "plots") == (folder.metrics, folder.plots)

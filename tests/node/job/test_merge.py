@@ -94,6 +94,18 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
         )
 
 
+def test_of_a_damaged_recording_of_the_only_host_the_readable_part_is_merged(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    with Membership(folder, host="a") as member:
+        member.begin()
+        path = record(folder, "a", 3000)
+        member.end()
+    _DAMAGES["cut off"](path, path.read_bytes())
+
+    assert "damaged: " in merge(folder)[path]
+    assert 0 < len(merged(folder)["a"]) < 3000
+
+
 def test_where_symbolic_links_cannot_be_made_the_only_recording_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
