@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import glob
 import logging
+import math
 import os
 import signal
 import stat
@@ -17,7 +17,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.files import TargetExistsError, write_whole
-from fedmon.node.collectors.job.process import read_birth
+from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, Runner, runner
 from fedmon.node.job.hosts import TICK_S, Membership
 from fedmon.node.job.identity import JobIdentity
@@ -36,10 +36,9 @@ NEAR = "the time limit of the scheduler is near"
 _ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
 _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
-_MOST_BYTES, _MOST_TRIES = 64, 5
+_MOST_BYTES = 64
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
 """Programs that start one other program and wait for it: their caller takes them for that one."""
-_MOST_WAITERS = 8
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -56,8 +55,7 @@ def catch_signals() -> Channel:
     ours, theirs = Channel.pair()
 
     def note(number: int, _frame: object) -> None:
-        if not theirs.has_message(0.0):  # one is enough, and a full channel would hold up its only reader
-            ours.tell(kind="signal", text=signal.Signals(number).name)
+        ours.tell(kind="signal", text=signal.Signals(number).name)
 
     for number in SIGNALS:
         # Below nohup hang-ups are ignored, and the run goes on.
@@ -133,7 +131,7 @@ class TimeLimit:
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str], run: Runner) -> None:
         self._identity, self._environ, self._run = identity, environ, run
         self._ends_at: float | None = None
-        self._length_s = identity.time_limit_s
+        self._margin_s = 0.0
 
     def ask(self, *, first_start: int | None) -> None:
         """Find the limit: SLURM's variable from release 23 on, else squeue.
@@ -141,21 +139,18 @@ class TimeLimit:
         For other schedulers it is the job's length after its first process on this host, which began ``first_start``
         clock ticks after the boot. Source: sbatch(1), SLURM_JOB_END_TIME.
         """
-        self._ends_at = slurm_time(self._identity, self._environ, self._run, "END")
-        if self._ends_at is None and self._length_s is not None and first_start is not None:
-            self._ends_at = at_boot_ticks(first_start) + self._length_s
-        if self._ends_at is None:
-            return
-        left_s = self._ends_at - time.time()
-        if left_s <= 0:
+        ends_at, length_s = slurm_time(self._identity, self._environ, self._run, "END"), self._identity.time_limit_s
+        if ends_at is None and length_s is not None and first_start is not None:
+            ends_at = at_boot_ticks(first_start) + length_s
+        left_s = math.inf if ends_at is None else ends_at - time.time()
+        if left_s > 0:
+            self._ends_at, self._margin_s = ends_at, margin_s(left_s)
+        else:
             logger.warning("the time limit is ignored: it was %.0f s ago, and this process runs", -left_s)
-            self._ends_at = None
-        elif self._length_s is None:
-            self._length_s = left_s
 
     def check(self) -> str | None:
         """Return the reason to end if the limit is near, so that everything is written before; it may have moved."""
-        if self._ends_at is None or time.time() < self._ends_at - margin_s(self._length_s or 0.0):
+        if self._ends_at is None or time.time() < self._ends_at - self._margin_s:
             return None
         moved_to = slurm_time(self._identity, {}, self._run, "END", within_s=_ASK_NEAR_S)
         if moved_to is None or moved_to <= self._ends_at:
@@ -164,9 +159,9 @@ class TimeLimit:
         return None
 
 
-def margin_s(time_limit_s: float) -> float:
-    """Return how long before the scheduler's limit a run ends, so that everything can be written."""
-    return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * time_limit_s))
+def margin_s(left_s: float) -> float:
+    """Return how long before the scheduler's limit a run of this length ends, so that everything can be written."""
+    return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * left_s))
 
 
 def slurm_time(
@@ -176,13 +171,11 @@ def slurm_time(
 
     A variable or squeue tells it. Source: sbatch(1), squeue(1).
     """
-    if identity.scheduler != "slurm":
+    if identity.scheduler != "slurm" or identity.raw_id is None:
         return None
     text = environ.get(f"SLURM_JOB_{which}_TIME", "")
     if text.isascii() and text.isdigit() and len(text) < 12:
         return float(text)
-    if identity.raw_id is None:
-        return None
     field = "%S" if which == "START" else "%e"
     try:
         argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", f"--format={field}"]
@@ -218,20 +211,18 @@ class StopFile:
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
         replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
         """
-        for _ in range(_MOST_TRIES):
-            try:
-                with contextlib.suppress(TargetExistsError):
-                    write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
-                text, changed = found = self._content()
-                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
-                if not is_wanted and self._content() == found:
-                    self._renew()
-                self._is_made = True
-            except FileNotFoundError:
-                continue  # another run removed it
-            except (OSError, StorageError) as error:
-                self._log_problem(f"cannot be used: {error}")
-            return
+        try:
+            with contextlib.suppress(TargetExistsError):
+                write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
+            text, changed = found = self._content()
+            is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
+            if not is_wanted and self._content() == found:
+                self._renew()
+            self._is_made = True
+        except FileNotFoundError:  # another run removed it meanwhile
+            self.begin(since)
+        except (OSError, StorageError) as error:
+            self._log_problem(f"cannot be used: {error}")
 
     def check(self) -> str | None:
         """Return why to stop, None to continue."""
@@ -255,8 +246,7 @@ class StopFile:
     def remove(self) -> None:
         """Remove it, after the run of all hosts."""
         with contextlib.suppress(OSError):
-            if self._is_made:
-                self.path.unlink()
+            self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
         """Return its text, without zeros that our cut may have left, and when it was changed. Raises OSError."""
@@ -300,9 +290,8 @@ def run_start(
     that comes late; and, if SLURM's job was never measured before, the job's own start, for a launcher that took longer
     than the job's work. Raises StorageError.
     """
-    found = [asked_at(pid) - (members.clock_offset_s or 0.0), members.others_began()]
-    earlier = f"*/{folder.recordings.parent.name}/{glob.escape(folder.key)}/*{RECORDING_SUFFIX}"
-    if not any(folder.save_dir.glob(earlier)):
+    found = [asked_at(pid) - members.clock_offset_s, members.others_began()]
+    if not any(folder.save_dir.glob(f"*/{folder.recordings.parent.name}/{folder.key}/*{RECORDING_SUFFIX}")):
         found.append(slurm_time(identity, environ, runner(environ), "START"))
     return min(at for at in found if at is not None)
 
@@ -312,15 +301,10 @@ def asked_at(pid: int) -> float:
 
     That is before Python read its modules, which can take long.
     """
-    try:
-        birth = read_birth(pid)
-        for _ in range(_MOST_WAITERS):
-            if name_of(birth.parent) not in _WAITERS:
-                break
-            birth = read_birth(birth.parent)
-    except (OSError, ValueError, IndexError):
-        return time.time()
-    return at_boot_ticks(birth.start + 1)  # the kernel counts whole ticks
+    birth = find_birth(pid)
+    while birth is not None and name_of(birth.parent) in _WAITERS:
+        birth = find_birth(birth.parent)
+    return time.time() if birth is None else at_boot_ticks(birth.start + 1)  # the kernel counts whole ticks
 
 
 def _is_stop(text: str) -> bool:

@@ -8,7 +8,7 @@ nothing is lost if two hosts merge.
 from __future__ import annotations
 
 import contextlib
-import glob
+import itertools
 import logging
 import os
 import re
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.files import Closing, TargetExistsError, write_whole
+from fedmon.common.files import Closing, TargetExistsError, storage_errors, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import find_birth, read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
@@ -33,7 +33,6 @@ SILENT_BEATS = 6
 """Missed beats after which a host counts as lost."""
 _LOOKS_A_BEAT = 4
 TICK_S = 0.01  # files have the time of the kernel's last tick
-_MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
 
 
@@ -93,14 +92,12 @@ class _HostFolder:
             runs[file[3]].add(HostRun(file[1], int(file[2])))
         return _Seen(runs["begin"], runs["end"], {run.node_id: run for run in sorted(runs["begin"])})
 
-    def is_alive(self, run: HostRun, seen: _Seen) -> bool | None:
-        """Tell whether a run's process lives; None if that is not known yet.
+    def is_alive(self, run: HostRun) -> bool | None:
+        """Tell whether the process of a node's newest run lives; None if that is not known yet.
 
         On this machine its process tells; elsewhere its beat must change, and one without a change for six beats of
         this host's monotonic time is dead.
         """
-        if seen.newest.get(run.node_id, run).generation > run.generation:
-            return False
         known = self.registration(run)
         if known is not None and self._machine and known.machine == self._machine:
             birth = find_birth(known.pid)
@@ -174,7 +171,7 @@ class Membership(Closing):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
-        self.clock_offset_s: float | None = None
+        self.clock_offset_s = 0.0
 
     @property
     def recording(self) -> Path:
@@ -188,7 +185,8 @@ class Membership(Closing):
         self._register()
         seen = self._hosts.see()
         self._earlier = {run: self._hosts.sign(run, seen) for run in seen.begun - {self._run}}
-        self.clock_offset_s = self._clock_offset()
+        with storage_errors(self._folder.hosts):
+            self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
     def others_began(self) -> float | None:
@@ -227,15 +225,15 @@ class Membership(Closing):
         Raises StorageError.
         """
         seen = self._hosts.see()
-        others = (self._hosts.is_alive(run, seen) for run in seen.running if run != self._run)
+        others = (self._hosts.is_alive(run) for run in seen.running if run != self._run)
         if self._taking_part(seen) < (self._expected or 1) or any(life is not False for life in others):
             return False
-        siblings = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}")
-        for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts):
-            seen = hosts.see()
-            if any(hosts.is_alive(run, seen) is not False for run in seen.running):
-                return False
-        return True
+        siblings = self._folder.save_dir.glob(f"*/hosts/{self._folder.key}")
+        return not any(
+            hosts.is_alive(run) is not False
+            for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts)
+            for run in hosts.see().running
+        )
 
     def close(self) -> None:
         """Stop beating; safe to call twice."""
@@ -250,16 +248,15 @@ class Membership(Closing):
 
     def _register(self) -> None:
         seen = self._hosts.see()
-        for number in range(1, _MOST_NAMES):
+        for number in itertools.count(1):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
             if self._take(host, _node_id(self._folder.key, host), seen):
                 return
-        raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
     def _take(self, host: str, node_id: str, seen: _Seen) -> bool:
         """Register as the next run under an id; False while an earlier one may be there."""
         before = seen.newest.get(node_id, HostRun(node_id, 0))
-        alive = self._hosts.is_alive(before, seen)
+        alive = self._hosts.is_alive(before)
         # A run that has ended still merges and streams under its name, as long as its process lives.
         if alive or (alive is None and before in seen.running):
             return False
@@ -272,14 +269,10 @@ class Membership(Closing):
         self._run, self.host, self.node_id, self.boot = run, host, node_id, boot
         return True
 
-    def _clock_offset(self) -> float | None:
+    def _clock_offset(self) -> float:
         """Return this host's wall clock less that of the file server, in seconds; 0 if they may be the same."""
         before = self._wall()
-        try:
-            found = self._beat(b"0", sync=True)
-        except OSError as error:
-            logger.info("the clocks of the hosts cannot be compared: %s", error)
-            return None
+        found = self._beat(b"0", sync=True)
         # A slow disk is no reason to doubt a clock.
         nearest = min(max(found.st_mtime, before - TICK_S), self._wall())
         return round(nearest - found.st_mtime, 3)
@@ -315,7 +308,7 @@ class Membership(Closing):
         claim the merge of the same ends.
         """
         seen = self._hosts.see()
-        lives = [self._hosts.is_alive(run, seen) for run in seen.running if run != self._run]
+        lives = [self._hosts.is_alive(run) for run in seen.running if run != self._run]
         if True in lives:
             return False
         is_patient = self._expected is not None and time.monotonic() - self._began < self._patience_s

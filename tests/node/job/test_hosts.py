@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import BEAT_S, SILENT_BEATS, Membership
 from fedmon.node.job.layout import JobFolder
@@ -142,6 +144,15 @@ def test_a_silent_host_counts_as_lost_after_the_time_that_the_page_says() -> Non
     page = Path(__file__).parents[3] / "docs" / "howtos" / "job-slurm.md"
 
     assert f"a host that is silent for {BEAT_S * SILENT_BEATS:g} s counts as lost" in page.read_text()
+
+
+def test_a_folder_that_goes_while_a_host_measures_is_told(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    with Membership(job.folder, host="a", beat_s=0.05) as host:
+        host.begin()
+        shutil.rmtree(job.folder.hosts)
+        wait_until(lambda: "the other hosts cannot see that this one lives" in caplog.text)
+        with pytest.raises(StorageError, match="cannot read"):
+            host.done()
 
 
 def test_what_an_earlier_run_of_the_same_job_left_is_kept_and_stops_nobody(job: Job) -> None:

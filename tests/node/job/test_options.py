@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fedmon.common.errors import InvalidInputError
@@ -85,6 +84,7 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
         (["sleep", "3"], "comes after '--'"),
         (["-e", "csv", "sleep", "--", "true"], "'sleep'"),
         (["-d", "/proc/none", "--", "true"], "/proc/none"),
+        (["-d", "/proc/none", "--pid", "1"], "/proc/none"),
         (["-p", "../x", "--", "true"], "prefix"),
     ],
 )
@@ -132,7 +132,8 @@ def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -
 
 def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "all_metrics.csv").mkdir(parents=True)
-    words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "-e", "csv", "--", "true"]
+    (tmp_path / "run" / "configs").touch()
+    words = [FEDMON, "job", "-v", "-d", str(tmp_path), "-p", "run", "-e", "csv", "--", "true"]
 
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
 
@@ -142,6 +143,7 @@ def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Pa
     assert told[1:] == [
         f"fedmon: files that were asked for could not be written; see {log}", f"fedmon: results in {tmp_path}/run",
     ]  # fmt: skip
+    assert f"cannot write {tmp_path}/run/configs/" in log.read_text()
 
 
 def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Path) -> None:
@@ -195,8 +197,8 @@ def test_the_margin_before_the_time_limit_grows_with_it(limit_s: float, margin: 
 @pytest.mark.parametrize(
     ("left_s", "moved_by_s", "has_variables", "is_near"),
     [
-        (40, None, True, True), (40, 0, True, True), (3600, None, True, False), (40, 3600, True, False),
-        (-1000, None, True, False), (40, 0, False, True),
+        (4, None, True, True), (4, 0, True, True), (3600, None, True, False), (4, 3600, True, False),
+        (-1000, None, True, False), (4, 0, False, True),
     ],
     ids=["near", "not moved", "far", "moved", "a job that runs has not ended", "no variable tells it"],
 )  # fmt: skip
@@ -211,10 +213,7 @@ def test_a_run_ends_when_the_limit_is_near_and_was_not_moved(
     if moved_by_s is not None:
         text = datetime.datetime.fromtimestamp(ends_at + moved_by_s).isoformat()  # noqa: DTZ006 - as squeue prints it
         commands = Commands(said("squeue --noheader --jobs=4711 --format=%e", f"{text}\n"))
-    identity = identify(environ, hostname="n", pid=1)
-    if not has_variables:
-        identity = msgspec.structs.replace(identity, time_limit_s=1200.0)
-    limit = TimeLimit(identity, environ, commands)
+    limit = TimeLimit(identify(environ, hostname="n", pid=1), environ, commands)
     limit.ask(first_start=None)
 
     assert (limit.check() is not None) == is_near

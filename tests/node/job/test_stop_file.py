@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.machine import program
-from tests.node.job.tool_runs import FEDMON, environment, left, recordings
+from tests.node.job.tool_runs import FEDMON, environment, left, recordings, start, wait_measured
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -76,14 +76,34 @@ def test_the_stop_of_an_earlier_run_is_replaced_in_the_same_file_with_its_rights
     assert (after.st_ino, after.st_mode, path.read_text()) == (before.st_ino, before.st_mode, "INPROGRESS\n")
 
 
-def test_a_pipe_in_the_place_of_the_stop_file_holds_up_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    os.mkfifo(tmp_path / "ipc")
-    run = threading.Thread(target=running, args=[tmp_path / "ipc"], daemon=True)
-    run.start()
-    run.join(60)
+def test_a_stop_file_that_cannot_be_made_or_read_holds_up_and_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = running(tmp_path / "ipc")
+    file.path.unlink()
+    os.mkfifo(file.path)
 
-    assert not run.is_alive()
-    assert "ipc cannot be used: not a regular file: it cannot stop the measuring" in caplog.text
+    assert [file.check(), running(file.path).check(), running(file.path / "ipc").check()] == [None, None, None]
+    for problem in (
+        "cannot be read: not a regular file",
+        "cannot be used: not a regular file",
+        "cannot be used: cannot",
+    ):
+        assert problem in caplog.text
+
+
+def test_a_stop_that_another_run_removes_meanwhile_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    path.write_text("FINISHED")
+
+    def meanwhile() -> float:
+        path.unlink()
+        return 1e10
+
+    file = StopFile(path)
+    file.begin(meanwhile)
+
+    assert (file.check(), path.read_text()) == (None, "INPROGRESS\n")
 
 
 OF_ANOTHER_USER = """
@@ -258,15 +278,14 @@ def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all
     assert second.is_over()
 
 
-@pytest.mark.parametrize("key", ["4711", "4711[1]"])
-def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path, key: str) -> None:
-    one, two = (Membership(JobFolder(tmp_path, prefix, key), host="n1") for prefix in ("one", "two"))
-    with one, two:
-        one.begin()
-        two.begin()
-        assert one.end()
-        assert not one.done()
-        assert not one.is_over()
-        assert two.end()
-        assert not two.done()
-        assert two.is_over()
+def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
+    started = functools.partial(
+        start, tmp_path, command=["cat"], environ=environment(FEDMON_JOB_ID="4711"), stdin=subprocess.PIPE
+    )
+    with started("-p", "one") as one, started("-p", "two") as two:
+        wait_measured(tmp_path, hosts=2)
+        one.communicate(timeout=60)
+        assert (tmp_path / ".ipc-4711").exists()
+        two.communicate(timeout=60)
+
+    assert not (tmp_path / ".ipc-4711").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import subprocess
 import time
@@ -13,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.node.job.machine import program
-from tests.node.job.tool_runs import FEDMON, beside, environment, fitting, is_measured, logs, start, the
+from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
 from tests.support.waiting import wait_until
 
 AGAIN = "it is looked for again"
 
 
-def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
-    now = int(time.time())
-    slurm = environment(
-        SLURM_JOB_ID="4711", SLURM_JOB_START_TIME=str(now - 1140), SLURM_JOB_END_TIME=str(now + 60), FEDMON_JOB_ID="x"
-    )
-    with start(tmp_path, *beside(program), environ=slurm) as tool:
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, scheduler: str) -> None:
+    ends_at = int(time.time()) + 12
+    environ = environment(PBS_JOBID=f"{10**9 + os.getpid()}", PBS_WALLTIME="12")
+    if scheduler == "slurm":
+        environ = environment(SLURM_JOB_ID=f"{10**9 + os.getpid()}", SLURM_JOB_END_TIME=str(ends_at))
+    with step(environ), start(tmp_path, "-i", "0.2", environ=environ) as tool:
         tool.wait(60)
+        assert time.time() < ends_at
 
-    assert datetime.datetime.fromisoformat(the(tmp_path).job["ended"]).timestamp() < now + 60
     assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
-    assert program.poll() is None
 
 
 @contextlib.contextmanager

@@ -48,18 +48,6 @@ def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: su
     assert found.job["ended"] > found.job["started"]
 
 
-def test_finished_ends_a_run_that_has_not_read_its_modules_yet(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
-    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="7")) as tool:
-        used = Path(f"/proc/{tool.pid}/stat")
-        wait_until(lambda: int(used.read_text().rsplit(")", 1)[1].split()[11]) >= 3)  # hundredths of a second
-        (tmp_path / ".ipc-7").write_text("FINISHED\n")
-        tool.wait(60)
-
-    assert the(tmp_path).job["reason"] == ".ipc-7: it says FINISHED"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     tmp_path: Path, program: subprocess.Popen[bytes], number: signal.Signals
@@ -119,7 +107,8 @@ def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(t
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_a_full_disk_costs_nothing_that_finds_room_in_memory_until_the_end(tmp_path: Path, *, is_freed: bool) -> None:
     require(os.geteuid() == 0 and shutil.which("mount"), "mounting a small disk takes root")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], check=True)
     try:
@@ -132,17 +121,23 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> 
                 while True:
                     file.write(bytes(4096))
             wait_until(lambda: "the disk is full" in logs(tmp_path))
-            os.truncate(full, 0)
+            if is_freed:
+                os.truncate(full, 0)
             gate.touch()
-            said = tool.communicate(timeout=60)
+            said, complained = tool.communicate(timeout=60)
 
         found = the(tmp_path)
-        assert (tool.returncode, said) == (0, (b"", b""))
+        assert (tool.returncode, said) == (0, b"")
+        if is_freed:
+            assert complained == b""
+        else:
+            assert b" samples could not be written and are lost; see " in complained
         (path,) = recordings(tmp_path)
         with Recording(path, read_only=True) as recording:
             taken = {one.stream: one.last_seq + 1 for one in recording.extents()}
         assert taken == found.samples  # those of the time when the disk was full among them
-        assert found.document["tool"].get("samples_lost", 0) == 0
+        assert is_freed == (found.job["ended"] is not None)
+        assert "samples_lost" not in found.document["tool"]
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
