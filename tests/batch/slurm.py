@@ -164,10 +164,6 @@ class Slurm:
         told = self.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
         return told.stdout.split("\n")[0].strip()
 
-    def wait_running(self, job_id: str) -> None:
-        """Wait until the processes of a job are known to SLURM."""
-        wait_until(lambda: self.pids(job_id), what=f"the processes of job {job_id}")
-
     def wait_ended(self, job_id: str, timeout_s: float = 60.0) -> str:
         """Wait until a job has ended and return its state."""
         return wait_until(
@@ -175,14 +171,6 @@ class Slurm:
             timeout_s=timeout_s,
             what=f"the end of job {job_id}",
         )
-
-    def pids(self, job_id: str) -> list[int]:
-        """Return the processes which SLURM itself counts to a job, of both nodes."""
-        pids = []
-        for node in NODES:
-            lines = self.run("scontrol", "listpids", job_id, node).stdout.splitlines()[1:]
-            pids += [int(line.split()[0]) for line in lines if line.split()[0].isdigit()]
-        return pids
 
     def output(self, job_id: str) -> str:
         """Return what a job printed."""

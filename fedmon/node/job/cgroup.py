@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedmon.common.clock import Deadline
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import UNIFIED, find_hierarchies, members_of, paths_of
+from fedmon.node.collectors.job.cgroup import UNIFIED, below, find_hierarchies, members_of, paths_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,13 @@ class OwnCgroup:
             inside = mine.get(hierarchy, "")
             if hierarchy not in _HARMLESS or "," in base.name or not inside or ".." in Path(inside).parts:
                 continue
-            folder = base / inside.lstrip("/") / name
-            if _made(folder):
-                self.folders[hierarchy] = folder
+            above = base / inside.lstrip("/")
+            # Processes that are left in it must be able to return.
+            if not os.access(above / "cgroup.procs", os.W_OK):
+                continue
+            with contextlib.suppress(OSError):
+                (above / name).mkdir()
+                self.folders[hierarchy] = above / name
                 self.path = self.path or str(Path(inside) / name)
         if UNIFIED not in self.folders and "cpuacct" not in self.folders:
             self.remove()  # without CPU time a group tells less than the processes do
@@ -67,30 +71,10 @@ def remove_cgroup(folders: Iterable[Path]) -> None:
                 with contextlib.suppress(OSError):
                     (folder.parent / "cgroup.procs").write_text(str(pid))
             try:
-                _remove(folder)
+                for each in reversed([*below(folder)]):  # the command may have made some in it
+                    each.rmdir()
             except OSError as error:  # a process is about to end, or started another one just before it was moved
                 if deadline.passed():
                     logger.warning("cgroup %s cannot be removed: %s", folder, error.strerror)
                     break
                 threading.Event().wait(_TRY_AGAIN_S)
-
-
-def _made(folder: Path) -> bool:
-    """Make a cgroup that processes can join; False if that is not allowed."""
-    try:
-        folder.mkdir()
-    except OSError:
-        return False
-    if os.access(folder / "cgroup.procs", os.W_OK) and os.access(folder.parent / "cgroup.procs", os.W_OK):
-        return True
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-    return False
-
-
-def _remove(folder: Path) -> None:
-    """Remove a cgroup with those that the command made in it."""
-    for each in folder.iterdir():
-        if each.is_dir():
-            _remove(each)
-    folder.rmdir()

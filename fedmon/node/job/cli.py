@@ -116,27 +116,18 @@ class ToolRun:
         """Measure to the end, and return the exit code of a run without a command.
 
         ``channel`` is that of the process that runs the command, or of this process's signals. Raises FedmonError if it
-        could not begin; beside a command, the channel gets that.
+        could not begin.
         """
-        has_begun = False
         try:
             self._begin()
-            has_begun = True
             if self._options.command:
                 channel.tell(kind="ready")
-            return self._run(channel)
-        except FedmonError as error:
-            if has_begun:
-                self._complain(str(error))
-            elif self._options.command:
-                channel.tell(kind="refused", text=str(error))
-            else:
-                raise
-            return error.exit_code
-        except Exception as error:
-            logger.exception("measuring failed")
-            self._complain(f"measuring failed: {type(error).__name__}: {error}")
-            return 1
+            try:
+                return self._run(channel)
+            except Exception as error:
+                logger.exception("measuring failed")
+                self._complain(f"measuring failed: {type(error).__name__}: {error}")
+                return 1
         finally:
             self._members.close()
             if self._log is not None:
@@ -299,8 +290,6 @@ class LogFile(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         """Drop a record that finds no room."""
-        if not isinstance(sys.exception(), OSError):
-            super().handleError(record)
 
     def take_output(self) -> None:
         """Send all prints of this process into the log from now on."""

@@ -112,7 +112,7 @@ class JobMonitor:
         if options.broker is not None:
             self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
-        self._describe_at, self._problem = 0.0, ""
+        self._describe_at = 0.0
         self.limit = TimeLimit(identity, environ, runner(environ))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
@@ -127,7 +127,7 @@ class JobMonitor:
         """Take the first sample, also of the job."""
         if self._options.command:
             # The command runs already, and the first tick must have both.
-            self._watch_command(self._channel)
+            self._watch_command()
             self._pipeline.start()
         else:
             from fedmon.node.job.finders import JobSearch
@@ -203,8 +203,8 @@ class JobMonitor:
 
     # --- the job -----------------------------------------------------------------------------------------------------
 
-    def _watch_command(self, channel: Channel) -> None:
-        begun = channel.listen(None)
+    def _watch_command(self) -> None:
+        begun = self._channel.listen(None)
         if begun is None or begun.kind != "started":
             why, code = ("its parent was killed", None) if begun is None else (begun.text, begun.code)
             self.early_end = End(reason=f"the command could not be started: {why}", exit_code=code)
@@ -299,7 +299,7 @@ class JobMonitor:
         }
 
     def _write(self, document: Mapping[str, Any], *, mark: str = "") -> bool:
-        """Write a description, and a mark; a failure is logged once, and returns False."""
+        """Write a description, and a mark; a failure is logged, and returns False."""
         node_id, boot = self._members.node_id, self._members.boot
         try:
             with Recording(self._members.recording) as recording:
@@ -307,11 +307,8 @@ class JobMonitor:
                 if mark:
                     recording.mark(node_id, boot, HOST_STREAM, utc_now().timestamp(), mark)
         except StorageError as error:
-            if not self._problem:
-                logger.error("the description of the job waits to be written: %s", error)  # noqa: TRY400
-            self._problem = str(error)
+            logger.warning("the description of the job waits to be written: %s", error)
             return False
-        self._problem = ""
         return True
 
 

@@ -125,8 +125,8 @@ class Supervisor:
     def run(self, monitor: Callable[[Channel], int]) -> int:
         """Return the command's exit code, for a signal 128 and its number.
 
-        ``monitor(channel)`` runs in a second process, which ends with its result. Raises RefusedError, with no command
-        started, if it cannot begin.
+        ``monitor(channel)`` runs in a second process, which ends with its result; it tells when it is ready, or raises
+        FedmonError. Raises RefusedError, with no command started, if it cannot begin.
         """
         channel = self._start_monitor(monitor)
         # While the monitor begins.
@@ -166,6 +166,8 @@ class Supervisor:
             os.setpgid(0, 0)
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a complaint on such a terminal must not stop it
             code = monitor(theirs)
+        except (FedmonError, OSError) as error:
+            theirs.tell(kind="refused", text=str(error))
         finally:
             os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
 
@@ -224,10 +226,7 @@ class Supervisor:
             self._take(signal.sigwaitinfo(_WATCHED), channel)
             self._reap_others()
         channel.tell(kind="ended", code=self._code, switches=_context_switches(self._child))
-        while not channel.is_closed and self._monitor:
-            answer = channel.listen(_LAST_SAMPLE_S)
-            if answer is None or answer.kind == "sampled":
-                break
+        channel.listen(_LAST_SAMPLE_S)
         os.waitpid(self._child, 0)
         self._child = 0
 
@@ -290,15 +289,11 @@ def _context_switches(pid: int) -> tuple[int, int] | None:
     They are those of wait4(2), and the child stays a zombie. None on a machine with an unknown call number.
     Source: waitid(2), "C library/kernel differences": the system call fills a struct rusage, which libc does not pass.
     """
-    number = _WAITID.get(os.uname().machine)
-    try:
-        import ctypes
+    import ctypes
 
-        usage = (ctypes.c_long * 32)()
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
-    except (ImportError, OSError):
-        return None
+    number, usage = _WAITID.get(os.uname().machine), (ctypes.c_long * 32)()
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
     return (usage[_NVCSW], usage[_NVCSW + 1]) if done == 0 else None
 
 

@@ -21,7 +21,6 @@ from tests.node.job.tool_runs import (
     environment,
     fitting,
     is_measured,
-    left,
     logs,
     recordings,
     start,
@@ -161,19 +160,26 @@ def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Pa
     assert (128 + number, f"the command was ended by {number.name}") == (found.job["exit_code"], found.job["reason"])
 
 
-def test_a_command_that_survives_ctrl_c_is_measured_to_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGINT, "the command ended with exit code 4"),
+        (signal.SIGTERM, "received SIGTERM, and the command did not end within 5 s"),
+    ],
+)
+def test_a_command_is_measured_to_its_end_if_it_survives_ctrl_c_but_not_long_after_sigterm(
+    tmp_path: Path, number: signal.Signals, reason: str
+) -> None:
     ready, done = tmp_path / "ready", tmp_path / "done"
-    waits = f"trap : INT; touch '{ready}'; while [ ! -e '{done}' ]; do sleep 0.1; done; exit 4"
+    waits = f"trap : INT TERM; touch '{ready}'; while [ ! -e '{done}' ]; do sleep 0.1; done; exit 4"
     with start(tmp_path, "-i", "0.5", command=["sh", "-c", waits]) as process:
         wait_until(lambda: ready.exists() and is_measured(tmp_path))
-        process.send_signal(signal.SIGINT)
-        (recording,) = recordings(tmp_path)
-        wait_until(lambda: left(recording).samples.get("host", 0) >= 14, what="samples of 7 s")
+        process.send_signal(number)
+        wait_until(lambda: the(tmp_path).job["reason"] or the(tmp_path).samples.get("host", 0) >= 14, what="7 s")
         done.touch()
         process.wait(60)
 
-    assert process.returncode == 4
-    assert the(tmp_path).job["reason"] == "the command ended with exit code 4"
+    assert (process.returncode, the(tmp_path).job["reason"]) == (4, reason)
 
 
 def at_terminal(*words: str) -> tuple[int, int]:
@@ -252,7 +258,8 @@ def _cgroups_of(pid: int) -> list[str]:
 
 def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
-    script = f"setsid sleep 120 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
+    inner = "for group in /sys/fs/cgroup/*/fedmon-*-$PPID; do mkdir $group/inner; done"
+    script = f"{inner}; setsid sleep 120 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
     with start(tmp_path, command=["sh", "-c", script]) as process:
         process.communicate(timeout=60)
     remaining = int(pidfile.read_text())
@@ -293,7 +300,22 @@ def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str)
 
 def test_ctrl_z_while_the_command_begins_stops_the_tool_too_and_fg_goes_on(tmp_path: Path) -> None:
     shell = 'set -m; "$@"; code=$?; while [ -n "$(jobs -s)" ]; do fg > /dev/null; code=$?; done; exit $code'
-    words = ("bash", "-c", shell, "bash", FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "exit 7")
+    words = (
+        "bash",
+        "-c",
+        shell,
+        "bash",
+        FEDMON,
+        "job",
+        "-d",
+        str(tmp_path),
+        "-i",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.5; exit 7",
+    )
     pid, terminal = at_terminal(*words)
     wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
 
