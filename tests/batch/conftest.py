@@ -23,10 +23,8 @@ def running_slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
 @pytest.fixture
 def slurm(running_slurm: Slurm) -> Iterator[Slurm]:
     """SLURM without jobs."""
-    try:
-        yield running_slurm
-    finally:
-        running_slurm.clear()
+    yield running_slurm
+    running_slurm.clear()
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +37,8 @@ def running_torque() -> Iterator[Slurm]:
 @pytest.fixture
 def torque(running_torque: Slurm) -> Iterator[Slurm]:
     """Torque's commands, and no jobs."""
-    try:
-        yield running_torque
-    finally:
-        running_torque.clear()
+    yield running_torque
+    running_torque.clear()
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ HOLD = """\
 import signal, sys
 held = bytearray(int(sys.argv[1]) * 1_000_000)
 held[::4096] = b"x" * len(held[::4096])
-open(sys.argv[2], "w").close()
-signal.pause() if len(sys.argv) < 4 else signal.sigtimedwait([signal.SIGUSR2], float(sys.argv[3]))
+signal.sigtimedwait([signal.SIGUSR2], float(sys.argv[2]))
 """
 
 
@@ -32,6 +31,6 @@ class Loads:
         """Return a command that uses so many seconds of CPU time, then ends."""
         return f"{sys.executable} -S {self._folder}/burn.py {cpu_s}"
 
-    def hold(self, megabytes: int, there: Path, seconds: float) -> str:
-        """Return a command that holds so many megabytes for a while; ``there`` appears when it has them."""
-        return f"{sys.executable} -S {self._folder}/hold.py {megabytes} {there} {seconds}"
+    def hold(self, megabytes: int, seconds: float) -> str:
+        """Return a command that holds so many megabytes for a while."""
+        return f"{sys.executable} -S {self._folder}/hold.py {megabytes} {seconds}"

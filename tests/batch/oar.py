@@ -81,18 +81,16 @@ class Oar:
                 elif link not in self._links_before and link.is_dir():
                     last_first.callback(shutil.rmtree, link, ignore_errors=True)
 
-    def run(self, *argv: str, user: str = USER, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run a command in there as a user."""
-        login = (
-            ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"] if user != "root" else []
-        )
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in there as the user of the jobs."""
+        login = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--reset-env"]
         return subprocess.run(
             [*self._enter(), *login, *argv],
             cwd=self.work,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=60,
         )
 
     def submit(self, command: str, *options: str) -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 import psutil
 
 from tests.batch.daemons import end, kill_all, launch, remove_cgroups, with_environment
-from tests.batch.munge import Munge
 from tests.support.ports import free_port
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -91,7 +90,7 @@ class Slurm:
         self.work.mkdir()
         self.work.chmod(0o1777)
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._munge: Munge | None = None
+        self._socket = self.folder / "munge" / "socket"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -103,10 +102,10 @@ class Slurm:
 
     def start(self) -> None:
         """Start everything and return when both nodes take jobs."""
-        self._munge = Munge(self.folder / "munge")
-        self._munge.wait()
-        self._configure(self._munge.socket)
+        self._configure()
         (self.folder / "state").mkdir()
+        self._launch_munge()
+        wait_until(self._has_munge, what="munged")
         self._launch("slurmctld", ["slurmctld", "-D"])
         for node in NODES:
             self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
@@ -119,12 +118,10 @@ class Slurm:
             last_first.callback(
                 remove_cgroups, [CGROUPS / name / f"slurm_{node}" for name in CONTROLLERS for node in NODES]
             )
-            if self._munge is not None:
-                last_first.callback(self._munge.stop)
             last_first.callback(kill_all, self._with_our_configuration, "SLURM's jobs")
             for daemon in self._daemons:
                 last_first.callback(end, daemon)
-            if self._daemons and self._daemons[0].poll() is None:
+            if all(daemon.poll() is None for daemon in self._daemons):
                 self.run("scancel", "--full", f"--partition={PARTITION}")
 
     def clear(self) -> None:
@@ -136,9 +133,7 @@ class Slurm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def run(
-        self, *argv: str, timeout_s: float = 60.0, environ: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command of SLURM to its end."""
         return subprocess.run(
             argv,
@@ -147,7 +142,7 @@ class Slurm:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=60,
         )
 
     def submit(self, script: str, *options: str, environ: Mapping[str, str] | None = None) -> str:
@@ -188,7 +183,16 @@ class Slurm:
         kept = {daemon.pid for daemon in self._daemons}
         return kept | {each.pid for each in psutil.process_iter(["ppid"]) if each.info["ppid"] in kept}
 
-    def _configure(self, munge: Path) -> None:
+    def _launch_munge(self) -> None:
+        """Start the authentication service of SLURM's daemons and commands."""
+        folder = self._socket.parent
+        folder.mkdir(mode=0o755)
+        (folder / "key").touch(mode=0o600)
+        (folder / "key").write_bytes(os.urandom(128))
+        files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
+        self._launch("munged", ["munged", "--foreground", f"--socket={self._socket}", *files])
+
+    def _configure(self) -> None:
         cgroup = self.variant == "cgroup"
         host = socket.gethostname().split(".")[0]
         nodes = "\n".join(
@@ -197,7 +201,7 @@ class Slurm:
         )
         text = CONFIGURATION.format(
             folder=self.folder,
-            munge=munge,
+            munge=self._socket,
             controller_port=free_port(),
             gather="cgroup" if cgroup else "linux",
             tracking="cgroup" if cgroup else "linuxproc",
@@ -213,6 +217,10 @@ class Slurm:
     def _launch(self, name: str, argv: Sequence[str]) -> None:
         with (self.folder / f"{name}.out").open("wb") as output:
             self._daemons.append(launch(argv, env=self.environ, output=output))
+
+    def _has_munge(self) -> bool:
+        assert self._daemons[0].poll() is None, (self.folder / "munged.out").read_text()
+        return self.run("munge", f"--socket={self._socket}", "-n").returncode == 0
 
     def _idle(self) -> bool:
         for daemon in self._daemons:

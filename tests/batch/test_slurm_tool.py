@@ -39,7 +39,7 @@ def measuring(slurm: Slurm, job: str, hosts: int = 1) -> None:
 
 def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slurm) -> None:
     loads = Loads(slurm.work)
-    program = work(slurm, loads.hold(80, slurm.work / "there", 8), loads.burn(3))
+    program = work(slurm, loads.hold(80, 8), loads.burn(3))
 
     job = slurm.submit(EXAMPLE.read_text(), environ={"WORK": program})
     assert slurm.wait_ended(job, timeout_s=100) == "COMPLETED", slurm.output(job)
@@ -66,7 +66,7 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
 
 def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_output(slurm: Slurm) -> None:
     loads = Loads(slurm.work)
-    program = work(slurm, "echo done", loads.hold(80, slurm.work / "there", 1.5), loads.burn(2), "exit 7")
+    program = work(slurm, "echo done", loads.hold(80, 1.5), loads.burn(2), "exit 7")
 
     job = slurm.submit(f"#!/bin/sh\nsrun fedmon job -i 0.5 -p wrapped --name run-7 -- {program}\n")
     assert slurm.wait_ended(job, timeout_s=100) == "FAILED", slurm.output(job)

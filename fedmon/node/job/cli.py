@@ -53,10 +53,8 @@ def run_words(words: Sequence[str]) -> int:
         if options.command:
             return Supervisor(options.command, identity.key).run(run.measure)
         return run.measure(catch_signals())
-    except FedmonError as error:
-        if error.exit_code == 1:  # it could not begin, which must not look like an end of the job
-            raise SettingsError(str(error)) from None
-        raise
+    except StorageError as error:  # it could not begin, which must not look like an end of the job
+        raise SettingsError(str(error)) from None
 
 
 def _merge_verb(words: Sequence[str]) -> int:
@@ -212,7 +210,7 @@ class ToolRun:
         """Write the run's configuration under perfmon's names."""
         import yaml
 
-        identity, members, gpus = self._identity, self._members, monitor.describe()["hardware"].get("gpus") or ()
+        identity, members, described = self._identity, self._members, monitor.describe()
         config = {
             **self._options.document(),
             "save_dir": str(self._folder.path),
@@ -222,8 +220,8 @@ class ToolRun:
             "user": identity.user,
             "scheduler": identity.scheduler,
             "job_id": identity.job_id,
-            "pid": list(monitor.pids),
-            "num_nvidia_gpus": len(gpus),
+            "pid": described["jobs"][identity.key].get("pids", []),
+            "num_nvidia_gpus": len(described["hardware"].get("gpus") or ()),
             "perf_events": monitor.counts_events,
             "ipc_file": str(self._folder.ipc),
             "recording": str(members.recording),

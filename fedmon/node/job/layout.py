@@ -31,7 +31,6 @@ class JobFolder:
         self.hosts = self.path / "hosts" / self.key
         self.recordings = self.path / "recordings" / self.key
         self.logs = self.path / "logs" / self.key
-        self.configs = self.path / "configs"
         self.metrics = self.path / "metrics"
         self.plots = self.path / "plots"
         self.merged = self.path / f"{self.key}{RECORDING_SUFFIX}"
@@ -57,7 +56,7 @@ class JobFolder:
 
     def run_config(self, host: str) -> Path:
         """Return the file for one host's options."""
-        return self.configs / f"{file_name(host)}_run_config.yml"
+        return self.path / "configs" / f"{file_name(host)}_run_config.yml"
 
     def make(self) -> None:
         """Make the folders that a host needs while it measures, for their owner only. Raises StorageError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import math
@@ -117,11 +116,6 @@ class JobMonitor:
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         self.problem: FedmonError | None = None
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that the job had first."""
-        return tuple(self._job.get("pids") or ())
 
     def start(self) -> None:
         """Take the first sample, also of the job."""
@@ -267,17 +261,11 @@ class JobMonitor:
         }
         if found.method != "pids" and self._first_start is None:
             self._first_start = min(found.starts.values(), default=None)
-        add = functools.partial(
-            self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
-            is_overhead_now=is_overhead_now,
+        by_signs = {"pids": found.pids, "starts": found.starts, "marker": found.marker}
+        self._pipeline.jobs.add(
+            self._identity.key, exclude=(os.getpid(),), overhead=found.overhead, is_overhead_now=is_overhead_now,
+            **({"cgroup": found.cgroup} if found.cgroup is not None else by_signs),
         )  # fmt: skip
-        if found.cgroup is not None:
-            try:
-                add(cgroup=found.cgroup)
-                return
-            except FedmonError as error:
-                logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
-        add(pids=found.pids, starts=found.starts, marker=found.marker)
 
     # --- the description ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, SettingsError
 from fedmon.node.job.cgroup import OwnCgroup
 from fedmon.node.job.processes import name_of
 
@@ -105,12 +105,6 @@ class Channel:
         self._end.close()
 
 
-class RefusedError(FedmonError):
-    """The run could not begin; nothing was started."""
-
-    exit_code = 2
-
-
 class Supervisor:
     """Runs one command to its end; for the main thread. ``key`` marks its cgroup, or its environment if it has none."""
 
@@ -126,7 +120,7 @@ class Supervisor:
         """Return the command's exit code, for a signal 128 and its number.
 
         ``monitor(channel)`` runs in a second process, which ends with its result; it tells when it is ready, or raises
-        FedmonError. Raises RefusedError, with no command started, if it cannot begin.
+        FedmonError. Raises SettingsError, with no command started, if it cannot begin.
         """
         channel = self._start_monitor(monitor)
         # While the monitor begins.
@@ -137,7 +131,7 @@ class Supervisor:
         if first is None or first.kind != "ready":
             cgroup.remove()
             os.waitpid(self._monitor, 0)
-            raise RefusedError(
+            raise SettingsError(
                 first.text if first is not None else "measuring could not begin: its process ended at once"
             )
         if problem := self._start(cgroup):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
@@ -36,6 +35,16 @@ def record(folder: JobFolder, host: str, samples: int = 100, *, first: int = 0, 
         for seq in range(first, first + samples, 10):
             recording.append([batch(seq, node=host, boot=boot)])
     return path
+
+
+def only_host(tmp_path: Path, samples: int = 100) -> tuple[JobFolder, Path]:
+    """Return the folder of a job on one host, which has ended, and its recording."""
+    folder = JobFolder(tmp_path, None, "4711")
+    with Membership(folder, host="a") as member:
+        member.begin()
+        path = record(folder, "a", samples)
+        member.end()
+    return folder, path
 
 
 def merged(folder: JobFolder) -> dict[str, list[int]]:
@@ -95,11 +104,7 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
 
 
 def test_of_a_damaged_recording_of_the_only_host_the_readable_part_is_merged(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path, None, "4711")
-    with Membership(folder, host="a") as member:
-        member.begin()
-        path = record(folder, "a", 3000)
-        member.end()
+    folder, path = only_host(tmp_path, 3000)
     _DAMAGES["cut off"](path, path.read_bytes())
 
     assert "damaged: " in merge(folder)[path]
@@ -109,11 +114,7 @@ def test_of_a_damaged_recording_of_the_only_host_the_readable_part_is_merged(tmp
 def test_where_symbolic_links_cannot_be_made_the_only_recording_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = JobFolder(tmp_path, None, "4711")
-    with Membership(folder, host="a") as member:
-        member.begin()
-        record(folder, "a")
-        member.end()
+    folder, _ = only_host(tmp_path)
 
     def refuse(*_names: object, **_options: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -251,23 +252,6 @@ def test_a_merge_that_was_killed_leaves_nothing_that_a_later_one_does_not_remove
     os.utime(left, (0, 0))
     merge(folder)
     assert not left.exists()
-
-
-def test_metrics_that_only_one_host_or_only_its_first_samples_have_are_kept(folder: JobFolder) -> None:
-    """perfmon keeps the keys of the first checkpoint alone, and stops where another host has fewer."""
-    for host, names in (("a", ["first", "later"]), ("b", ["other"])):
-        with Recording(folder.recording(host)) as recording:
-            for number, name in enumerate(names):
-                t = [float(number)]
-                recording.append(
-                    [Batch(node_id=host, boot=1, stream="host", seq=number, t=t, mono=t, columns={name: [1.0]})]
-                )
-    merge(folder)
-    with Recording(folder.merged, read_only=True) as recording:
-        found = [
-            (one.node_id, name) for one in recording.read() for name, column in one.columns.items() if 1.0 in column
-        ]
-    assert sorted(found) == [("a", "first"), ("a", "later"), ("b", "other")]
 
 
 def test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples(tmp_path: Path) -> None:

@@ -26,12 +26,6 @@ from tests.support.waiting import wait_until
 HERE = Path("/tmp")
 
 
-def test_help_needs_no_width_of_a_terminal() -> None:
-    shown = subprocess.run([FEDMON, "job", "--help"], env=environment(COLUMNS=""), stdout=subprocess.PIPE, check=True)
-
-    assert shown.stdout.startswith(b"Usage: fedmon job")
-
-
 def test_words_become_options(tmp_path: Path) -> None:
     words = ["-d", str(tmp_path), "-i", "0.5", "-e", "csv", "orc", "--name", "a run", "-rq", "--", "true", "-v"]
 
