@@ -550,7 +550,7 @@ class Daemon:
 
 def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
-        dialect: NodeDialect = fedbiomed_dialect("node")(settings.id)
+        dialect: NodeDialect = fedbiomed_dialect("node")()
         return dialect
     return NodeDialect(strict_identity=settings.identity_is_strict)
 

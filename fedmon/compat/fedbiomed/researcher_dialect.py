@@ -380,42 +380,41 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a dataset."""
+
+    dataset_id: str | None = None
+    name: str | None = None
+    data_type: str | None = None
+    tags: list[str] = []
+    description: str | None = None
+    shape: Any = None
+    dtypes: list[str] | None = None
+    dataset_parameters: dict[str, Any] | None = None
+    dlp_id: Any = None
+
+
 def _dataset_of(record: Mapping[str, Any]) -> messages.Dataset:
     """Read the record that a Fed-BioMed node sends of a dataset.
 
     Its types of columns name no columns: they are numbered from "0". Fields that we lack, such as the shape of a
     folder of images and tables, become parameters. Raises InvalidMessageError.
     """
-    parameters = record.get("dataset_parameters")
-    others = {name: record[name] for name in ("dlp_id",) if record.get(name) is not None}
-    shape = record.get("shape")
-    if shape and not _is_list_of(shape, int):
+    try:
+        told = msgspec.convert(record, _Record)
+    except msgspec.ValidationError as error:
+        raise InvalidMessageError(f"the record of a dataset is malformed: {error}") from None
+    parameters, shape = told.dataset_parameters, told.shape
+    others = {} if told.dlp_id is None else {"dlp_id": told.dlp_id}
+    if shape and not (isinstance(shape, list) and all(type(size) is int for size in shape)):
         others["shape"], shape = shape, None
-    tags, dtypes = record.get("tags", []), record.get("dtypes") or []
-    if not _is_list_of(tags, str):
-        raise InvalidMessageError("the tags of a dataset are not a list of texts")
-    if not _is_list_of(dtypes, str):
-        raise InvalidMessageError("the types of a dataset's columns are not a list of texts")
-    if not isinstance(parameters, dict | None):
-        raise InvalidMessageError("the parameters of a dataset are not an object")
     return messages.Dataset(
-        dataset_id=_text(record, "dataset_id"),
-        name=_text(record, "name"),
-        data_type=_text(record, "data_type"),
-        tags=tags,
-        description=_text(record, "description"),
+        dataset_id=told.dataset_id or "",
+        name=told.name or "",
+        data_type=told.data_type or "",
+        tags=told.tags,
+        description=told.description or "",
         shape=shape or None,
-        dtypes=dict(zip(map(str, range(len(dtypes))), dtypes, strict=True)) or None,
+        dtypes={str(number): dtype for number, dtype in enumerate(told.dtypes or ())} or None,
         dataset_parameters={**(parameters or {}), **others} if parameters is not None or others else None,
     )
-
-
-def _text(record: Mapping[str, Any], name: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str | None):
-        raise InvalidMessageError(f"the {name} of a dataset is not a text")
-    return value or ""
-
-
-def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(type(entry) is kind for entry in value)

@@ -23,7 +23,7 @@ CELLS = Dataset(dataset_id="d1", name="cells", data_type="csv", tags=["cells"], 
 
 @pytest.fixture
 def dialect() -> FedBioMedDialect:
-    return FedBioMedDialect(NODE)
+    return FedBioMedDialect()
 
 
 def heard(dialect: FedBioMedDialect, message: Message) -> Request:

@@ -14,8 +14,8 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ListDatasets, LogRecord, Ping, SearchDatasets, SearchReply
-from fedmon.common.wire.samples import AddScalar
-from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect, Held, Listed
+from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.compat.fedbiomed.researcher_dialect import MAX_STREAMS, FedBioMedDialect, Held, Listed
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.session.inbox import Tally
@@ -65,6 +65,13 @@ class Talk:
     ) -> list[Reply | AddScalar | LogRecord]:
         return list(self.dialect.read(topic, json.dumps(payload(name) | fields).encode()))
 
+    def watched(self, **fields: Any) -> SampleBatch:
+        (scalar,) = self.hear("add_scalar", topic="general/monitoring", **fields)
+        assert isinstance(scalar, AddScalar)
+        batch = self.dialect.samples_of(scalar)
+        assert batch is not None
+        return batch
+
     def hear_reply(self, name: str, **fields: Any) -> Reply:
         (reply,) = self.hear(name, **fields)
         assert isinstance(reply, Reply)
@@ -91,7 +98,16 @@ def test_silence_before_the_barrier_of_a_list_is_a_failure(talk: Talk) -> None:
     assert belongs(reply, request)
 
 
-@pytest.mark.parametrize("wrong", [{"count": "one"}, {"databases": [{"name": 5, "tags": TAGS}]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"count": "one"},
+        {"databases": [{"name": 5, "tags": TAGS}]},
+        {"databases": [{"tags": "adults"}]},
+        {"databases": [{"tags": TAGS, "dtypes": [1]}]},
+        {"databases": [{"tags": TAGS, "dataset_parameters": []}]},
+    ],
+)
 def test_a_reply_that_cannot_be_read_is_not_taken_for_silence(talk: Talk, wrong: dict[str, Any]) -> None:
     _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
     with contextlib.suppress(InvalidMessageError):
@@ -109,8 +125,9 @@ def test_a_reply_that_cannot_be_read_is_not_taken_for_silence(talk: Talk, wrong:
         (["mri"], [], [("list_reply", {}), ("search_reply", {})]),
         (TAGS, [("search_reply", {})], []),
         (TAGS, [], [("search_reply", {"node_id": "another"})]),
+        (TAGS, [], [("search_reply", {"researcher_id": "another", "protocol_version": "2"})]),
     ],
-    ids=["to another process of ours", "before the search", "of another node"],
+    ids=["to another process of ours", "before the search", "of another node", "unreadable, to another researcher"],
 )
 def test_what_is_no_answer_to_a_search_is_not_taken(
     talk: Talk, tags: list[str], before: list[Heard], after: list[Heard]
@@ -119,7 +136,8 @@ def test_what_is_no_answer_to_a_search_is_not_taken(
         talk.hear(name, **fields)
     _, (_, barrier) = talk.say(SearchDatasets, tags=tags)
     for name, fields in after:
-        talk.hear(name, **fields)
+        with contextlib.suppress(InvalidMessageError):
+            talk.hear(name, **fields)
 
     reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
 
@@ -191,23 +209,30 @@ def test_an_error_goes_to_a_request_that_asked_its_node(talk: Talk) -> None:
 
 
 def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
-    test = {"train": False, "test": True, "test_on_global_updates": True}
-    heard = [
-        *talk.hear("add_scalar", topic="general/monitoring"),
-        *talk.hear("add_scalar", topic="general/monitoring", **test),
-    ]
-    assert all(isinstance(scalar, AddScalar) for scalar in heard)
+    test = {"train": False, "test": True}
+    kinds: list[dict[str, bool]] = [
+        {}, test, test | {"test_on_local_updates": True}, test | {"test_on_global_updates": True}
+    ]  # fmt: skip
 
-    batches = [talk.dialect.samples_of(scalar) for scalar in heard if isinstance(scalar, AddScalar)]
+    batches = [talk.watched(**kind) for kind in kinds]
 
-    assert [batch.seq for batch in batches if batch] == [0, 1]
-    assert {(batch.node_id, batch.stream) for batch in batches if batch} == {
+    assert [batch.seq for batch in batches] == [0, 1, 2, 3]
+    assert {(batch.node_id, batch.stream) for batch in batches} == {
         (NODE, "job-job_9b2e6d1f-8c3a-4e7d-a5f4-6d9c8b7a5f04")
     }
-    assert [batch.m for batch in batches if batch] == [
-        {'Loss{phase="train"}': [0.4375]},
-        {'Loss{phase="test-global"}': [0.4375]},
+    assert [batch.m for batch in batches] == [
+        {f'Loss{{phase="{phase}"}}': [0.4375]} for phase in ("train", "test", "test-local", "test-global")
     ]
+
+
+def test_scalars_of_our_own_wire_are_no_samples_of_this_one(talk: Talk) -> None:
+    assert talk.dialect.samples_of(AddScalar(node_id=NODE, metric={"loss": 0.5})) is None
+
+
+def test_the_oldest_of_too_many_streams_of_scalars_begins_anew(talk: Talk) -> None:
+    numbers = [talk.watched(job_id=f"job_{number % MAX_STREAMS}").seq for number in range(MAX_STREAMS + 1)]
+
+    assert (numbers[-1], talk.watched(job_id="job_more").seq, talk.watched(job_id="job_1").seq) == (1, 0, 0)
 
 
 def test_a_log_record_of_an_unknown_level_is_an_information(talk: Talk) -> None:
