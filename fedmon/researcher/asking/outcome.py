@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -102,25 +103,25 @@ class ByNode(Mapping[NodeId, V], Generic[V]):
     def __len__(self) -> int:
         return len(self._by_node)
 
+    @abstractmethod
     def rows(self) -> list[Row]:
         """Return flat rows, a mapping of columns to values each."""
-        raise NotImplementedError
 
     def to_frame(self) -> Any:
         """Return `rows` as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return frame(self.rows(), instead="rows()")
 
+    @abstractmethod
     def summary(self) -> str:
         """Return the whole as one line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal."""
-        return self.rows()
 
+    @abstractmethod
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return [self.summary()]
 
     def __str__(self) -> str:
         rows = self.text_rows() if self else []
@@ -147,12 +148,12 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
     ) -> None:
         super().__init__(outcomes)
         self.command, self.circumstances, self.elapsed_s = command, circumstances, elapsed_s
-        self._named = named
+        self.named = named
 
     @property
     def ok(self) -> dict[str, R]:
         """The replies of the nodes that did it."""
-        return {node_id: outcome.reply for node_id, outcome in self.items() if outcome.ok and outcome.reply is not None}
+        return {node_id: outcome.reply for node_id, outcome in self.items() if outcome.reply is not None}
 
     @property
     def failed(self) -> dict[str, Outcome[R]]:
@@ -168,13 +169,13 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
                 "reason": outcome.reason,
                 "ms": None if outcome.elapsed_s is None else round(outcome.elapsed_s * 1000, 1),
             }
-            parts = reply_rows(outcome.reply) if outcome.reply is not None and outcome.ok else []
+            parts = reply_rows(outcome.reply) if outcome.reply is not None else []
             found.extend(head | part | tail for part in parts or [{}])
         return found
 
     def summary(self) -> str:
         """Return the number of successes, or the reason for an empty table."""
-        if not self and self._named:
+        if not self and self.named:
             return f"no node was asked to {self.command}: `nodes` names none"
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
@@ -312,9 +313,8 @@ def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) ->
             elapsed_s=elapsed_s,
             retry_after_s=reply.retry_after_s,
         )
-    answered = reply if isinstance(reply, kind) else None
-    reason = getattr(reply, "note", "") or getattr(reply, "reason", "") or "the node says that it did not succeed"
-    return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reply=answered, reason=reason, elapsed_s=elapsed_s)
+    reason = "the node says that it did not succeed"
+    return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reason=reason, elapsed_s=elapsed_s)
 
 
 def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R]:

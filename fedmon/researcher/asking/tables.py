@@ -15,7 +15,7 @@ from fedmon.common.text import ago, moment, plural, table
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
-from fedmon.common.wire.runs import JobReport, JobsReply, RunReply, StopReply
+from fedmon.common.wire.runs import RunReply, StopReply
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
@@ -106,8 +106,6 @@ def _html_cell(column: str, text: str) -> str:
 def _cell(value: Any, *, relative: bool = False) -> str:
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, datetime):
         return ago(value) if relative else moment(value)
     if isinstance(value, list | tuple | set | frozenset):
@@ -135,12 +133,10 @@ def reply_rows(reply: Reply) -> list[Row]:
                     "sha256": reply.sha256[:SHOWN_DIGEST],
                 }
             ]
-        case RunReply():
-            return [_job_row(reply.job)]
-        case StopReply():
-            return [{"job": reply.job.job_id, "state": reply.job.state.value, "why": reply.job.reason}]
-        case JobsReply():
-            return [_job_row(job) for job in reply.jobs]
+        case RunReply() | StopReply():
+            job = reply.job
+            # An id that is folded cannot be copied: no more columns than leave room for it.
+            return [{"job": job.job_id, "state": job.state.value, "created": job.created, "why": job.reason}]
     return []
 
 
@@ -152,17 +148,6 @@ def _dataset_row(dataset: Dataset) -> Row:
         "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
         "description": dataset.description,
         "dataset_id": dataset.dataset_id,
-    }
-
-
-def _job_row(job: JobReport) -> Row:
-    # An id that is folded cannot be copied: no more columns than leave room for it.
-    return {
-        "job": job.job_id,
-        "state": job.state.value,
-        "name": job.name,
-        "created": job.created,
-        "why": job.reason,
     }
 
 

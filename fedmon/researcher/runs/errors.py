@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError, SettingsError
+from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.researcher.runs.states import by_reason
 
@@ -65,10 +65,6 @@ class RunNotOverError(NoAnswerError):
         )
         self.job_id, self.waited_s = job_id, waited_s
         self.unfinished, self.results = dict(unfinished), results
-
-
-class MissingNumpyError(SettingsError):
-    """Values hold arrays, and numpy is not installed."""
 
 
 def _named(reasons: Mapping[str, str]) -> str:

@@ -289,13 +289,11 @@ class RunLedger:
         now = time.monotonic()
         with self.changed:
             for node_id, outcome in outcomes.items():
-                if outcome.reply is not None and outcome.ok:
-                    if (part := self._part(node_id, outcome.reply.job)) is not None:
-                        part.job_said(outcome.reply.job, now)
-                    continue
-                part = self._parts.get(node_id)
-                if part is not None and part.job is None:
-                    part.asked, part.reason = outcome.status, outcome.reason
+                if outcome.reply is None:
+                    if (part := self._parts[node_id]).job is None:
+                        part.asked, part.reason = outcome.status, outcome.reason
+                elif (known := self._part(node_id, outcome.reply.job)) is not None:
+                    known.job_said(outcome.reply.job, now)
             self._touch()
 
     # --- messages of nodes --------------------------------------------------------------------------------------------

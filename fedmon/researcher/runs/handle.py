@@ -24,7 +24,7 @@ from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
-from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunHeldError, RunNotOverError
+from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
     OUTSIDE_GRANT,
     REFUSED,
@@ -387,12 +387,10 @@ class Results:
                     self._known[node_id] = opened(
                         parcels[node_id], self._repository, max_bytes=self._max_bytes, timeout_s=timeout_s
                     )
-                except (MissingNumpyError, MemoryError) as error:
-                    problems.append(error)
-                except FedmonError as error:
-                    self._known[node_id] = f"its result was dropped: {escape_control(str(error))}"
+                except (FedmonError, MemoryError) as error:
+                    said = escape_control(str(error)) or "it does not fit into the memory"
+                    self._known[node_id] = f"its result was dropped: {said}"
 
-        problems: list[Exception] = []
         new = [node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)]
         waiting = iter(new)
         # Daemons: the end of the process waits for other threads, so that Ctrl-C would wait for downloads.
@@ -401,8 +399,6 @@ class Results:
             thread.start()
         for thread in threads:
             thread.join()
-        if problems:
-            raise problems[0]
         return (
             {node_id: values for node_id in parcels if isinstance(values := self._known[node_id], dict)},
             {node_id: reason for node_id in parcels if isinstance(reason := self._known[node_id], str)},
@@ -412,7 +408,7 @@ class Results:
 def opened(
     parcel: Parcel | None, repository: RepositorySettings, *, max_bytes: int, timeout_s: float | None
 ) -> dict[str, Any]:
-    """Return the values in a parcel. Raises BadResultError, RepositoryError, InvalidInputError or MissingNumpyError."""
+    """Return the values in a parcel. Raises BadResultError, RepositoryError or InvalidInputError."""
     if parcel is None:
         raise BadResultError("the node no longer keeps it, or does not answer")
     if parcel.size_bytes > max_bytes:
@@ -425,7 +421,7 @@ def opened(
     if parcel.url is None and (found := hashlib.sha256(content).hexdigest()) != parcel.sha256:
         raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
-        raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
+        raise BadResultError("it holds arrays, which need numpy: pip install numpy")
     from fedmon.plan.parcels import unpack
 
     return unpack(parcel.format, content)

@@ -253,6 +253,7 @@ class RunList(Outcomes[JobsReply]):
             dict(outcomes.items()),
             circumstances=outcomes.circumstances,
             elapsed_s=outcomes.elapsed_s,
+            named=outcomes.named,
         )
         self._limit, self._rounds = limit, rounds
 
@@ -289,10 +290,6 @@ class RunList(Outcomes[JobsReply]):
         return "; ".join([known, *why_not(self)])
 
     explanation = summary
-
-    def text(self, limit: int | None = None) -> str:
-        """Return the newest runs as a table, and how many more there are."""
-        return str(RunList(self, limit=limit, rounds=self._rounds))
 
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: short ids, and each training as its newest round with their number."""

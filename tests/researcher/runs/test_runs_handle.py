@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench.echo_nodes import Message
+from bench.echo_nodes import VERSION, Message, now_utc
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.store.queue import FILE_NAME
 from fedmon.common.text import short_ids
@@ -58,6 +58,9 @@ def started(federation: Federation, **options: Any) -> RunHandle:
 def test_a_run_returns_what_every_node_returned(a: RunningNode, b: RunningNode, federate: Open) -> None:
     handle = started(federate(), args={"rounds": 3})
     assert handle.states()["a"].state == "running"
+    assert handle.started is not None
+    assert [(row["job"], row["state"]) for row in handle.started.rows()] == [(handle.job_id, "running")] * 2
+    assert str(handle.__rich__()) == str(handle)
 
     a.end(handle.job_id, result=json_parcel({"mean": 1.5}))
     b.end(handle.job_id, result=json_parcel({"mean": 2.5}))
@@ -220,6 +223,7 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
     for number in range(4):
         a.report(handle.job_id, live=False, loss=float(number))
     del a.reports[handle.job_id][:2]
+    assert handle.scalars_lost == {}
     a.end(handle.job_id, result=json_parcel({}), scalars=6)
 
     handle.result(timeout_s=60)
@@ -410,6 +414,17 @@ def test_a_result_that_is_none_is_dropped_with_a_reason(a: RunningNode, b: Runni
         assert caught.value.results == {"b": {"n": 2}}
 
 
+def test_where_there_is_no_numpy_a_result_with_arrays_says_what_to_install(
+    a: RunningNode, federate: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = started(federate())
+    a.end(handle.job_id, result=npz_parcel(b"x"))
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    with pytest.raises(RunFailedError, match="a: its result was dropped: it holds arrays, which need numpy: pip inst"):
+        handle.result(timeout_s=60)
+
+
 def test_a_held_result_beside_one_that_was_dropped_is_a_failure(a: RunningNode, b: RunningNode, federate: Open) -> None:
     handle = started(federate())
     a.end(handle.job_id, result=json_parcel({"n": 1}, sha256="1" * 64))
@@ -433,12 +448,29 @@ def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
     a.announce(handle.job_id, job=over | {"job_id": "another"}, result=json_parcel({"n": 666}))
     a.announce(handle.job_id, job=over | {"sha256": "f" * 64}, result=json_parcel({"n": 666}))
     a.announce(handle.job_id, job=honest, result=json_parcel({"n": 666}))
+    b.jobs[handle.job_id] = honest
+    b.reports[handle.job_id] = []
+    b.report(handle.job_id, loss=666.0)
+    uncounted = {"command": "add_scalar", "protocol_version": VERSION, "node_id": "a", "job_id": handle.job_id}
+    a.publish("general/monitoring/a", uncounted | {"metric": {"loss": 666.0}})
+    assert handle.stop(nodes=["b"]).ok
     wait_until(lambda: "another plan" in handle.states()["a"].explanation(), what="the wrong plan to be noticed")
     assert not handle.is_over
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
     assert handle.result(timeout_s=60) == {"a": {"n": 1}}
-    assert federation.status().counters["answers about runs dropped"] == 2
+    assert federation.status().counters["answers about runs dropped"] == 4
+    assert handle.scalars["a"] == []
+
+
+def test_a_node_that_answers_about_another_job_has_not_answered(a: RunningNode, federate: Open) -> None:
+    other = {"job_id": "x", "state": "running", "sha256": PLAN, "created": now_utc()}
+    a.answer = lambda request: {**(a.honest(request) or {}), "job": other} if request["command"] == "run" else None
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+
+    assert handle.states()["a"].state == "unanswered"
+    assert federation.status().counters["answers about runs dropped"] == 1
 
 
 def file_parcel(content: bytes, url: str) -> dict[str, Any]:
@@ -658,12 +690,13 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     assert str(runs).endswith("runs of alice that 2 nodes know: 2")
     shown = short_ids(runs.runs())[first.job_id]
     assert shown in str(runs)
-    assert shown not in runs.text(limit=1)
-    assert "... and 1 older ones" in runs.text(limit=1)
+    assert shown not in str(RunList(runs, limit=1))
+    assert "... and 1 older ones" in str(RunList(runs, limit=1))
     assert first.job_id in runs._repr_html_()
     assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
     assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
     assert list(federation.job(second.job_id).to_frame()["state"]) == ["running"]
+    assert "no node was asked" in str(federation.jobs(nodes=[]))
 
 
 def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_asked_for(
@@ -685,7 +718,7 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_a
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
     assert [row["name"] for row in each.text_rows()] == ["trial", "fit", "fit"]
-    assert "... and 1 older ones" in runs.text(limit=1)
+    assert "... and 1 older ones" in str(RunList(runs, limit=1))
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 
@@ -897,6 +930,9 @@ def test_logs_are_read_page_by_page_or_their_reason(a: RunningNode, b: RunningNo
     }  # fmt: skip
     with pytest.raises(ConflictError, match="not obeyed"):
         handle.logs("b")
+    a.jobs.clear()
+    with pytest.raises(NotFoundError, match=f"node a does not know job {handle.job_id}"):
+        handle.logs("a")
 
 
 def test_what_nodes_call_themselves_and_say_is_no_markup(a: RunningNode, b: RunningNode, federate: Open) -> None:
@@ -943,3 +979,4 @@ def test_changes_end_when_it_is_over_and_tell_each_state(a: RunningNode, federat
 
     assert seen[0] == "running"
     assert seen[-1] == "succeeded"
+    assert handle.show()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,29 +124,6 @@ def test_nodes_of_the_other_wire_run_no_plans(mosquitto: Broker, tmp_path: Path)
         federation.run(f"sha256:{DIGEST}")
 
 
-def test_a_result_with_arrays_says_what_to_install_where_there_is_no_numpy() -> None:
-    content = """
-import base64, sys
-parcel = sys.argv[1]
-sys.modules["numpy"] = None
-from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import Parcel
-import msgspec
-from fedmon.researcher.runs.errors import MissingNumpyError
-from fedmon.researcher.runs.handle import opened
-try:
-    opened(msgspec.json.decode(parcel, type=Parcel), RepositorySettings(), max_bytes=10_000, timeout_s=1)
-except MissingNumpyError as error:
-    print(error)
-"""
-    import msgspec
-
-    parcel = msgspec.json.encode(packed({"w": np.zeros(2)}, NO_REPOSITORY)).decode()
-    done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=60)
-
-    assert done.stdout == "the result holds arrays, which need numpy: pip install numpy\n", done.stderr
-
-
 def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosquitto: Broker, tmp_path: Path) -> None:
     with Federation(mosquitto.url, folder=tmp_path / "r") as federation:
         for tags, message in (
@@ -158,6 +133,8 @@ def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosqu
         ):
             with pytest.raises(InvalidInputError, match=message):
                 federation.run(f"sha256:{DIGEST}", tags=tags)
+        with pytest.raises(InvalidInputError, match="the run does not fit into a message"):
+            federation.run(f"sha256:{DIGEST}", nodes=["a"], dataset="x" * 200_000)
         for job_id in ("", "a/b", "x" * 65):
             with pytest.raises(InvalidInputError, match="is no job id; `fedmon runs` lists those that nodes know"):
                 federation.job(job_id)
