@@ -84,7 +84,7 @@ class SampleConsumer(Closing):
 
     def answered(self, reply: Reply) -> None:
         """Take a node's answer to the lease; called on the inbox thread."""
-        if self.closed or not self.follower.follows(reply.node_id):
+        if not self.follower.follows(reply.node_id):
             return
         self.follower.answered(reply, time.monotonic())
         if isinstance(reply, MonitorReply) and reply.success:
@@ -95,7 +95,6 @@ class SampleConsumer(Closing):
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         """Take the metrics and extents of a node."""
-        raise NotImplementedError
 
 
 class Consumers:
@@ -157,8 +156,7 @@ class Consumers:
         if self.all:
             batch = as_batch(message)
             for consumer in self.all:
-                if not consumer.closed:
-                    consumer.follower.heard(batch, size_bytes)
+                consumer.follower.heard(batch, size_bytes)
 
     def inquire(self, node_id: NodeId, at: float) -> None:
         """Ask a node which samples it keeps, at a moment of the monotonic clock or later."""

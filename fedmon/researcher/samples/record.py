@@ -289,8 +289,7 @@ class RecordWriter:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join(STOP_WITHIN_S)
+        self._thread.join(STOP_WITHIN_S)
         return not self._thread.is_alive() and not self._unwritten_bytes
 
     def has_room(self) -> bool:

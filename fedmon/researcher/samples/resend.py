@@ -53,19 +53,14 @@ BYTES_A_VALUE = 40
 class GapAccount:
     """The samples of one (node, boot, stream), by their numbers; changed by one thread.
 
-    It begins with ``begin``, or with the first number heard. Every number from there on is received once, ``missing``
-    (known to exist, not received yet), or lost because it was given up. While ``since_t`` is set, the first missing
-    number that counts is that of the first sample not older than this Unix time.
+    It begins with ``begin``. Every number from there on is received once, ``missing`` (known to exist, not received
+    yet), or lost because it was given up; ``next`` is the number after the last one known to exist. While ``since_t``
+    is set, the first missing number that counts is that of the first sample not older than this Unix time.
     """
 
-    def __init__(self, begin: int | None = None, *, since_t: float | None = None) -> None:
-        self._next, self.since_t = begin, since_t
+    def __init__(self, begin: int, *, since_t: float | None = None) -> None:
+        self.next, self.since_t = begin, since_t
         self.missing = SeqRanges()
-
-    @property
-    def next(self) -> int:
-        """The number after the last one known to exist; 0 before the first."""
-        return self._next or 0
 
     @property
     def edge(self) -> int:
@@ -74,21 +69,17 @@ class GapAccount:
 
     def exists(self, last: int) -> None:
         """Note that every number up to ``last`` exists; those not heard of so far are missing."""
-        if self._next is not None and last >= self._next:
-            self.missing.add(self._next, last)
-            self._next = last + 1
+        if last >= self.next:
+            self.missing.add(self.next, last)
+            self.next = last + 1
 
     def arrived(self, first: int, last: int) -> list[tuple[int, int, bool]]:
         """Account for samples; return the ranges that are new, in order, and whether they come late."""
-        if last < first:
-            return []
-        if self._next is None:
-            self._next = first
         self.exists(first - 1)
-        new = [(low, high, True) for low, high in self.missing.remove(first, last)] if first < self._next else []
-        if last >= self._next:
-            new.append((max(first, self._next), last, False))
-            self._next = last + 1
+        new = [(low, high, True) for low, high in self.missing.remove(first, last)] if first < self.next else []
+        if last >= self.next:
+            new.append((max(first, self.next), last, False))
+            self.next = last + 1
         if not self.missing.ranges:
             self.since_t = None
         return new
@@ -252,8 +243,8 @@ class StreamFollower:
     # --- input --------------------------------------------------------------------------------------------------------
 
     def heard(self, batch: Batch, size_bytes: int) -> None:
-        """Take a live batch."""
-        if not self.follows(batch.node_id):
+        """Take a live batch; one without a sample says nothing."""
+        if not (batch.t and self.follows(batch.node_id)):
             return
         node = self._node(NodeId(batch.node_id))
         stream = node.streams.get(batch.stream) or self._add_stream(node, batch.stream, boot=batch.boot)

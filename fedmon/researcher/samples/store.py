@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import ssl
 import threading
@@ -95,7 +96,6 @@ class StorePush:
         self._headers: dict[str, str] = {}
         self._recording: Recording | None = None
         self._inode = 0
-        self._heads: dict[tuple[str, str, str], bytes] = {}
         self._samples = self._values = self._waiting = self._left_out = 0
         self._error = ""
         self._lost: Counter[tuple[str, str]] = Counter()
@@ -215,8 +215,6 @@ class StorePush:
         for positions in (self._sent, self._settled):
             for key in positions.keys() - present:
                 del positions[key]
-        if len(self._heads) > MOST_HEADS:
-            self._heads.clear()
         for extent in extents:
             key = _key(extent)
             for positions in (self._sent, self._settled):
@@ -266,7 +264,7 @@ class StorePush:
         all_moments = msgspec.json.encode(moments)
         for series, column in batch.columns.items():
             try:
-                head = self._head(batch.node_id, batch.stream, series)
+                head = _head(batch.node_id, batch.stream, series)
             except ValueError:
                 self._leave_out(batch, f"series {series[:100]!r}", len(column))
                 continue
@@ -282,13 +280,6 @@ class StorePush:
         if not self._left_out:
             logger.warning("no store takes %s of node %s: left out, as are later ones", what, batch.node_id)
         self._left_out += values
-
-    def _head(self, node_id: str, stream: str, series: str) -> bytes:
-        key = (node_id, stream, series)
-        if key not in self._heads:
-            name, own = split_series(series)
-            self._heads[key] = _encoded_head(name, **with_origin(own, node=node_id, stream=stream))
-        return self._heads[key]
 
     def _state(self, recording: Recording) -> Iterator[bytes]:
         """Return lines of presence and of losses."""
@@ -411,6 +402,12 @@ def _trusted(ca_file: Path | None) -> ssl.SSLContext:
 
 def _key(extent: RecordedStream) -> Key:
     return extent.node_id, extent.stream, extent.boot
+
+
+@functools.lru_cache(maxsize=MOST_HEADS)
+def _head(node_id: str, stream: str, series: str) -> bytes:
+    name, own = split_series(series)
+    return _encoded_head(name, **with_origin(own, node=node_id, stream=stream))
 
 
 def _encoded_head(name: str, /, **labels: str) -> bytes:

@@ -204,6 +204,8 @@ def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_pat
         federation.record(tmp_path)
     with pytest.raises(InvalidInputError, match="history_s is -1"):
         federation.record(tmp_path / "x", history_s=-1)
+    with pytest.raises(InvalidInputError, match="neither a file nor a store is given"):
+        federation.record()
 
 
 def test_on_a_wire_that_numbers_no_samples_nothing_is_recorded(mosquitto: Broker, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedmon.common.store.recording import Recording
 from tests.researcher.samples.test_record import rows, stored
 from tests.support.brokers import Broker
 from tests.support.node_process import fedmon, plain_environment
@@ -130,6 +132,21 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
     said = (tmp_path / "errors").read_text()
     assert said.count("wait in memory") == 1
     assert "is written again" in said
+
+
+def test_a_disk_that_is_full_to_the_end_is_said_at_the_end(mosquitto: Broker, tmp_path: Path) -> None:
+    Recording(tmp_path / "store.fedmon").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.fedmon")) as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON batch BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with RecordingNode(mosquitto.port, "a") as node, recording(mosquitto, tmp_path) as (process, lines):
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        wait_until(lambda: last(lines).get("error"))
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+
+    assert (code, "not everything was written: " in lines.read_text()) == (1, True)
+    assert "is not complete; recording into it again asks for the rest" in (tmp_path / "errors").read_text()
 
 
 def test_where_nobody_measures_a_record_ends_by_itself_and_says_why(mosquitto: Broker, tmp_path: Path) -> None:

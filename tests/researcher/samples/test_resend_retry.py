@@ -11,12 +11,14 @@ from fedmon.common.errors import NotConnectedError
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
+from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.resend import HOLD_BYTES, MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
+from fedmon.researcher.samples.resend import HOLD_BYTES, LONGEST_PAUSE_S, MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
 from fedmon.researcher.session.connection import Connection, Dialect
+from fedmon.researcher.session.inbox import Tally
 from tests.researcher.samples.test_follower import NODE, Shelf, batch, follower
 
 
@@ -87,11 +89,11 @@ class Bench:
         """Answer the last request with an error."""
         self.answer(Error, code=code, reason="no")
 
-    def page(self, *, seqs: range, next_seq: int | None = None) -> None:
+    def page(self, *, seqs: range, next_seq: int | None = None, stream: str = "host") -> None:
         """Answer the last request with a page of samples."""
         batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
         more = {"next_seq": next_seq, "oldest_seq": 0, "last_seq": 9**9}
-        self.answer(SamplesReply, boot=1, stream="host", batches=batches, **more)
+        self.answer(SamplesReply, boot=1, stream=stream, batches=batches, **more)
 
 
 def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_pauses_and_then_given_up() -> None:
@@ -146,6 +148,22 @@ def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
 
     assert busy.lost == []
     assert (failing.lost, failing.shelf.reasons) == ([(1, 4)], [f"no ({MAX_TRIES} times)"])
+
+
+def test_a_page_of_another_stream_is_no_answer_and_where_the_wire_cannot_ask_samples_are_lost_at_once() -> None:
+    wrong, mute = Bench(), Bench()
+    mute.asker.dialect = FedBioMedDialect(researcher_id="r", instance="main", pending=mute.pending, tally=Tally())
+
+    for _ in range(MAX_TRIES):
+        wrong.look()
+        wrong.page(seqs=range(1, 5), stream="job-1")
+        wrong.look()
+        wrong.now += LONGEST_PAUSE_S
+    mute.look()
+
+    assert (wrong.lost, wrong.shelf.taken) == ([(1, 4)], [(1, 0), (1, 5)])
+    assert "other samples than those asked for" in wrong.shelf.reasons[0]
+    assert (mute.lost, mute.line.sent) == ([(1, 4)], [])
 
 
 def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_back() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from fedmon.broker.ports import is_open
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError, SettingsError
+from fedmon.common.errors import InvalidInputError, SettingsError, StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
 from fedmon.common.settings.sources import load_researcher
@@ -445,13 +445,35 @@ def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp
     assert (push.counts.dropped, push.counts.waiting) == (50, 10)
 
 
-def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(federate: Open, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("geheim-ü-€")
     token.chmod(0o600)
+    settings = msgspec.structs.replace(federate(instance="first").settings, store=StoreSettings(token_file=token))
 
     with pytest.raises(SettingsError, match="cannot carry"):
-        StorePush(tmp_path / "store.fmr", "http://host", StoreSettings(token_file=token), is_online=dict)
+        federate(settings=settings).record(tmp_path / "store.fmr", to="http://host")
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "fedmon-record"]
+
+
+def test_positions_that_are_damaged_have_all_sent_again_and_those_that_cannot_be_read_are_an_error(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store.fmr"
+    filled(path)
+    positions = Path(f"{path}.sent")
+    positions.write_text("{")
+    with closing_store() as server:
+        url = import_url(f"http://127.0.0.1:{server.server_port}")
+        push = StorePush(path, url, StoreSettings(), is_online=dict)
+        assert push.stop()
+    positions.unlink()
+    positions.mkdir()
+
+    assert push.counts.sent == 10
+    with pytest.raises(StorageError, match=r"cannot read .*\.sent: Is a directory"):
+        StorePush(path, url, StoreSettings(), is_online=dict)
 
 
 def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_path: Path) -> None:
