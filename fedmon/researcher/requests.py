@@ -133,7 +133,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         self.messaging: Messaging = mess
         self._federation = self.messaging.federation
         self._lock = threading.Lock()
-        self._logs: Subscription | None = None
+        self._logs: Subscription
         self._monitor: Subscription | None = None
         self._callback: Callable[[Message], object] | None = None
         self.messaging.start(block=False)
@@ -145,8 +145,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         type(self).forget(self)
         self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()
-        if self._logs is not None:
-            self._logs.remove()
+        self._logs.remove()
         if self._owned:
             self.messaging.stop()
 
@@ -275,8 +274,6 @@ class Requests(Closing, metaclass=OnePerProcess):
         _explain("approval", outcomes, named=bool(nodes))
         # Only of a node that answered is it known how long that took.
         told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.elapsed_s is not None}
-        if not any(told.values()):
-            logger.info("no node has taken the training plan within %g s", timeout_s)
         return told | {node: False for node in nodes or () if node not in told}
 
     # --- messages of nodes --------------------------------------------------------------------------------------------

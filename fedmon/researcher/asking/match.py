@@ -242,8 +242,8 @@ class Pending:
         """End a wait and return the answers; later ones are late."""
         answers = waiting.end()
         with self._lock:
-            if self._open.pop(waiting.id, None) is not None:
-                self._closed[waiting.id] = waiting
+            self._open.pop(waiting.id, None)
+            self._closed[waiting.id] = waiting
             while len(self._closed) > REMEMBERED_REQUESTS:
                 self._closed.popitem(last=False)
         return answers

@@ -333,9 +333,8 @@ class RequestRound(PendingRequest):
             urged, all_again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False
             silent, quiet_s = self._missing & self._expected, time.monotonic() - self._last_answer_at
-        if all_again or not self._times:
-            if self._repeats or not self._times:
-                self.send()
+        if not self._times or (all_again and self._repeats):
+            self.send()
         elif self._retry.passed() and quiet_s < STREAMING_S:
             self._retry = Deadline(STREAMING_S - quiet_s)
         elif self._retry.passed():

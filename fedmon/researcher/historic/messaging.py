@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import logging
 import threading
 from collections import OrderedDict
@@ -26,7 +27,7 @@ from fedmon.researcher.asking.request import RequestRound
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
 from fedmon.researcher.replies.content import KeptReply
-from fedmon.researcher.session.callbacks import Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.session import Session
 
 logger = logging.getLogger(__name__)
@@ -98,25 +99,19 @@ class Messaging:
             self._failed = error
             raise
         self._failed = None
-        try:
-            with self._lock:
-                begun, self._begun = self._begun, self.federation.session
-                first, begin = begun is not self._begun, tuple(self._at_start)
-            for one in begin if first else ():
-                one()
-        except InvalidInputError:
-            if self._session() is not None:
-                raise  # otherwise another thread has called `stop` meanwhile
+        with self._lock:
+            begun, self._begun = self._begun, self.federation.session
+            first, begin = begun is not self._begun, tuple(self._at_start)
+        for one in begin if first else ():
+            one()
         if block:
             self._stopped.wait()
 
     def at_start(self, begin: Callable[[], None]) -> None:
-        """Call something at each start of the connection, and now when it is started."""
+        """Call something now, as the connection is started, and at each later start."""
         with self._lock:
             self._at_start.append(begin)
-            started = self._begun is not None
-        if started:
-            begin()
+        begin()
 
     def not_at_start(self, begin: Callable[[], None]) -> None:
         """Undo `at_start`."""
@@ -184,8 +179,9 @@ class Messaging:
         """The requests that were sent without waiting. Raises InvalidInputError while not started."""
         with self._lock:
             if self._outstanding is None:
-                deliver = None if self.handler is None else self._deliver_reply
-                self._outstanding = OutstandingRequests(self.federation.session, deliver)
+                session = self.federation.session
+                deliver = None if self.handler is None else functools.partial(self._deliver_reply, session.dispatcher)
+                self._outstanding = OutstandingRequests(session, deliver)
             return self._outstanding
 
     def _deliver(self) -> None:
@@ -194,10 +190,8 @@ class Messaging:
             self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
         ]
 
-    def _deliver_reply(self, reply: Reply, repeated: Mapping[str, Any]) -> None:
-        session = self._session()
-        if session is not None:
-            session.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
+    def _deliver_reply(self, dispatcher: Dispatcher, reply: Reply, repeated: Mapping[str, Any]) -> None:
+        dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from fedmon.researcher.asking.tables import frame
 
@@ -64,12 +64,9 @@ class Responses:
 
 
 def _token(value: Any) -> Hashable:
-    """Return something hashable that equals that of another value exactly when the values are equal."""
+    """Return something hashable that equals that of another JSON value exactly when the values are equal."""
     if isinstance(value, dict):
         return dict, frozenset((key, _token(inner)) for key, inner in value.items())
     if isinstance(value, list | tuple):
         return type(value), tuple(map(_token, value))
-    if isinstance(value, Hashable):
-        return value
-    # A value that cannot be hashed equals only itself.
-    return type(value), id(value)
+    return cast("Hashable", value)

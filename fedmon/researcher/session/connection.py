@@ -17,7 +17,8 @@ from fedmon.common.wire.samples import AddScalar, SampleBatch
 
 CONNECT_SHARE = 0.9
 """Part of the caller's timeout after which the transport gives up, so that the caller hears the reason in time."""
-_LONGEST_ID = "n" * 64
+MAX_REQUEST_BYTES = codec.MAX_PAYLOAD_BYTES - 100
+"""So that a copy that names its node fits into a message as well."""
 
 
 class Connection(BrokerConnection):
@@ -97,11 +98,7 @@ class Dialect:
 
         Raises InvalidMessageError for a request that does not fit into a message.
         """
-        payload = codec.encode(request)
-        if len(payload) > codec.MAX_PAYLOAD_BYTES - 2 * len(_LONGEST_ID):
-            # A copy that names its node must fit as well.
-            codec.encode(msgspec.structs.replace(request, node_id=_LONGEST_ID))
-        return (payload,)
+        return (codec.encode(request, max_bytes=MAX_REQUEST_BYTES),)
 
     def addressed(
         self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None

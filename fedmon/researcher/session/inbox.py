@@ -119,12 +119,9 @@ class Inbox:
             self._tick()
 
     def _arrived(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - as `put`
+        self._since_tick += 1
         try:
             self._on_message(topic, payload, retained)
-        except Exception:
-            # One message that is handled wrongly must not make us deaf to all others.
-            self._tally.count("messages that we failed on", topic, quiet=True)
-            logger.exception("handling a message on %s failed", topic)
-        self._since_tick += 1
-        if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
-            self._tick()
+        finally:
+            if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
+                self._tick()
