@@ -254,10 +254,15 @@ def test_nodes_of_version_4_4_train_and_their_replies_are_collected(v4: tuple[Re
     assert requests.queue.qsize() == 0
 
 
-def test_a_round_of_training_takes_its_time_and_is_asked_for_once(v4: tuple[Requests, list[V4Node]]) -> None:
+def test_a_round_of_training_takes_its_time_and_is_asked_for_once(
+    v4: tuple[Requests, list[V4Node]], mosquitto: Broker
+) -> None:
     requests, (node, _) = v4
     node.answer = lambda message: [] if message["command"] == "train" else node.honest(message)
     requests.send_message(train(node), client="node_1")
+    wait_until(lambda: node.asked("train"), what="the question")
+    mosquitto.restart()
+    wait_until(lambda: requests.ping_nodes() == ["node_1", "node_2"], what="both nodes after a restart of the broker")
     early = requests.get_responses(["train", "error"], timeout=1.0)
 
     (reply,) = node.honest(train(node))

@@ -18,6 +18,7 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
+from tests.support.recording_node import RecordingNode
 from tests.support.waiting import wait_until
 
 HIDDEN = "\x9b31m\u202e\u00ad\u200b\u061c\x7f\U000e0041\u3164\x1b[2J"
@@ -179,6 +180,16 @@ def test_watch_shows_warnings_on_its_last_line_and_all_of_them_at_its_end(mosqui
         )
 
         assert watch.shown.index("\x1b[?1049l") < watch.shown.index("unreadable")
+
+
+def test_record_counts_on_one_line_until_its_end(mosquitto: Broker, tmp_path: Path) -> None:
+    words = ("record", str(tmp_path / "store"), "--broker", mosquitto.url)
+    with RecordingNode(mosquitto.port, "west") as node, LiveVerb(*words) as record:
+        node.wait(lambda: node.leased)
+        node.sample(2)
+        wait_until(lambda: record.shows("\r2 samples, 1 node, 0 lost"), what="the line")
+        record.process.terminate()
+        wait_until(lambda: record.shows(f"\r\x1b[K{tmp_path / 'store'}: 2 samples, 1 node"), what="the summary")
 
 
 def test_logs_says_that_it_waits(mosquitto: Broker) -> None:

@@ -466,13 +466,24 @@ def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Brok
     assert [request["offset"] for request in node.sent("list")] == [0, 10, 20]
 
 
-def test_a_node_that_falls_silent_after_its_first_page_has_timed_out(mosquitto: Broker, federate: Open) -> None:
+@pytest.mark.parametrize(
+    ("pages", "status"),
+    [
+        ([{"next_offset": 2}, None], OutcomeStatus.TIMED_OUT),
+        ([{"next_offset": 2}, {"command": "error", "code": "failed", "reason": "no"}], OutcomeStatus.FAILED),
+        ([{"success": False}], OutcomeStatus.FAILED),
+    ],
+    ids=["silent after its first page", "an error after its first page", "no success"],
+)
+def test_a_list_that_is_not_whole_or_no_success_is_none(
+    mosquitto: Broker, federate: Open, pages: list[Message | None], status: OutcomeStatus
+) -> None:
     with EchoNode(mosquitto.port, "a") as node:
-        listing(node, lambda offset: None if offset else {"next_offset": 2})
+        listing(node, lambda offset: pages[offset > 0])
 
         listed = federate().datasets(timeout_s=5)
 
-    assert (list(listed.ok), listed["a"].status) == ([], OutcomeStatus.TIMED_OUT)
+    assert (list(listed.ok), listed["a"].status, listed["a"].reply) == ([], status, None)
 
 
 def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Broker, federate: Open) -> None:

@@ -33,6 +33,7 @@ def test_replies_are_equal_as_python_says_even_when_deeply_nested() -> None:
     responses = Responses(data=replies)
 
     assert len(responses) == 2
+    assert repr(responses) == repr([replies[0], replies[2]])
 
 
 def test_length_index_and_the_place_of_a_node_are_known_and_replaced() -> None:

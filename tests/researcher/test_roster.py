@@ -201,6 +201,15 @@ def test_where_nodes_do_not_announce_themselves_only_an_unanswered_request_makes
     assert roster.expected(at(3)) == {NODE}
 
 
+def test_nodes_beyond_the_bound_are_counted_up_to_it() -> None:
+    roster = Roster(max_nodes=2)
+
+    for number in range(10):
+        roster.heard(NodeId(f"n{number}"), now=at(0), revives=True)
+
+    assert (len(roster), roster.beyond) == (2, 2)
+
+
 def test_a_node_of_another_wire_is_known_but_not_expected() -> None:
     roster = Roster()
 

@@ -290,10 +290,7 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         results, failed, code = error.results, error.unfinished, NO_ANSWER
         complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"
     except KeyboardInterrupt:
-        sys.stderr.write(f"fedmon: stopped waiting; {_how_to_go_on(handle)}\n")
-        if as_json:
-            emit(_document(handle, {}, {}), text="", as_json=True)
-        raise typer.Exit(INTERRUPTED) from None
+        results, code, complaint = {}, INTERRUPTED, f"stopped waiting; {_how_to_go_on(handle)}"
     written = save(results, output) if output is not None else []
     text = _results_text(results, written)
     if text or as_json:

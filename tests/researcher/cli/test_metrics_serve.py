@@ -106,7 +106,9 @@ def test_a_port_that_is_in_use_is_a_conflict(mosquitto: Broker, tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = fedmon("metrics", "serve", "--port", port, "--json", "--broker", mosquitto.url, environ=environ)
+    words = ("metrics", "serve", "--port", port, "--for", "0.1", "--broker", mosquitto.url)
 
+    assert fedmon(*words, environ=environ).returncode == 0
     assert (done.returncode, json.loads(done.stdout)["error"]["type"]) == (4, "ConflictError")
 
 

@@ -72,6 +72,18 @@ def test_another_boot_begins_anew_and_an_older_one_is_past() -> None:
     assert latest.growth(READ) is None
 
 
+def test_a_stream_that_ended_long_ago_is_forgotten() -> None:
+    now = 0.0
+    state = WatchState(lambda: now)
+    state.take(live(stream="job-1"))
+    now = 100.0
+    state.take(live(stream="host"))
+
+    state.forget(60.0)
+
+    assert (state.latest("north", "job-1"), state.latest("north", "host") is None) == (None, False)
+
+
 @pytest.mark.parametrize("is_filtered", [False, True], ids=["all", "without the interval"])
 @pytest.mark.parametrize("interval_s", [5.0, 30.0, 300.0, 3600.0])
 def test_a_node_is_served_until_it_was_silent_for_three_of_its_intervals(interval_s: float, is_filtered: bool) -> None:
@@ -80,11 +92,11 @@ def test_a_node_is_served_until_it_was_silent_for_three_of_its_intervals(interva
     more: dict[str, float | None] = {} if is_filtered else {"agent_interval_seconds": interval_s}
     for seq in (0, 1, 3):  # one sample was lost
         now = seq * interval_s
-        served.take(labelled(live(seq=seq, mono=now, host_load1=1.0), more))
+        served.take(labelled(live(seq=seq, mono=now, host_load1=1.0, host_load5=None), more))
 
     last = now
     now = last + 2.9 * interval_s
-    at_work = [family.name for family in served.collect()]
+    at_work = [sample.name for family in served.collect() for sample in family.samples]
     now = last + max(15.0, 3 * interval_s) + 1.0
     served.take(live("south", mono=now, host_load1=1.0))
     left = {sample.labels["node"] for family in served.collect() for sample in family.samples}

@@ -106,6 +106,18 @@ def test_a_total_is_unknown_with_the_reason_when_one_of_its_series_is() -> None:
     ]
 
 
+def test_the_fullest_disk_is_that_of_known_values() -> None:
+    state = WatchState(Clock())
+    values: dict[str, float | None] = {}
+    for at, size, available in (("/", 100.0, 10.0), ("/a", 100.0, None), ("/b", 0.0, 0.0)):
+        values[f'host_filesystem_size_bytes{{mountpoint="{at}"}}'] = size
+        values[f'host_filesystem_available_bytes{{mountpoint="{at}"}}'] = available
+    state.take(labelled(live("north"), values))
+    table = GROUPS["host"].table(state)
+
+    assert table.rows[0].cells[table.headers.index("disk used")].text == "90 %"
+
+
 def test_a_gap_is_counted_until_it_is_filled() -> None:
     state = watched(2)
     name = state.nodes[0]
@@ -239,7 +251,7 @@ def test_a_job_is_shown_until_it_was_silent_for_three_intervals_of_its_node() ->
 
 def test_a_sparkline_shows_the_last_minute_and_is_blank_where_nothing_was_measured() -> None:
     state = WatchState(Clock())
-    for seq in (*range(12, 30), *range(36, 72)):
+    for seq in (*range(30), *range(36, 72)):
         state.take(live("north", seq, host_cpu_busy_ratio=0.05 if seq < 60 else 1.0))
     table = GROUPS["host"].table(state)
 

@@ -75,10 +75,13 @@ def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> No
     assert "fedmon node policy allow alice" in outcomes["shy"]["reason"]
 
 
-def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str]) -> None:
+def test_a_node_that_is_named_and_unknown_ends_with_six_as_where_there_is_none(
+    mosquitto: Broker, environ: dict[str, str]
+) -> None:
     done = fedmon_here("ping", "--node", "nobody", "--timeout", "30", "--json", environ=environ)
+    none = fedmon_here("ping", "--broker", mosquitto.url, "--json", environ=environ)
 
-    assert done.returncode == 6
+    assert (done.returncode, none.returncode) == (6, 6)
     assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
 
 
@@ -123,12 +126,30 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
     assert all(list(sample["values"]) == ["host_load1"] for sample in samples)
 
 
-def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> None:
-    done = fedmon_here("watch", "--node", "shy", "--for", "1", "--json", environ=environ)
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({}, "no sample came: nodes send one every 5 s; wait longer, or add --interval 1"),
+        ({"command": "error", "code": "refused", "reason": "not you"}, "no sample came: slow: not you"),
+    ],
+    ids=["slow", "refuses"],
+)
+def test_a_watch_without_a_sample_ends_in_time_and_says_why(
+    answer: dict[str, str], said: str, mosquitto: Broker, alone: dict[str, str]
+) -> None:
+    with EchoNode(mosquitto.port, "slow") as node:
+        node.answer = lambda request: (node.honest(request) or {}) | answer
+        done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "1", "--json", environ=alone)
 
-    # A sample in the node's own slow pace may fall into the second.
-    assert (done.returncode == 6) == ("no sample came" in done.stdout)
-    assert done.returncode in (0, 6)
+    assert (done.returncode, json.loads(done.stdout)["error"]["message"]) == (6, said)
+
+
+def test_watch_lists_at_its_end_what_is_absent_and_why(environ: dict[str, str]) -> None:
+    words = ("watch", "--node", "open", "--interval", "0.2", "--count", "1", "--absent")
+
+    shown = fedmon_here(*words, environ=environ).stdout.splitlines()
+
+    assert [line for line in shown if " on open: " in line]
 
 
 def test_logs_end_in_time(environ: dict[str, str]) -> None:

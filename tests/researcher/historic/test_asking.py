@@ -175,6 +175,11 @@ def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
     assert a.sent("approval") == []
 
 
+def test_where_no_node_is_known_the_log_says_so(open_requests: Open, caplog: pytest.LogCaptureFixture) -> None:
+    assert open_requests().ping_nodes() == []
+    assert "no node answered ping: none is known" in caplog.text
+
+
 def test_calls_from_many_threads_never_take_each_others_replies(
     mosquitto: Broker, open_requests: Open, plan: Path
 ) -> None:

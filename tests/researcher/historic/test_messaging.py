@@ -68,6 +68,7 @@ def test_it_is_connected_between_start_and_stop_however_often(messaging: Messagi
         states.append(messaging.is_connected())
 
     assert states == [False, True, False, True, False]
+    assert messaging.default_send_topic() == "general/nodes"
     assert not messaging.is_failed()
 
 

@@ -17,17 +17,6 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
-from tests.support.waiting import stays, wait_until
-
-OTHER_PROCESS = """
-import sys
-from fedmon.researcher.requests import Requests
-with Requests() as requests:
-    print(requests.messaging.federation.instance, flush=True)
-    for line in sys.stdin:
-        print(*requests.ping_nodes(), flush=True)
-"""
-
 
 FORKED = """
 import os, sys
@@ -94,35 +83,3 @@ def test_a_fork_makes_an_object_of_its_own(mosquitto: Broker, environ: dict[str,
         )
 
     assert done.stdout.splitlines() == ["a", "True a"]
-
-
-def test_two_notebooks_of_one_researcher_work_side_by_side(
-    mosquitto: Broker, open_requests: Open, environ: dict[str, str]
-) -> None:
-    with EchoNode(mosquitto.port, "a"):
-        requests = open_requests("a")
-        other = subprocess.Popen(
-            [sys.executable, "-c", OTHER_PROCESS],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with other:
-            assert other.stdin is not None
-            assert other.stdout is not None
-            instance = other.stdout.readline().strip()
-            answers = []
-            for _ in range(3):
-                other.stdin.write("\n")
-                other.stdin.flush()
-                answers.append((requests.ping_nodes(), other.stdout.readline().split()))
-            calm = stays(requests.messaging.is_connected, 0.5)
-            other.stdin.close()
-            wait_until(lambda: other.poll() is not None)
-
-    assert requests.messaging.federation.instance == "main"
-    assert instance not in ("main", "")
-    assert answers == [(["a"], ["a"])] * 3
-    assert calm
-    assert requests.queue.qsize() == 0

@@ -64,21 +64,6 @@ def test_a_decision_is_told_once_and_acknowledged_each_time_it_comes(mosquitto: 
     wait_until(lambda: federation.status().kept_replies == 0)
 
 
-def test_a_decision_that_came_before_anybody_listened_is_told_when_somebody_does(
-    mosquitto: Broker, federate: Open
-) -> None:
-    told: list[str] = []
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        decide(node)
-        node.wait(lambda: acked(node))
-
-        federation.on("decision", lambda one: told.append(one.id))
-        wait_until(lambda: told)
-
-    assert told == ["d-1"]
-
-
 def test_a_listener_is_told_all_that_comes_after_it_began_however_busy_the_disk_is(
     mosquitto: Broker, federate: Open, tmp_path: Path
 ) -> None:

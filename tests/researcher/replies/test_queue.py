@@ -20,7 +20,7 @@ from fedmon.common.store.queue import FILE_NAME, TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus, Pong
 from fedmon.researcher.replies.content import KeptReply
-from fedmon.researcher.replies.queue import MAX_KEPT_BYTES, Replies
+from fedmon.researcher.replies.queue import MAX_INCOMING, MAX_KEPT_BYTES, Replies
 from fedmon.researcher.session.inbox import Tally
 from tests.support.waiting import wait_until
 
@@ -108,6 +108,34 @@ def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Pat
     replies.stop()
 
     assert heard == [True]
+
+
+def test_what_a_disk_cannot_read_or_mark_is_told_and_can_be_taken(keep: Keep, tmp_path: Path) -> None:
+    tally = Tally()
+    replies = keep(tally=tally)
+    with closing(sqlite3.connect(tmp_path / "queue" / FILE_NAME)) as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON handed BEGIN SELECT RAISE(ABORT, 'full'); END")
+        disk.execute("ALTER TABLE seen RENAME TO gone")
+        replies.keep(pong(1))
+        wait_until(lambda: len(replies) == 1)
+        taken = sequences(replies)
+        replies.keep(decision(), only_once=True)
+        wait_until(lambda: tally.as_dict()["failures of the reply queue"] == 3, what="three failures")
+        disk.execute("ALTER TABLE gone RENAME TO seen")
+    replies.keep(decision(), only_once=True)
+    wait_until(lambda: len(replies) == 1, what="the copy that the disk takes")
+
+    assert taken == [1]
+
+
+def test_what_waits_for_the_disk_is_bounded_and_counted() -> None:
+    tally = Tally()
+    replies = Replies(None, tally=tally)
+
+    for number in range(MAX_INCOMING + 2):
+        replies.keep(pong(number))
+
+    assert tally.as_dict() == {"replies dropped: the disk is too slow": 2}
 
 
 def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(keep: Keep) -> None:

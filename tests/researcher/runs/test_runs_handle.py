@@ -242,6 +242,35 @@ def test_the_result_of_a_node_that_did_not_know_the_job_before_it_got_it_is_aske
     assert handle.result(timeout_s=60) == {"a": {"n": 7}}
 
 
+def test_scalars_beyond_64_mib_of_a_node_are_counted_as_lost(a: RunningNode, federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+    wide = {f"m{number}": 1.0 for number in range(7_000)}
+    for number in range(80):
+        a.stream(handle.job_id, number, wide)
+        if number % 20 == 0:  # the broker drops what a slow reader's queue cannot hold
+            wait_until(lambda number=number: handle.states()["a"].scalars > number)  # type: ignore[misc]  # bound now
+    a.end(handle.job_id, result=json_parcel({}), scalars=80)
+
+    handle.result(timeout_s=60)
+
+    assert handle.scalars_lost == {"a": 80 - sum(bool(one.values) for one in handle.scalars["a"])}
+    assert 5 < handle.scalars_lost["a"] < 40
+
+
+def test_a_node_that_forgot_a_job_before_its_result_was_asked_for_no_longer_keeps_it(
+    a: RunningNode, federate: Open
+) -> None:
+    handle = started(federate(), nodes=["a"])
+    a.jobs[handle.job_id] |= {"state": "succeeded", "scalars": 3}
+    over = dict(a.jobs)
+    a.jobs.clear()
+
+    a.announce(handle.job_id, job=over[handle.job_id])
+
+    with pytest.raises(RunFailedError, match="a: its result was dropped: the node no longer keeps it"):
+        handle.result(timeout_s=60)
+
+
 def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
     a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
@@ -797,36 +826,38 @@ def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
     )
 
 
-def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
-    a: RunningNode, federate: Open, tmp_path: Path
+@pytest.mark.parametrize(
+    ("refuses", "code", "said"), [(True, 4, "not stopped"), (False, 6, "asked to end; not over yet")]
+)
+def test_the_shell_says_with_its_exit_code_that_a_run_was_not_stopped_or_goes_on(
+    a: RunningNode, federate: Open, tmp_path: Path, refuses: bool, code: int, said: str
 ) -> None:
     federation = federate()
     handle = started(federation, nodes=["a"])
-    refusal = {"command": "error", "success": False, "code": "refused", "reason": "not obeyed"}
+    refusal = {"command": "error", "success": False, "code": "refused", "reason": "not obeyed"} if refuses else {}
     a.answer = lambda request: (a.honest(request) or {}) | (refusal if request["command"] == "stop" else {})
-
-    done = fedmon_here("runs", "stop", handle.job_id, environ=shell(federation, tmp_path))
-
-    assert (done.returncode, done.stdout.splitlines()[0]) == (4, f"job {handle.job_id}: not stopped")
-
-
-def test_the_shell_says_with_its_exit_code_that_a_run_is_not_over_yet(
-    a: RunningNode, federate: Open, tmp_path: Path
-) -> None:
-    federation = federate()
-    handle = started(federation, nodes=["a"])
-
-    def accepts_only(request: Message) -> Message | None:
-        reply = a.honest(request)
-        if request["command"] == "stop":
-            a.jobs[handle.job_id]["state"] = "running"
-        return reply
-
-    a.answer = accepts_only
 
     done = fedmon_here("runs", "stop", handle.job_id, "--timeout", "0.5", environ=shell(federation, tmp_path))
 
-    assert (done.returncode, done.stdout.splitlines()[0]) == (6, f"job {handle.job_id}: asked to end; not over yet")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (code, f"job {handle.job_id}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "said"),
+    [("failed", 1, ""), ("held", 6, ""), ("running", 6, "not over within 0.5 s; job ")],
+)
+def test_the_shell_shows_a_run_with_its_exit_code(
+    a: RunningNode, federate: Open, tmp_path: Path, state: str, code: int, said: str
+) -> None:
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    if state != "running":
+        a.end(handle.job_id, state, reason="as it says")
+    wait = ("--wait", "0.5") if said else ()
+
+    done = fedmon_here("runs", "show", handle.job_id, *wait, environ=shell(federation, tmp_path))
+
+    assert (done.returncode, said in done.stderr) == (code, True)
 
 
 def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tmp_path: Path) -> None:
@@ -878,7 +909,7 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
     handle = started(federation)
     words, environ = ("runs", "logs", handle.job_id, "--timeout", "1"), shell(federation, tmp_path)
 
-    withheld = fedmon_here(*words, environ=environ)
+    withheld = fedmon_here(*words, "--follow", environ=environ)
     b.printed = "hello\n"
     line = [sys.executable, "-m", "fedmon", *words[:3], "--follow", "--timeout", "30"]
     with subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, text=True) as following:

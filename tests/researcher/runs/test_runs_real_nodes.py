@@ -18,7 +18,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.report import Source, learning_curves
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+from fedmon.researcher.runs.errors import RunFailedError
 from tests.researcher.runs.conftest import RealNodes
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -183,37 +183,6 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     assert stopped.returncode == 0
     assert ended.returncode == 1
     assert "b: stopped (stopped by researcher alice" in ended.stderr
-
-
-@pytest.mark.soak
-def test_a_node_that_is_killed_is_unheard_and_tells_the_end_when_it_is_back(real: RealNodes, fed: Federation) -> None:
-    node = real.processes["a"]
-    handle = fed.run(real.plan, nodes=["a"], args={"spin": True}, limits={"wall_s": 5})
-    wait_until(lambda: handle.states()["a"].state == "running")
-
-    node.kill()
-    wait_until(lambda: handle.states()["a"].unheard, what="the node to be missed")
-    with pytest.raises(RunNotOverError, match=r"a: running .the node is unheard since"):
-        handle.result(timeout_s=0.2)
-    node.start()
-
-    with pytest.raises(RunFailedError, match=r"a: wall-limit"):
-        handle.result(timeout_s=60)
-
-
-@pytest.mark.soak
-def test_a_run_outlives_the_process_that_started_it(real: RealNodes) -> None:
-    code = (
-        "import sys, os\nfrom fedmon import Federation\n"
-        "fed = Federation(timeout_s=10).start()\nfed.nodes()\n"
-        "handle = fed.run(sys.argv[1], nodes=['b'], inputs={'n': 21})\n"
-        "print(handle.job_id, flush=True)\nos._exit(9)\n"
-    )
-    words = [sys.executable, "-c", code, str(real.plan)]
-    job_id = subprocess.run(words, env=real.environ(), capture_output=True, text=True, timeout=60).stdout.strip()
-
-    with Federation(settings=real.settings("shell")) as again:
-        assert again.job(job_id).result(timeout_s=60) == {"b": {"rows": None, "n": 42}}
 
 
 def reported(path: Path, job_id: str, metric: str = "user_value") -> int:

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.cli.run_values import shown, sketched
 from fedmon.researcher.cli.runs import progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 from tests.support.notebooks import run_notebook
@@ -60,6 +62,16 @@ def test_the_reports_of_a_training_are_one_data_frame() -> None:
     assert framed.groupby("node")["loss"].min()["a"] == 0.5
 
 
+def test_arrays_in_lists_of_a_result_are_shown_as_arrays() -> None:
+    values = {"parts": [np.ones(2), 1], "whole": np.zeros(1001)}
+
+    assert shown(values) == {
+        "parts": [{"array": {"dtype": "float64", "shape": [2], "elements": [1.0, 1.0]}}, 1],
+        "whole": {"array": {"dtype": "float64", "shape": [1001], "elements": None}},
+    }
+    assert sketched(values) == "{parts: [array[2] of float64 [1.0, 1.0], 1], whole: array[1001] of float64}"
+
+
 def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(silent=True) as show:
         show(states(NodeRun(node_id=NodeId("a"), job=JOB)))
@@ -85,7 +97,7 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
         [sys.executable, "-c", code], cwd=Path.cwd(), env=environ, stdout=theirs, stderr=theirs
     ) as run:
         os.close(theirs)
-        shown = io.BytesIO()
+        screen = io.BytesIO()
         while True:
             try:
                 piece = os.read(ours, 65_536)
@@ -93,10 +105,10 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
                 break
             if not piece:
                 break
-            shown.write(piece)
+            screen.write(piece)
         run.wait(60)
     os.close(ours)
-    text = shown.getvalue().decode()
+    text = screen.getvalue().decode()
 
     assert run.returncode == 0, text
     assert "loss=0.5" in text

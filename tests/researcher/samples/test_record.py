@@ -113,22 +113,6 @@ def test_a_store_goes_on_where_it_ended_with_what_happened_meanwhile(
     assert (again.counts.lost, again.counts.repeated) == (0, 0)
 
 
-def test_a_watch_beside_a_record_makes_the_lease_live_and_shares_what_is_pulled(
-    mosquitto: Broker, federate: Open, tmp_path: Path
-) -> None:
-    with RecordingNode(mosquitto.port, "a") as node:
-        federation = federate()
-        with federation.record(tmp_path / "store.fedmon") as record, federation.monitor(ordered=True) as watch:
-            node.wait(lambda: [request for request in node.sent("monitor") if request["live"]])
-            node.sample(2)
-            wait_until(lambda: watch.delivered == 2)
-            node.sample(3, live=False)
-            node.sample(1)
-            wait_until(lambda: record.counts.stored == 6 and watch.delivered == 6)
-
-    assert len(node.resends) == 1
-
-
 def test_only_the_metrics_and_nodes_asked_for_are_stored(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
     path = tmp_path / "store.fedmon"
     with (
@@ -182,19 +166,6 @@ def test_what_a_node_says_of_itself_is_written_down(mosquitto: Broker, federate:
         (description,) = recording.descriptions()
     assert (description.boot, description.document["hardware"]) == (1, hardware)
     assert description.document["metrics"] == [CPU]
-
-
-def test_a_node_that_refuses_leaves_an_empty_store_and_says_why(
-    mosquitto: Broker, federate: Open, tmp_path: Path
-) -> None:
-    with RecordingNode(mosquitto.port, "a") as node:
-        node.answer = lambda request: (
-            node.refuse(request, "refused", "not you") if request["command"] == "monitor" else node.honest(request)
-        )
-        with federate().record(tmp_path / "store.fedmon") as record:
-            wait_until(lambda: record.refusals == {"a": "not you"})
-
-    assert stored(tmp_path / "store.fedmon") == []
 
 
 def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_path: Path) -> None:

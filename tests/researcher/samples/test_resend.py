@@ -13,7 +13,7 @@ from bench.echo_nodes import Message
 from fedmon.common.actor import BULK_BOUND
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ping
-from fedmon.researcher.samples.resend import HOLD_BYTES, NODES_AT_ONCE
+from fedmon.researcher.samples.resend import NODES_AT_ONCE
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
@@ -62,21 +62,6 @@ def test_one_pull_serves_every_watch_and_each_begins_where_it_began(mosquitto: B
     assert accounts(first) == accounts(ordered) == (7, 0, 0, 4, 0)
     assert accounts(late) == (1, 0, 0, 0, 0)
     assert len(node.resends) == 1
-
-
-def test_what_was_missed_at_the_end_is_found_by_what_the_node_says_it_keeps(mosquitto: Broker, federate: Open) -> None:
-    with RecordingNode(mosquitto.port, "a") as node:
-        watch = federate().monitor()
-        node.wait(lambda: node.leased)
-        node.sample(2)
-        assert len(list(islice(watch, 2))) == 2
-
-        node.sample(3, live=False)
-        node.come_up()
-        taken = list(islice(watch, 3))
-
-    assert numbers(taken) == [(1, 2), (1, 3), (1, 4)]
-    assert accounts(watch) == (5, 0, 0, 3, 0)
 
 
 def test_the_tail_of_an_old_boot_comes_before_the_first_sample_of_the_new_one(
@@ -138,24 +123,6 @@ def test_what_is_not_written_yet_is_asked_for_again_and_not_given_up(mosquitto: 
     assert watch.lost == 0
 
 
-def test_a_node_that_went_before_it_answered_is_asked_again_when_it_comes_up(mosquitto: Broker, federate: Open) -> None:
-    with RecordingNode(mosquitto.port, "a") as node:
-        node.on_resend = lambda _request: None
-        watch = federate().monitor(ordered=True)
-        node.wait(lambda: node.leased)
-        node.sample(1)
-        node.sample(3, live=False)
-        node.sample(1)
-        node.wait(lambda: node.resends)
-
-        node.on_resend = None
-        node.come_up()
-        taken = list(islice(watch, 5))
-
-    assert [seq for _, seq in numbers(taken)] == list(range(5))
-    assert len(node.resends) == 2
-
-
 def test_a_page_that_makes_no_sense_loses_nothing(mosquitto: Broker, federate: Open) -> None:
     def odd(request: Message) -> Message:
         reply = node.samples_reply(request)
@@ -204,33 +171,6 @@ def test_one_request_a_node_and_16_nodes_at_once(
         wait_until(lambda: watch.refilled == 6 * len(nodes))
 
     assert watch.pending == watch.lost == 0
-
-
-def test_what_an_ordered_watch_cannot_hold_back_is_pulled_later(mosquitto: Broker, federate: Open) -> None:
-    answers = threading.Event()
-
-    def withheld(request: Message) -> Message | None:
-        return node.samples_reply(request) if answers.is_set() else None
-
-    with RecordingNode(mosquitto.port, "a", page=500) as node:
-        node.on_resend = withheld
-        watch = federate().monitor(ordered=True)
-        node.wait(lambda: node.leased)
-        node.sample(1)
-        node.sample(1, live=False)
-        width, batches = 900, HOLD_BYTES // (900 * 260) + 20
-        for _ in range(batches):
-            node.sample(1, width=width)
-        # A broker may drop the last of them on its way: that they exist is told when the node comes up.
-        wait_until(lambda: watch.pending > batches - 10)
-
-        answers.set()
-        node.come_up()
-        taken = list(islice(watch, batches + 2))
-
-    assert [seq for _, seq in numbers(taken)] == list(range(batches + 2))
-    assert watch.refilled > 1
-    assert accounts(watch)[1:3] == (0, 0)
 
 
 def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: Open) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.messages import Error, ErrorCode, Ping
 from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
 from fedmon.researcher.asking.match import Pending
@@ -207,6 +207,14 @@ def test_a_node_that_passes_over_sample_after_sample_is_asked_after_pauses() -> 
     bench.page(seqs=range(0), next_seq=3000)
     assert bench.look() == 4
     assert bench.lost == [(6, 6), (7, 2999)]
+
+
+def test_a_question_without_an_answer_while_connections_keep_getting_lost_says_so() -> None:
+    bench = Bench()
+    bench.line.flapping = "3 connections in a row ended within 2 s"
+
+    with pytest.raises(NotConnectedError):
+        bench.asker.answers(bench.asker.request(Ping), [NODE], timeout_s=0.1)
 
 
 def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
