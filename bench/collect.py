@@ -53,7 +53,7 @@ def devices_of(collector: Collector) -> frozenset[bytes]:
 
 def host_cases(repeats: int) -> None:
     """Measure the host's sample against psutil and against the bare reader."""
-    files = {one.name: one for one in proc_collectors(PROC)}
+    files = {one.name: one for one in proc_collectors(PROC, Path("/sys"))}
     raw = RawHost(devices_of(files["disk"]), devices_of(files["network"]))
     parts = raw.parts()
     fast = {one.name: one for one in host_collectors() if one.lane is Lane.FAST}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ def test_a_processor_of_arm_is_known_by_its_part(tmp_path: Path) -> None:
     assert found["architecture"] == "aarch64"
     assert found["microarchitecture"] == "neoverse_n1"
     assert found["vendor"] == "0x41"
+
+
+def test_a_cpu_that_is_off_is_a_thread_without_a_core(tmp_path: Path) -> None:
+    roots = machine_tree(tmp_path)
+    shutil.rmtree(roots.sys / "devices/system/cpu/cpu3/topology")
+
+    assert [hardware(roots)[field] for field in ("sockets", "cores", "threads")] == [2, 3, 4]
 
 
 def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) -> None:

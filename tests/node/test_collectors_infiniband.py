@@ -76,6 +76,11 @@ def test_state_rate_errors_and_kinds_of_packets_are_read_less_often(tmp_path: Pa
     assert ports.probe()["infiniband_link_recoveries_total"] == "unsupported: no port counts it"
     assert ports.probe()["infiniband_symbol_errors_total"] is None
 
+    (tmp_path / PORT / "rate").unlink()
+    write_tree(tmp_path, {f"{PORT}/counters/symbol_error": ""})
+    missed = {f"infiniband_rate_bytes_per_second{HERE}", f"infiniband_symbol_errors_total{HERE}"}
+    assert {key for key, value in ports.collect(at(20)).values.items() if value is None} == missed
+
 
 def test_a_port_without_a_link_has_no_traffic_and_its_state_is_the_reason(tmp_path: Path) -> None:
     files = port_files() | port_files("mlx5_0", 2, state="1: DOWN") | {f"{PORT}/../2/rate": "10 Gb/sec (4X SDR)\n"}

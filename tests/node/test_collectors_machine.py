@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import os
 import sys
 from collections.abc import Mapping
@@ -14,10 +16,10 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Unit
-from fedmon.node.collectors.base import Collector, Roots
+from fedmon.node.collectors.base import Collector, Reading, Roots
 from fedmon.node.collectors.files import KernelFile
 from fedmon.node.collectors.host import host_collectors
-from fedmon.node.collectors.portable import portable_collectors
+from fedmon.node.collectors.portable import PortableCollector, portable_collectors
 from fedmon.node.measure.sampler import StreamReader
 from tests.support.waiting import wait_until
 
@@ -74,6 +76,15 @@ def test_counters_do_not_go_back(make) -> None:  # type: ignore[no-untyped-def]
             assert before is not None
             assert after is not None
             assert after >= before, key
+
+
+def test_a_function_that_psutil_lacks_on_a_system_costs_its_own_metrics() -> None:
+    lacking = PortableCollector(
+        "load", ["host_load1"], functools.partial(operator.attrgetter("no_such_function"), psutil)
+    )
+
+    assert lacking.collect(NOW) == Reading({})
+    assert str(lacking.probe()["host_load1"]).startswith("unsupported: psutil: ")
 
 
 @pytest.mark.skipif(not LINUX, reason="needs /proc")

@@ -53,10 +53,9 @@ def parse_mounts(text: bytes) -> Mounts:
     second mount of one device. Source of the format: fstab(5).
     """
     entries: dict[str, tuple[str, str]] = {}
-    for line in text.decode(errors="surrogateescape").splitlines():
-        fields = line.split(" ")
-        if len(fields) >= 3:
-            entries[_unescaped(fields[1])] = (fields[0], fields[2])  # a later mount hides an earlier one
+    for line in text.splitlines():
+        device, point, kind, _ = line.decode(errors="surrogateescape").split(" ", 3)
+        entries[_unescaped(point)] = (device, kind)  # a later mount hides an earlier one
     return choose_mounts(entries)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
 import re
@@ -41,6 +42,7 @@ _GUESSED = "guessed from the CPU's features"
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _VENDOR_KEYS = ("vendor_id", "CPU implementer")
+_FEATURES = {"x86_64": "flags", "aarch64": "Features"}
 _MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
 _HYPERVISORS = {
     "amazon ec2": "amazon",
@@ -64,7 +66,9 @@ def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, blocks or [], reasons, notes)
     _memory(roots, found, reasons)
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
-    found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
+    interfaces = roots.sys / "class" / "net"
+    leaving = functools.partial(choose_interfaces, folder=interfaces)
+    found["network"] = _devices(interfaces, leaving, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
     _system(roots, found, reasons)
     found["virtualisation"] = None if blocks is None else _virtualisation(roots, blocks, reasons)
@@ -110,7 +114,8 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     nodes = _read(lambda: entries(folder, r"node\d+"), "numa", reasons)
     found["numa"] = nodes
     if nodes is not None:
-        memory = NumaCollector(sys=roots.sys).collect(PROBE).values
+        numa = NumaCollector(sys=roots.sys)
+        memory = _read(lambda: numa.collect(PROBE).values, "numa.memory_bytes", reasons) or {}
         found["numa"] = [
             {
                 "node": int(name[4:]),
@@ -242,7 +247,9 @@ def _processors(
     reasons.update({field: unknown for field, value in found.items() if value is None})
     found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
     names = entries_or_none(cpus, r"cpu\d+")
-    places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
+    places = {
+        tuple(text_or(cpus / name / "topology" / file) for file in ("physical_package_id", "core_id")) for name in names
+    } - {("", "")}  # of CPUs that are off
     if not places:
         told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
         places = {(block["physical id"], block["core id"]) for block in told}
@@ -276,22 +283,16 @@ def _microarchitecture(
 
     None with a reason if none is known; the notes say that it is a guess.
     """
-    if architecture not in ("x86_64", "aarch64"):
-        reasons["microarchitecture"] = f"{Why.UNSUPPORTED.value}: no names are known for {architecture or 'this'} CPUs"
+    features = set(block.get(_FEATURES.get(architecture or "", ""), "").split())
+    if architecture is None or not features:
+        named = " or ".join(_FEATURES)
+        reasons["microarchitecture"] = f"{Why.UNSUPPORTED.value}: cpuinfo lists no features of a CPU of {named}"
         return None
-    features = set(block.get("flags" if architecture == "x86_64" else "Features", "").split())
-    if not features:
-        reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not list the CPU's features"
-        return None
-    # archspec takes 30 ms and 3 MB to load, and only this needs it.
-    try:
-        from archspec.cpu import TARGETS
-        from archspec.cpu.schema import TARGETS_JSON
+    # archspec takes 30 ms and 3 MB to load.
+    from archspec.cpu import TARGETS
+    from archspec.cpu.schema import TARGETS_JSON
 
-        root = TARGETS[architecture]
-    except (ImportError, OSError, KeyError) as error:
-        reasons["microarchitecture"] = f"{Why.FAILED.value}: archspec cannot be used: {error}"
-        return None
+    root = TARGETS[architecture]
     vendor = block.get("vendor_id", "generic")
     if architecture == "aarch64":
         vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(block.get("CPU implementer", ""), "generic")
@@ -329,14 +330,6 @@ def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
     return "aarch64" if "CPU implementer" in block else None
 
 
-def _place(topology: Path) -> tuple[int, ...]:
-    """Return socket and core of a CPU; empty if they are unknown, as for one that is off."""
-    try:
-        return read_number(topology / "physical_package_id"), read_number(topology / "core_id")
-    except CollectorUnavailableError:
-        return ()
-
-
 def _caches(cpus: Path, names: list[str]) -> list[dict[str, Any]]:
     """Count the caches; all CPUs that share a cache list it."""
     seen: set[tuple[int, str, int | None, str]] = set()
@@ -346,11 +339,9 @@ def _caches(cpus: Path, names: list[str]) -> list[dict[str, Any]]:
             cache = folder / index
             match = _SIZE.fullmatch(text_or(cache / "size"))
             size = int(match[1]) * _UNITS[match[2]] if match else None
-            try:
-                level, kind = read_number(cache / "level"), read_text(cache / "type")
-            except CollectorUnavailableError:
-                continue
-            seen.add((level, kind, size, text_or(cache / "shared_cpu_list", name)))
+            shared = text_or(cache / "shared_cpu_list", name)
+            with contextlib.suppress(CollectorUnavailableError):  # of a CPU that is just switched off
+                seen.add((read_number(cache / "level"), read_text(cache / "type"), size, shared))
     counted = Counter((level, kind, size) for level, kind, size, _ in seen)
     return [
         {"level": level, "kind": kind, "size_bytes": size, "count": count}

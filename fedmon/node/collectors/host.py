@@ -30,7 +30,7 @@ def host_collectors(
     return [
         CpuCollector(proc=proc, sys=sys),
         *([PerCoreCollector(proc=proc)] if per_core else []),
-        *proc_collectors(proc),
+        *proc_collectors(proc, sys),
         PressureCollector(proc=proc),
         FilesystemCollector(proc=proc, statvfs=None if roots.simulated else os.statvfs),
         *infiniband_collectors(sys=sys),

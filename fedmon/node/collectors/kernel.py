@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.base import Lane, Why
 from fedmon.node.collectors.files import (
     LONGEST_TEXT,
     FileCollector,
@@ -20,8 +21,9 @@ from fedmon.node.collectors.files import (
     SourceCollector,
     Values,
     entries,
-    miss,
+    entries_or_none,
     read_bytes,
+    text_or,
 )
 
 _KIB = 1024
@@ -83,15 +85,9 @@ NETWORK = tuple(
     for way in ("receive", "transmit")
     for what in ("bytes", "packets", "errors", "dropped")
 )
-_INSIDE_THE_HOST = re.compile(
-    rb"lo\d*|(?:veth|cali|cilium|cni|docker|flannel|fwbr|fwln|fwpr|kube-|lx[cd]|podman|virbr).*|br-[0-9a-f]{12}"
-    rb"|(?:vnet|ifb|dummy)\d+"
-)
-# A partition of IPoIB, such as ib0.8001, counts apart from ib0.
-_ON_INTERFACES = re.compile(
-    rb"(?:bond|team|(?:vm)?br|(?:mac|ip)?vlan|vxlan|u?tun|tap|wg|tailscale|zt).*|(?!ib).+\.\d+"
-    rb"|(?:sit|gre|gretap|erspan|ip6tnl|ip6gre|ip6?_vti)\d+"
-)
+_ETHERNET, _INFINIBAND = "1", "32"
+"""Kinds of interfaces in sysfs. Source: Linux include/uapi/linux/if_arp.h."""
+_OF_LAYERS = ("bridge", "lower_", "master", "tun_flags")
 
 PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
 NUMA_MEMORY = {
@@ -110,15 +106,15 @@ NUMA_PAGES = {
 }
 
 
-def proc_collectors(proc: Path) -> list[FileCollector]:
-    """Return the collectors of single files of /proc.
+def proc_collectors(proc: Path, sys: Path) -> list[FileCollector]:
+    """Return the collectors of single files of /proc; disks are those without partitions, loop, RAM or optical devices.
 
-    Disks are those without partitions, loop, RAM or optical devices. Interfaces that only carry traffic inside the host
-    are left out.
+    Interfaces are chosen by ``sys``, see `choose_interfaces`.
     """
     fast, medium, threads = Lane.FAST, Lane.MEDIUM, ("host_threads", "host_threads_runnable")
     disks = RowFile(choose_disks, _DISK_COLUMNS, name=2)
-    interfaces = RowFile(choose_interfaces, _NETWORK_COLUMNS, name=0, header=2)
+    leaving = functools.partial(choose_interfaces, folder=sys / "class" / "net")
+    interfaces = RowFile(leaving, _NETWORK_COLUMNS, name=0, header=2)
     no_disk = f"{Why.NOT_FOUND.value}: no disk is listed"
     no_interface = f"{Why.NOT_FOUND.value}: no interface that leaves this host is listed"
     return [
@@ -158,13 +154,29 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
         match = _PARTITION.fullmatch(name)
         return not _NOT_A_DISK.fullmatch(name) and (match is None or (match[1] or match[2]) not in names)
 
-    return _of_devices(filter(is_whole, names), _ON_DISKS, DISK, "device")
+    whole = list(filter(is_whole, names))
+    return _series_of([name for name in whole if not _ON_DISKS.fullmatch(name)] or whole, DISK, "device")
 
 
-def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
-    """Map each interface that is reported to its series."""
-    leaving = (name for name in names if not _INSIDE_THE_HOST.fullmatch(name))
-    return _of_devices(leaving, _ON_INTERFACES, NETWORK, "interface")
+def choose_interfaces(names: tuple[bytes, ...], folder: Path) -> dict[bytes, tuple[str, ...]]:
+    """Map each interface that is reported to its series; ``folder`` is ``/sys/class/net``.
+
+    Interfaces with a device, such as a network card, are reported. If none has one, as in a container, or in a tree
+    without ``folder``, these are all but loopback, and but bridges, VLANs, tunnels and the like unless there are no
+    others. Source: Linux Documentation/ABI/testing/sysfs-class-net.
+    """
+
+    def layer(name: bytes) -> int:
+        own = folder / name.decode(errors="surrogateescape")
+        kind = text_or(own / "type", _ETHERNET)
+        # A virtual function below the interface of a hypervisor is counted there; a partition of IPoIB counts apart.
+        if kind == _INFINIBAND or ((own / "device").exists() and not (own / "master/device").exists()):
+            return 0
+        return 1 + (kind != _ETHERNET or any(entry.startswith(_OF_LAYERS) for entry in entries_or_none(own)))
+
+    layers = {name: layer(name) for name in names if name.rstrip(b"0123456789") != b"lo"}
+    lowest = min(layers.values(), default=0)
+    return _series_of((name for name in layers if layers[name] == lowest), NETWORK, "interface")
 
 
 class PressureCollector(SourceCollector):
@@ -185,25 +197,14 @@ class PressureCollector(SourceCollector):
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
-        reasons: Reasons = {}
-        problem: CollectorUnavailableError | None = None
         for file, keys in self._keys.items():
-            try:
-                text = file.head()
-            except CollectorUnavailableError as error:
-                problem = problem or error
-                if not error.is_lack:
-                    miss(values, reasons, (key for pair in keys.values() for key in pair), error.reason)
-                continue
-            for line in text.splitlines():
+            for line in file.head().splitlines():
                 kind, last_10_s, _, _, total = line.split()
                 seconds, ratio = keys[kind]
                 values[seconds] = int(total[6:]) / 1_000_000
                 # The kernel rounds, and the value may be a little above 100 %.
                 values[ratio] = min(round(float(last_10_s[6:]) / 100, 4), 1.0)
-        if problem is not None and len(reasons) == len(values):
-            raise problem
-        return values, reasons
+        return values, {}
 
 
 class NumaCollector(SourceCollector):
@@ -214,25 +215,16 @@ class NumaCollector(SourceCollector):
         super().__init__("numa", Lane.MEDIUM, (*NUMA_MEMORY, *NUMA_PAGES), where=self._nodes)
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
-        try:
-            names = entries(self._nodes, r"node\d+")[:MAX_DEVICES]
-        except CollectorUnavailableError as error:
-            if error.why is Why.NOT_FOUND:
-                raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None
-            raise
         values: Values = {}
-        reasons: Reasons = {}
-        for name in names:
+        for name in entries(self._nodes, r"node\d+")[:MAX_DEVICES]:
             for metrics, file, factor in ((NUMA_MEMORY, "meminfo", _KIB), (NUMA_PAGES, "numastat", 1)):
-                keys = {series(metric, node=name[4:]): word for metric, word in metrics.items()}
-                try:
-                    text = read_bytes(self._nodes / name / file).decode()
-                except CollectorUnavailableError as error:
-                    miss(values, reasons, keys, error.reason)
-                    continue
-                found = dict(re.findall(r"(\w+):? +(\d+)", text))
-                values.update({key: int(found[word]) * factor for key, word in keys.items() if word in found})
-        return values, reasons
+                found = dict(re.findall(r"(\w+):? +(\d+)", read_bytes(self._nodes / name / file).decode()))
+                values |= {
+                    series(metric, node=name[4:]): int(found[word]) * factor
+                    for metric, word in metrics.items()
+                    if word in found
+                }
+        return values, {}
 
 
 def _load(text: bytes) -> Values:
@@ -249,12 +241,8 @@ def _uptime(text: bytes) -> Values:
     return {UPTIME: float(text.split()[0])}
 
 
-def _of_devices(
-    names: Iterable[bytes], on_others: re.Pattern[bytes], metrics: tuple[str, ...], label: str
-) -> dict[bytes, tuple[str, ...]]:
-    """Map devices to their series; one on other devices, whose traffic they count too, only if there are no others."""
-    found = list(names)
+def _series_of(names: Iterable[bytes], metrics: tuple[str, ...], label: str) -> dict[bytes, tuple[str, ...]]:
     return {
         name: tuple(series(metric, **{label: name[:LONGEST_TEXT].decode(errors="replace")}) for metric in metrics)
-        for name in ([name for name in found if not on_others.fullmatch(name)] or found)[:MAX_DEVICES]
+        for name in list(names)[:MAX_DEVICES]
     }

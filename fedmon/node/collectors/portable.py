@@ -11,7 +11,7 @@ import psutil
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors import agent, cpu, kernel, sensors
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why, why
+from fedmon.node.collectors.base import THIS_MACHINE, Collector, CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import Reasons, SourceCollector, Values
 from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
@@ -29,11 +29,7 @@ class PortableCollector(SourceCollector):
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         try:
             values = self._group()
-        except OSError as error:
-            raise why(error) from None
-        except psutil.AccessDenied as error:
-            raise CollectorUnavailableError(Why.NO_PERMISSION, str(error)) from None
-        except (psutil.Error, NotImplementedError, AttributeError) as error:
+        except (NotImplementedError, AttributeError) as error:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"psutil: {error}") from None
         return values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None}
 
@@ -99,10 +95,8 @@ def _temperature() -> Values:
 
 def _frequency() -> Values:
     each = [core.current * 1_000_000 for core in psutil.cpu_freq(percpu=True) if core.current > 0]
-    if not each:
-        raise CollectorUnavailableError(Why.UNSUPPORTED, "psutil gives no frequency on this system")
-    numbers = round(sum(each) / len(each)), round(min(each)), round(max(each))
-    return dict(zip(cpu.FREQUENCIES, numbers, strict=True))
+    numbers = map(round, (sum(each) / len(each), min(each), max(each)) if each else ())
+    return dict(zip(cpu.FREQUENCIES, numbers, strict=False))
 
 
 def _disk() -> Values:
@@ -110,9 +104,8 @@ def _disk() -> Values:
     values: Values = {}
     for name, keys in kernel.choose_disks(tuple(name.encode() for name in counters)).items():
         found = counters[name.decode()]
-        numbers: list[float] = [found.read_count, found.read_bytes, found.write_count, found.write_bytes]
-        if hasattr(found, "busy_time"):
-            numbers.append(found.busy_time / 1000)
+        busy_s = [found.busy_time / 1000] if hasattr(found, "busy_time") else []
+        numbers = (found.read_count, found.read_bytes, found.write_count, found.write_bytes, *busy_s)
         values.update(zip(keys, numbers, strict=False))
     return values
 
@@ -120,7 +113,9 @@ def _disk() -> Values:
 def _network() -> Values:
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     values: Values = {}
-    for name, keys in kernel.choose_interfaces(tuple(name.encode() for name in counters)).items():
+    for name, keys in kernel.choose_interfaces(
+        tuple(name.encode() for name in counters), THIS_MACHINE.sys / "class" / "net"
+    ).items():
         found = counters[name.decode()]
         numbers = (
             *(found.bytes_recv, found.packets_recv, found.errin, found.dropin),

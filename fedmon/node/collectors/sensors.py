@@ -101,8 +101,6 @@ class TemperatureCollector(SourceCollector):
                 values[key] = _value(sensor, metric_name(key))
             except CollectorUnavailableError as error:
                 miss(values, reasons, (key,), error.reason)
-                if error.why is Why.NOT_FOUND:
-                    self._look_again = -math.inf
         return values, reasons
 
     def _listed(self) -> dict[str, Sensor]:
