@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.settings.values import EnergySettings
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.energy.meter import EnergyCollector, rounded_down
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
@@ -28,13 +29,13 @@ class Machine:
         self.raw_uj, self.busy_s = start_uj, 100.0
         self.jobs: dict[str, float] = {}
         self.gpus = gpus or {}
-        self.shares: Mapping[str, Mapping[str, float | None]] = {}
+        self.shares: Mapping[str, Mapping[str, float | None]] | None = {}
         self.meter = EnergyMeter(
             self.tree.roots,
             FRANCE,
             job_cpu=lambda: dict(self.jobs),
             gpu_energy=lambda: self.gpus,
-            gpu_shares=lambda: self.shares,
+            gpu_shares=self._shares,
         )
         self.collectors = energy_collectors(self.meter)
 
@@ -46,6 +47,11 @@ class Machine:
     def busy_s(self, seconds: float) -> None:
         self._busy_s = seconds
         self.tree.busy(seconds)
+
+    def _shares(self) -> Mapping[str, Mapping[str, float | None]]:
+        if self.shares is None:
+            raise CollectorUnavailableError(Why.FAILED, "no list")
+        return self.shares
 
     def draw(self, drawn_uj: int) -> None:
         self.raw_uj = (self.raw_uj + drawn_uj) % RANGE_UJ
@@ -139,11 +145,13 @@ def test_the_energy_of_a_gpu_waits_until_it_is_known_who_used_it(tmp_path: Path)
     machine.shares = {"a": {"0": None, "1": 0.5}}
     machine.busy_s += 1.0
     waiting = joules_at(1, a)
+    machine.shares = None
+    unread = a.collect(at(1.5))
     machine.gpus.update({"0": 640.0})
     machine.shares = {"a": {"0": 0.5, "1": 0.5}}
     machine.busy_s += 1.0
 
-    assert waiting == [30.0]
+    assert (waiting, unread) == ([30.0], ({JOULES: None}, {JOULES: "failed: no list"}))
     assert joules_at(2, a) == [100.0]
 
 

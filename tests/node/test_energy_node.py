@@ -119,11 +119,13 @@ def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(t
 
 
 def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
-    tree, gpus = EnergyTree(tmp_path), {"0": 100.0}
+    tree, gpus = EnergyTree(tmp_path), dict[str, float]()
     meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
     _, _, node, _ = energy_collectors(meter)
-    node.collect(at(0))
+    assert node.collect(at(-1)).values == {}  # NVML answers later
 
+    gpus["0"] = 100.0
+    node.collect(at(0))
     gpus["0"] = 140.0
 
     assert meter.method == "gpus"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Birth, Process
 from fedmon.node.collectors.job.tree import Ledger
 from tests.node.jobs_real import Program, Watch, cpu_s
@@ -238,6 +239,24 @@ def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -
     watch.tick()
 
     assert set(watch.watches.pids()["a"]) == {10}
+
+
+def test_two_readings_for_one_tick_are_one(proc: ProcTree) -> None:
+    proc.put(10, used=(100, 0))
+    watch, began = watched(proc, 10), time.monotonic()
+
+    seconds = watch.watches.cpu_seconds()
+    proc.put(10, used=(900, 0))
+
+    assert seconds == {"a": 100 / TICKS}
+    assert ticks(watch.tick(mono=began)) == 100
+
+
+def test_descendants_are_found_by_a_kernel_that_lists_no_children(proc: ProcTree) -> None:
+    for pid, parent in ((10, 1), (12, 11), (11, 10), (20, 1)):
+        proc.put(pid, parent=parent)
+
+    assert [each.pid for each in descendants(10, proc=proc.root)] == [11, 12]
 
 
 def test_processes_without_open_files_of_ours_are_read_alike() -> None:

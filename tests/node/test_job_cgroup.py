@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.node.collectors.base import Roots
+from fedmon.node.collectors.base import CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchies, own
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
@@ -265,10 +265,12 @@ def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machi
 
 def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(machine: Roots) -> None:
     proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
-    written(folder, {"cgroup.procs": "10\n20\n"})
+    written(folder, {"cgroup.procs": "10\n20\n40\n"})
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0))
     job = JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder})
-    cpu = CgroupCpu(job, excluded=Excluded(overhead={20: 100}), proc=machine.proc)
+    proc.put(30, name="outside", start=100, used=(TICKS, 0))
+    proc.put(40, name="a reused number", start=500, used=(TICKS, 0))
+    cpu = CgroupCpu(job, excluded=Excluded(overhead={20: 100, 30: 100, 40: 100}), proc=machine.proc)
     before = cpu.read()
 
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0), reaped=(3 * TICKS, TICKS))
@@ -297,6 +299,26 @@ def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots
     assert (cpu.read(), excluded.processes) == ((2.5, 1.0), {20: 100})
 
 
+def test_a_daemon_that_has_become_a_program_of_the_job_counts(machine: Roots) -> None:
+    daemons, watch = {20}, Watch(machine)
+    ProcTree(machine.proc).put(20)
+    written(machine.cgroup / "slurm/job_7", {"cgroup.procs": "10\n20\n"})
+    watch.watches.add("a", cgroup="/slurm/job_7", is_overhead_now=lambda pid: pid in daemons)
+
+    before = watch.tick().values["job_processes"]
+    daemons.clear()
+
+    assert (before, watch.tick().values["job_processes"]) == (1, 2)
+
+
+def test_a_job_that_lives_on_without_its_cgroup_is_not_measured_by_old_numbers(machine: Roots) -> None:
+    watch = Watch(machine).add(cgroup="/slurm/job_7")
+    (machine.cgroup / "slurm/job_7/cpu.stat").unlink()
+
+    with pytest.raises(CollectorUnavailableError, match=r"not found: .*/cpu\.stat"):
+        watch.tick()
+
+
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
     folder = machine.cgroup / "slurm/job_7"
     for name in ("memory.peak", "memory.swap.current", "io.stat"):
@@ -317,10 +339,12 @@ def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
     }
 
 
-def test_version_1_is_understood_with_controllers_mounted_together(tmp_path: Path) -> None:
+def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old_version_2(tmp_path: Path) -> None:
     proc = ProcTree(tmp_path / "proc")
     proc.put(10)
+    written(tmp_path / "cgroup/unified", {"cgroup.controllers": ""})
     for controller, files in {
+        "unified": {},
         "cpu,cpuacct": {
             "cpuacct.stat": "user 250\nsystem 50\n",
             "cpuacct.usage": "3600000000\n",

@@ -242,6 +242,18 @@ def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated(
         assert name not in last.values
 
 
+def test_processes_for_whose_pages_no_time_is_left_are_counted(
+    program: Program, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.collectors.job.collectors.MAX_READING_S", -1.0)
+
+    reading = watch.tick()
+
+    assert reading.values["job_memory_pss_bytes"] is None
+    reason = "failed: no time left after -1 s: smaps_rollup of 1 of 1 processes cannot be read"
+    assert reading.reasons["job_memory_pss_bytes"] == reason
+
+
 def test_open_files_and_context_switches_are_counted(program: Program, watch: Watch) -> None:
     before = watch.tick()
     program.tell("open 7")

@@ -21,7 +21,7 @@ from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.collector import GpuCollector
 from fedmon.node.collectors.nvml.library import Nvml
-from fedmon.node.collectors.nvml.processes import GpuUse
+from fedmon.node.collectors.nvml.processes import LISTS
 from fedmon.node.collectors.nvml.reader import LaneReader
 from fedmon.node.measure.sampler import Sampler
 from tests.support.energy_tree import EnergyTree
@@ -280,13 +280,20 @@ def test_a_gpu_that_hangs_while_it_is_described_costs_no_other_one_and_is_descri
     assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0", "GPU-1"]
 
 
-def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_leaves_a_stuck_thread_behind_and_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 0.1)
     fake = FakeNvml(FakeGpu())
     fake.hang("nvmlInit")
     collectors = nvml_collectors(open_session(Nvml(fake)))
     first = collectors[0].collect(tick())
-    wait_until(lambda: fake.hanging, what="the call to hang")
 
+    def reason() -> str:
+        collectors[0].collect(tick())
+        return str(collectors[0].probe()["gpu_power_watts"])
+
+    wait_until(lambda: re.fullmatch(r"failed: no answer for \d\.\d s: nvmlInit", reason()))
     close(collectors)
     fake.release.set()
 
@@ -464,11 +471,15 @@ def test_a_process_of_several_mig_instances_is_summed_and_one_in_two_lists_is_no
 
 
 def test_lists_that_are_refused_make_a_jobs_use_unknown() -> None:
-    gpu = FakeGpu()
-    job = JobGpuCollector(session := table_of(gpu), job_id="7", jobs=lambda: {"7": [100]})
+    session = NvmlSession(Nvml(fake := FakeNvml(FakeGpu())), monotonic=lambda: 0.0)
+    reader = LaneReader(session, queries.FAST, with_processes=True)
+    job = JobGpuCollector(session, job_id="7", jobs=lambda: {"7": [100]})
+    reader.read()
     before = job.collect(NOW)
-    session.keep(energy={}, uses={"0": GpuUse(None, None, "failed: gpu is lost", "failed: gpu is lost")})
-    lost = job.collect(NOW)
+    for call in LISTS.values():
+        fake.refuse(call, pynvml.NVML_ERROR_UNKNOWN)
+    reader.read()
+    refused = job.collect(NOW)
 
-    assert lost.values == dict.fromkeys(before.values)
-    assert set(lost.reasons.values()) == {"failed: gpu is lost"}
+    assert refused.values == dict.fromkeys(before.values)
+    assert set(refused.reasons.values()) == {"failed: nvmlDeviceGetComputeRunningProcesses: unknown"}

@@ -212,6 +212,14 @@ def test_what_was_not_declared_is_dropped_and_named() -> None:
     assert str(said["plugin-cups"]).startswith("failed: the plug-in cups gave")
 
 
+def test_a_plug_in_gives_no_endless_number_of_series() -> None:
+    given = {f'host_cups{{cup="{number}"}}': 1 for number in range(1001)}
+    (cups,) = loaded(["cups"], [Offered("cups", declaring("host_cups", read=lambda: given, labels=("cup",)))])
+
+    assert len(cups.collect(NOW).values) == 1000
+    assert str(cups.probe()["plugin-cups"]).startswith("failed: the plug-in cups has more than 1000 series")
+
+
 def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
     trouble: list[BaseException] = []
 
@@ -221,7 +229,8 @@ def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
         return {"host_cups": 1}
 
     offers = [Offered("cups", declaring("host_cups", read=read)), Offered("pots", declaring("host_pots"))]
-    sampler = Sampler({"host": loaded(["cups", "pots"], offers)}, interval_s=1.0, on_tick=lambda _: None)
+    host = loaded(["cups", "pots"], offers)
+    sampler = Sampler({"host": host}, interval_s=1.0, on_tick=lambda _: None)
     sampler.sample()
     found = []
     for error in (
@@ -239,6 +248,10 @@ def test_a_plug_in_that_fails_while_it_reads_takes_nobody_with_it() -> None:
         "failed: plug-in cups: SystemExit: 1",
         "no permission: the cupboard",
     ]
+    assert report(host) == {
+        "plugin-cups": "failed: plug-in cups: CollectorUnavailableError: no permission: the cupboard",
+        "host_pots": None,
+    }
 
 
 def test_a_plug_in_is_told_before_its_last_reading_and_closed_after_it() -> None:

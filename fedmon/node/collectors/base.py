@@ -102,7 +102,7 @@ class Collector(Protocol):
 def why(error: OSError) -> CollectorUnavailableError:
     """Convert an operating system error into a reason."""
     where = f"{error.filename}" if error.filename else (error.strerror or type(error).__name__)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError | ProcessLookupError):
         return CollectorUnavailableError(Why.NOT_FOUND, where)
     if isinstance(error, PermissionError):
         return CollectorUnavailableError(Why.NO_PERMISSION, where)

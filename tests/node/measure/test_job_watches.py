@@ -200,6 +200,11 @@ def test_what_cannot_be_watched_is_refused_by_name(
     assert watch.streams == {}
 
 
+def test_a_system_without_proc_watches_no_jobs(tmp_path: Path) -> None:
+    with pytest.raises(ConflictError, match="jobs are watched on Linux only"):
+        Watch(Roots(proc=tmp_path / "none")).add(10)
+
+
 def test_one_process_belongs_to_one_job_at_most(machine: Roots) -> None:
     watch = Watch(machine).add(11)
 

@@ -35,7 +35,7 @@ def find_hierarchies(root: Path) -> Hierarchies:
         for folder in sorted(root.iterdir()):
             if os.access(folder / "cgroup.controllers", os.R_OK):
                 found[UNIFIED] = folder
-            elif is_cgroup(folder):
+            else:
                 # Controllers that are mounted together have a folder named after both.
                 found.update(dict.fromkeys(folder.name.split(","), folder))
     return found

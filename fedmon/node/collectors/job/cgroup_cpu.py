@@ -50,7 +50,7 @@ class ExcludedCpu:
                 del self._is_inside[pid]
                 self._excluded.ended(pid)
             return
-        except (OSError, ValueError, IndexError):
+        except OSError:  # unreadable this once
             return
         if self._is_inside[pid]:
             below = (0, 0) if pid in self._excluded.overhead else (of_children_user, of_children_system)
@@ -58,6 +58,10 @@ class ExcludedCpu:
 
 
 _TICK_NS = 10**9 // TICKS_PER_S
+_COUNTS_CPU = (
+    ("cgroup-v2", UNIFIED, ("cpu.stat",)),
+    ("cgroup-v1", "cpuacct", ("cpuacct.stat", "cpuacct.usage")),
+)
 
 
 class CgroupCpu:
@@ -70,21 +74,14 @@ class CgroupCpu:
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded, proc: Path) -> None:
         self._highest = (0, 0)
-        unified, cpuacct = cgroup.folders.get(UNIFIED), cgroup.folders.get("cpuacct")
-        choices = []
-        if unified is not None:
-            choices.append(("cgroup-v2", [unified / "cpu.stat"]))
-        if cpuacct is not None:
-            choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat", cpuacct / "cpuacct.usage"]))
-        for method, paths in choices:
-            self.method, self._files = method, [KernelFile(path, size_bytes=1024) for path in paths]
-            try:
-                used = self._read()
-            except CollectorUnavailableError:
+        for method, hierarchy, names in _COUNTS_CPU:
+            folder = cgroup.folders.get(hierarchy)
+            if folder is None or not (folder / names[0]).exists():  # version 2 does not count it before Linux 4.15
                 continue
-            self._excluded_cpu = ExcludedCpu(paths[0].parent, excluded, proc=proc)
+            self.method, self._files = method, [KernelFile(folder / name, size_bytes=1024) for name in names]
+            self._excluded_cpu = ExcludedCpu(folder, excluded, proc=proc)
             # Processes that entered the cgroup later used a part of it elsewhere.
-            self._elsewhere = _above(self._excluded_cpu.read(), used)
+            self._elsewhere = _above(self._excluded_cpu.read(), self._read())
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
 
@@ -95,19 +92,16 @@ class CgroupCpu:
         return self._highest[0] / 1e9, self._highest[1] / 1e9
 
     def _read(self) -> tuple[int, int]:
-        try:
-            texts = [file.head() for file in self._files]
-            words = texts[0].split()
-            numbers = dict(zip(words[::2], words[1::2], strict=False))
-            if self.method == "cgroup-v2":
-                return int(numbers[b"user_usec"]) * 1000, int(numbers[b"system_usec"]) * 1000
-            user, system = int(numbers[b"user"]), int(numbers[b"system"])
-            # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are sampled at ticks.
-            total = int(texts[1])
-            user = total * user // (user + system) if user + system else total
-            return user, total - user
-        except (ValueError, KeyError) as error:
-            raise CollectorUnavailableError(Why.FAILED, f"{self._files[0].path}: {error}") from None
+        texts = [file.head() for file in self._files]
+        words = texts[0].split()
+        numbers = dict(zip(words[::2], words[1::2], strict=False))
+        if self.method == "cgroup-v2":
+            return int(numbers[b"user_usec"]) * 1000, int(numbers[b"system_usec"]) * 1000
+        user, system = int(numbers[b"user"]), int(numbers[b"system"])
+        # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are sampled at ticks.
+        total = int(texts[1])
+        user = total * user // (user + system) if user + system else total
+        return user, total - user
 
     def close(self) -> None:
         """Close the files."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
 from fedmon.node.collectors.cpu import OnlineCpus
 from fedmon.node.collectors.files import Reasons, Values, miss, read_file
 from fedmon.node.collectors.job import process
@@ -75,8 +75,6 @@ class JobReading:
         self.cpu_s = (0.0, 0.0)
         self.noted_cpu_s = 0.0
         """The CPU seconds of the ended job as its owner counted them, for its share of the energy."""
-        self.cpu_problem = ""
-        """The reason if the CPU time could not be read this time."""
         self.is_last = self.is_over = False
         self.awaits_end = False
         self.switches: tuple[int, int] | None = None
@@ -84,7 +82,7 @@ class JobReading:
         """Counters of slower lanes, for the last reading, at which they are not due."""
 
     def read(self, now: Instant) -> None:
-        """Read everything for the tick ``now``, once."""
+        """Read everything for the tick ``now``, once. Raises CollectorUnavailableError."""
         if self.is_over:
             return
         early, self._read_early_at = self._read_early_at, now.mono
@@ -110,17 +108,14 @@ class JobReading:
 
     def _read(self, mono: float) -> None:
         self.tree.refresh(mono)
-        self.cpu_problem = ""
         if self._cpu is None:
-            user_s, system_s = self.tree.counts[USER] / TICKS_PER_S, self.tree.counts[SYSTEM] / TICKS_PER_S
-        else:
-            try:
-                user_s, system_s = self._cpu.read()
-            except CollectorUnavailableError as error:
-                if not self.tree.has_ended:  # a cgroup that vanished with its last process keeps its last reading
-                    self.cpu_problem = error.reason
-                return
-        self.cpu_s = (user_s, system_s)
+            self.cpu_s = self.tree.counts[USER] / TICKS_PER_S, self.tree.counts[SYSTEM] / TICKS_PER_S
+            return
+        try:
+            self.cpu_s = self._cpu.read()
+        except CollectorUnavailableError:
+            if not self.tree.has_ended:  # a cgroup that vanished with its last process keeps its last reading
+                raise
 
 
 class TreeCollector:
@@ -176,9 +171,6 @@ class TreeCollector:
 
     def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:
         user_s, system_s = self._watched.cpu_s
-        if self._watched.cpu_problem:
-            miss(values, reasons, (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY), self._watched.cpu_problem)
-            return
         values[USER_SECONDS], values[SYSTEM_SECONDS] = round(user_s, 6), round(system_s, 6)
         earlier, self._earlier = self._earlier, (now.mono, user_s + system_s)
         if earlier is None or now.mono <= earlier[0]:
@@ -335,23 +327,17 @@ class _Unread:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        if isinstance(error, TimeoutError):
-            self._why[f"{Why.FAILED.value}: no time left after {MAX_READING_S:g} s"] += 1
-        elif isinstance(error, PermissionError):
-            self._why[Why.NO_PERMISSION.value] += 1
-        elif isinstance(error, (OSError, ValueError, IndexError)):
-            is_gone = isinstance(error, (FileNotFoundError, ProcessLookupError))
-            self._why[(Why.NOT_FOUND if is_gone else Why.FAILED).value] += 1
-        else:
-            return False
-        return True
+        if isinstance(error, OSError):
+            is_late = isinstance(error, TimeoutError)
+            self._why[f"failed: no time left after {MAX_READING_S:g} s" if is_late else why(error).why.value] += 1
+        return isinstance(error, OSError)
 
     def tell(self, values: Values, reasons: Reasons, keys: tuple[str, ...], *, partly: tuple[str, ...] = ()) -> None:
         """Note the reason with the number of unread processes; the values of ``keys`` are None if none was read."""
         count = self._why.total()
         if count:
-            why = max(self._why, key=self._why.__getitem__)
-            reason = f"{why}: {self._file} of {count} of {self._living} processes cannot be read"
+            most = max(self._why, key=self._why.__getitem__)
+            reason = f"{most}: {self._file} of {count} of {self._living} processes cannot be read"
             reasons.update(dict.fromkeys((*keys, *partly), reason))
             if count == self._living:
                 values.update(dict.fromkeys(keys))

@@ -90,7 +90,7 @@ def _children(pid: int, proc: Path) -> list[int]:
     for thread in threads:
         try:
             found.extend(map(int, read_whole(thread + b"/children").split()))
-        except (OSError, ValueError):
+        except OSError:
             continue
     return found
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import array
 import contextlib
-import errno
-import os
 import socket
 import struct
 import sys
+from pathlib import Path
 
 _CONNECTOR = 11
 _PROCESS_EVENTS = 1
@@ -48,46 +47,39 @@ class ForkEvents:
         return self._socket is not None
 
     def open(self) -> None:
-        """Begin to listen, if that is possible."""
-        if self._socket is not None or not _sees_all_processes():
-            return
-        try:
-            listening = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _CONNECTOR)
-        except OSError:
-            return
-        try:
+        """Begin to listen, if that is possible; once, until `close`."""
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        with contextlib.suppress(OSError), contextlib.ExitStack() as failed:
+            # Our process numbers must be the kernel's own, as in its reports.
+            if Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
+                return
+            listening = failed.enter_context(socket.socket(socket.AF_NETLINK, kind, _CONNECTOR))
             listening.bind((0, _PROCESS_EVENTS))
             with contextlib.suppress(OSError):  # only root may pass the system's bound
                 listening.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
             listening.send(_ASK.pack(_ASK.size, _DONE, 0, 0, 0, _PROCESS_EVENTS, 1, 0, 0, 4, 0, _LISTEN))
-            if _refused(listening):
-                listening.close()
-                return
-            _keep_births_only(listening)
-        except OSError:
-            listening.close()
-            return
-        self._socket = listening
+            if not _refused(listening):
+                _keep_births_only(listening)
+                failed.pop_all()
+                self._socket = listening
 
-    def look(self) -> None:
-        """Read the reports since the last look."""
+    def look(self) -> bool:
+        """Read the reports since the last look; return False if births are not reported."""
         if self._socket is None:
-            return
+            return False
         before, self._fresh = self._fresh, {}
         for _ in range(_MAX_EVENTS):
             try:
                 self._socket.recv_into(self._buffer)
             except BlockingIOError:
                 break
-            except OSError as error:
-                if error.errno == errno.ENOBUFS:  # some were lost; those that follow are good
-                    continue
-                self.close()
-                return
+            except OSError:  # some were lost; those that follow are good
+                continue
             kind, _, parent, thread, child = _BIRTH.unpack_from(self._buffer, _WHAT)
             if kind == _FORK and thread == child:  # other events may have come before the filter
                 self._fresh[child] = parent
         self.parents = {**before, **self._fresh}
+        return True
 
     def close(self) -> None:
         """Listen no longer."""
@@ -97,24 +89,12 @@ class ForkEvents:
         self.parents, self._fresh = {}, {}
 
 
-def _sees_all_processes() -> bool:
-    """Tell whether our process numbers are the kernel's own, as in its reports."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE  # noqa: PTH116 - one call
-    except OSError:
-        return False
-
-
 def _refused(listening: socket.socket) -> bool:
-    """Read the kernel's answer, which is ready once the question was sent; births may come before it."""
-    for _ in range(_MAX_EVENTS):
-        try:
-            message = listening.recv(512)
-        except BlockingIOError:
-            return True
+    """Read the kernel's answer, which is ready once the question was sent; births may come before. Raises OSError."""
+    while True:
+        message = listening.recv(512)
         if len(message) > _EVENT and struct.unpack_from("=I", message, _WHAT)[0] == 0:
             return bool(struct.unpack_from("=I", message, _EVENT)[0])
-    return True
 
 
 def _keep_births_only(listening: socket.socket) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from fedmon.node.collectors.base import why
 from fedmon.node.collectors.files import READ_FLAGS, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
@@ -231,12 +232,10 @@ class Process:
             return self._raw(_IO)
         except ProcessLookupError:
             raise ProcessGoneError from None
-        except PermissionError:
-            self.unread_io = "no permission"
         except (FileNotFoundError, NotADirectoryError):  # a kernel that does not count
             self.unread_io = "unsupported"
-        except OSError:
-            self.unread_io = "failed"
+        except OSError as error:
+            self.unread_io = why(error).why.value
         return b""
 
     def _raw(self, file: int) -> bytes:

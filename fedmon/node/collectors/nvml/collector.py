@@ -192,8 +192,6 @@ def gpu_shares(session: NvmlSession, jobs: Mapping[str, Collection[int]]) -> dic
     ``jobs`` is as in JobGpuCollector. A GPU that never gives shares is left out. Raises CollectorUnavailableError if
     the GPUs were not read for this tick.
     """
-    if session.absent is not None:
-        return {}
     table = session.processes()
     if table is None:
         raise CollectorUnavailableError(Why.FAILED, _NO_LIST)

@@ -72,8 +72,10 @@ class Nvml:
         return RefusedError(call, self._names.get(code, f"error {code}"))
 
     def constant(self, name: str) -> int:
-        """Return a constant of nvml.h. Raises AttributeError if the module is too old to know it."""
-        value: int = getattr(self._module, name)
+        """Return a constant of nvml.h. Raises RefusedError if the module is too old to know it."""
+        value: int | None = getattr(self._module, name, None)
+        if value is None:
+            raise RefusedError(name, "FUNCTION_NOT_FOUND")
         return value
 
     def _argument(self, argument: object) -> object:
@@ -90,10 +92,8 @@ def load_nvml() -> Nvml:
         ctypes.CDLL(_SONAME)
     except OSError:
         raise AbsentError(Why.NOT_FOUND, f"{_SONAME}: no NVIDIA driver on this machine") from None
-    try:
-        import pynvml
-    except ImportError:
-        raise AbsentError(Why.NOT_FOUND, "Python package nvidia-ml-py: install it") from None
+    import pynvml
+
     return Nvml(pynvml)
 
 

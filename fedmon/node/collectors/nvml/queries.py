@@ -150,11 +150,7 @@ def field(
     shown, labels = f"{constant}[{scope}]", _labels({} if link is None else {"link": str(link)})
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        try:
-            wanted = gpu.nvml.constant(constant), scope
-        except AttributeError:
-            raise RefusedError(shown, "FUNCTION_NOT_FOUND") from None
-        answer = gpu.ask("nvmlDeviceGetFieldValues", [wanted])[0]
+        answer = gpu.ask("nvmlDeviceGetFieldValues", [(gpu.nvml.constant(constant), scope)])[0]
         if answer.nvmlReturn != 0:
             raise gpu.nvml.refusal(int(answer.nvmlReturn), shown)
         yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType])))

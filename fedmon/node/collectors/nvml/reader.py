@@ -75,7 +75,7 @@ class NvmlSession:
         self.starts = 0
         self.lost: dict[str, str] = {}
         self._gpus: dict[str, Gpu] | None = None
-        self._is_running = False
+        self._running: Nvml | None = None
         self._labels: dict[str, str] = {}
         self._problem: CollectorUnavailableError | None = None
         self._backoff = Backoff(retry_s, longest_s=_MAX_RETRY_S)
@@ -175,8 +175,8 @@ class NvmlSession:
         Raises AbsentError if there is no GPU, CollectorUnavailableError if NVML cannot be started.
         """
         is_due = self._restart_at is None or self._monotonic() >= self._restart_at
-        if is_due and (self._gpus is None or self._restart_at is not None) and not self._hanging:
-            self._begin()
+        if is_due and (self._gpus is None or self._restart_at is not None) and self._nvml and not self._hanging:
+            self._begin(self._nvml)
         if self.absent is not None:
             raise self.absent
         if self._gpus is None:
@@ -213,18 +213,15 @@ class NvmlSession:
         self._processes = ProcessTable(before.number + 1 if before else 1, uses)
 
     def _retry_later(self) -> None:
-        if self._restart_at is None:
-            self._restart_at = self._monotonic() + self._backoff.next_s()
+        self._restart_at = self._restart_at or self._monotonic() + self._backoff.next_s()
 
-    def _begin(self) -> None:
-        if (nvml := self._nvml) is None:
-            return
+    def _begin(self, nvml: Nvml) -> None:
         self._end()
         self._restart_at = None
         try:
             with self.ask("nvmlInit"):
                 nvml.call("nvmlInit")
-                self._is_running = True
+                self._running = nvml
                 count = nvml.call("nvmlDeviceGetCount")
         except RefusedError as error:
             self._end()
@@ -248,25 +245,22 @@ class NvmlSession:
 
     def _end(self) -> None:
         self._gpus = None
-        if self._is_running and self._nvml is not None and not self._hanging:
-            self._is_running = False
+        if self._running is not None and not self._hanging:
+            nvml, self._running = self._running, None
             with contextlib.suppress(RefusedError), self.ask("nvmlShutdown"):
-                self._nvml.call("nvmlShutdown")
+                nvml.call("nvmlShutdown")
 
     def _list(self, nvml: Nvml, count: int) -> None:
-        self._gpus, self.lost = {}, {}
+        self._gpus, refused = {}, dict[str, str]()
         for index in range(count):
             try:
                 handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
                 label = self._label(nvml, handle, index)
+                self._gpus[label] = Gpu(nvml, handle, (("gpu", label),))
             except RefusedError as error:
-                if str(index) not in self._labels.values():
-                    self.lost[str(index)] = error.reason
-                continue
-            self._gpus[label] = Gpu(nvml, handle, (("gpu", label),))
-        for label in self._labels.values():
-            if label not in self._gpus:
-                self.lost[label] = f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed"
+                refused[str(index)] = error.reason
+        gone = {label: f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed" for label in self._labels.values()}
+        self.lost = {label: why for label, why in (refused | gone).items() if label not in self._gpus}
         self.described = {label: gpu for label, gpu in self.described.items() if label in self._gpus}
         self.stale = set(self._gpus)
 
