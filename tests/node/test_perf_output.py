@@ -96,4 +96,5 @@ def test_the_end_of_perf_has_a_reason(recorded: str, expected: str) -> None:
 
 def test_a_silent_end_is_named_by_its_signal_or_status() -> None:
     assert exit_reason("", -11, "") == "failed: perf was ended by signal 11 without a message"
+    assert exit_reason("event syntax error: 'x'", 129, "") == "unsupported: perf says: event syntax error: 'x'"
     assert exit_reason("\n", 3, "") == "failed: perf ended with status 3 without a message"

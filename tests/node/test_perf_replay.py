@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import resource
 import signal
 import sys
@@ -42,6 +43,8 @@ class Replay:
         self.perf.chmod(0o755)
         (folder / "proc").mkdir()
         (folder / "proc" / "cpuinfo").write_text(BROADWELL)
+        (folder / "proc" / "10").mkdir()
+        (folder / "proc" / "10" / "stat").write_text(f"10 (job) S{' 1' * 30}\n")
         self.answers()
 
     def answers(self, *, counts: Mapping[str, object] | None = None, **rest: object) -> None:
@@ -49,6 +52,12 @@ class Replay:
         temporary = self.folder / "answers.new"
         temporary.write_bytes(document)
         temporary.replace(self.folder / "answers.json")
+
+    def does(self, pattern: str, instead: str) -> None:
+        """Have the shell do something else when perf is called with arguments like the pattern."""
+        answering = self.perf.rename(self.folder / "answering")
+        self.perf.write_text(f'#!/bin/sh\ncase "$*" in {pattern}) {instead};; *) exec "{answering}" "$@";; esac\n')
+        self.perf.chmod(0o755)
 
     def source(self, *groups: PerfGroup, interval_s: float = 0.1) -> PerfSource:
         settings = PerfSettings(enabled=True, command=str(self.perf), groups=groups, interval_s=interval_s)
@@ -212,10 +221,16 @@ def test_a_zero_that_comes_from_missing_rights_is_null(replay: Replay) -> None:
 
 @pytest.mark.parametrize(
     ("recorded", "expected"),
-    [("forbidden.txt", "no permission: "), ("no_pmu.txt", "unsupported: "), ("no_process.txt", "failed: ")],
+    [
+        ("forbidden.txt", "no permission: "),
+        ("no_pmu.txt", "unsupported: "),
+        ("no_process.txt", "failed: "),
+        ("", "unsupported: "),
+    ],
 )
 def test_a_perf_that_refuses_everything_leaves_a_reason(replay: Replay, recorded: str, expected: str) -> None:
-    replay.answers(say=(RECORDED / recorded).read_text())
+    said = (RECORDED / recorded).read_text() if recorded else None
+    replay.answers(default="<not supported>", say=said)
     with counting(replay.source("cycles", "l2")) as collector:
         assert collector.wait_probed(60.0)
         reading = next_reading(collector)
@@ -227,13 +242,13 @@ def test_a_perf_that_refuses_everything_leaves_a_reason(replay: Replay, recorded
     assert {"perf_events_total", "perf_instructions_per_cycle", "perf_l2_bandwidth_bytes_per_second"} <= set(report)
 
 
-def test_a_missing_perf_says_what_to_install(replay: Replay) -> None:
-    replay.perf.unlink()
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_missing_perf_says_what_to_install_and_a_closed_one_is_named(replay: Replay, *, is_there: bool) -> None:
+    replay.perf.chmod(0o644) if is_there else replay.perf.unlink()
     with counting(replay.source("cycles")) as collector:
-        reading = next_reading(collector)
+        reason = next_reading(collector).reasons["perf_counted_seconds_total"]
 
-    assert reading.reasons["perf_counted_seconds_total"].startswith("not found: ")
-    assert "linux-perf" in reading.reasons["perf_counted_seconds_total"]
+    assert reason == f"no permission: {replay.perf}" if is_there else re.match("not found: .* linux-perf", reason)
 
 
 def session(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0) -> PerfSession:
@@ -284,9 +299,7 @@ def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
 
 
 def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it(replay: Replay) -> None:
-    answering = replay.perf.rename(replay.folder / "answering")
-    replay.perf.write_text(f'#!/bin/sh\ncase "$*" in *--log-fd*) exec sleep 60;; *) exec "{answering}" "$@";; esac\n')
-    replay.perf.chmod(0o755)
+    replay.does("*--log-fd*", "exec sleep 60")
     made = session(replay, interval_s=60.0, patience_s=60.0)
     # A suite in the background of a script ignores SIGINT, and so would its children; perf never does.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -357,6 +370,21 @@ def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:
     assert not any(" -I " in call for call in replay.calls)
 
 
+def test_without_the_right_to_count_its_cgroup_the_processes_of_a_job_are_counted_and_looked_for_again(
+    replay: Replay,
+) -> None:
+    replay.does('*" -a "*', "echo Operation not permitted >&2; exit 255")
+    replay.answers(die_after=1, status=0)
+    (replay.folder / "proc/self").mkdir()
+    (replay.folder / "proc/self/mounts").write_text("cgroup2 /c cgroup2 rw 0 0\n")
+    source = replay.source()
+    with closing(PerfJobCollector(source, job="7", pids=lambda: [10], cgroup=Path("/c/job_7"))) as collector:
+        reading = reading_with(collector, lambda reading: (reading.values.get("perf_starts_total") or 0) >= 2)
+
+    assert reading.reasons == {}
+    assert replay.calls[-1].endswith(" -p 10")
+
+
 def test_the_last_sample_of_a_run_holds_the_interval_that_is_under_way(replay: Replay) -> None:
     with counting(replay.source("cycles", interval_s=60.0)) as collector:
         wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
@@ -368,8 +396,6 @@ def test_the_last_sample_of_a_run_holds_the_interval_that_is_under_way(replay: R
 
 def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> None:
     pids = [10]
-    (replay.folder / "proc" / "10").mkdir()
-    (replay.folder / "proc" / "10" / "stat").write_text(f"10 (job) S {' 1' * 30}\n".replace("  ", " "))
     source = replay.source("cycles", interval_s=60.0)
     with closing(PerfJobCollector(source, job="7", pids=lambda: list(pids))) as collector:
         collector.collect(NOW)

@@ -179,6 +179,7 @@ def test_a_text_that_is_no_arithmetic_is_refused(text: str) -> None:
         ("GenuineIntel", 6, 0x7E, "icelake"), ("GenuineIntel", 6, 0x6A, "icelake_x"),
         ("AuthenticAMD", 23, 0x01, "zen"), ("AuthenticAMD", 23, 0x31, "zen2"), ("AuthenticAMD", 25, 0x01, "zen3"),
         ("AuthenticAMD", 25, 0x11, "zen4"), ("AuthenticAMD", 26, 0x02, "unknown"), ("GenuineIntel", 6, 0x8F, "unknown"),
+        ("CentaurHauls", 7, 0x1B, "unknown"),
     ],
 )  # fmt: skip
 def test_the_processor_is_named_by_family_and_model(
@@ -192,6 +193,7 @@ def test_the_processor_is_named_by_family_and_model(
     found = processor(Roots(proc=tmp_path, sys=tmp_path))
 
     assert found.architecture == expected
+    assert (architecture(expected) is None) == (expected in ("unknown", "zen4"))
     assert found.described == f"Some CPU @ 2.0 (family {family}, model {model})"
 
 

@@ -126,25 +126,24 @@ class Controller:
         self._waiting: collections.deque[bytes] = collections.deque()
         self._backlog, self._counts, self._ends = backlog, dict.fromkeys(STATUSES, 0), 0
         self._complaints = Complaints()
-        self._actor: Actor | None = None
+        self._actor, self._is_running = Actor("fedmon-controller"), False
         self._session: requests.Session | None = None
         self._stop_by: Deadline | None = None
         self._retry, self._next_attempt = Backoff(FIRST_RETRY_S, longest_s=LAST_RETRY_S, jitter=0.5), 0.0
 
     def start(self) -> None:
         """Start the thread; does nothing while it runs."""
-        if self._actor is None:
-            self._stop_by, self._actor = None, Actor("fedmon-controller")
+        if not self._is_running:
+            self._stop_by, self._actor, self._is_running = None, Actor("fedmon-controller"), True
             self._actor.post(self._send)
             self._actor.start()
 
     def stop(self, timeout_s: float) -> None:
         """Send waiting statuses while that succeeds, drop the rest, and end the thread, within about ``timeout_s``."""
-        actor, self._actor, self._stop_by = self._actor, None, Deadline(timeout_s)
-        if actor is not None:
-            actor.post(self._close)
-            if not actor.close(timeout_s=timeout_s + 0.1):
-                logger.warning("a request to the controller is left to its timeout")
+        self._is_running, self._stop_by = False, Deadline(timeout_s)
+        self._actor.post(self._close)
+        if not self._actor.close(timeout_s=timeout_s + 0.1):
+            logger.warning("a request to the controller is left to its timeout")
         self._drop_all()
 
     def status(self, body: bytes) -> None:
@@ -155,8 +154,7 @@ class Controller:
             if len(self._waiting) > self._backlog:
                 self._waiting.popleft()
                 self._counts["dropped"] += 1
-        if self._actor is not None:
-            self._actor.post(self._send)
+        self._actor.post(self._send)
 
     def finish(self, status: bytes, body: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
         """Post a last status, then the end of the scenario until it is confirmed with 200.
@@ -180,13 +178,12 @@ class Controller:
             pass
         finally:
             self._ends -= 1
-            if self._actor is not None:
-                self._actor.post(self._send)
+            self._actor.post(self._send)
         return False
 
     def _ask(self, url: str, body: bytes, deadline: Deadline) -> int:
         """Post on the thread, and wait for the answer. Raises BusyError."""
-        if self._actor is None or deadline.passed():
+        if deadline.passed():
             raise BusyError("the time to post is over")
         return self._actor.call(lambda: self._post(url, body), timeout_s=deadline.left_s())
 
@@ -212,8 +209,7 @@ class Controller:
             answer = self._post(self._status_url, body)
             if not (200 <= answer < 300 or _is_refused(answer)):
                 self._next_attempt = time.monotonic() + self._retry.next_s()
-                if self._actor is not None:
-                    self._actor.at(self._next_attempt, self._send)
+                self._actor.at(self._next_attempt, self._send)
                 return
             self._retry.reset()
             with self._lock:

@@ -463,16 +463,13 @@ class Reporter:
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
         task = self._reporter_task
-        if task is asyncio.current_task():
-            return
         if task is None or task.done():
             # The end of a scenario may have been announced without, or after, any reporting.
             await asyncio.to_thread(self._outlets.close)
             return
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=STOP_WITHIN_S)
+        task.cancel()  # if it is not done
+        await asyncio.wait({task}, timeout=STOP_WITHIN_S)
 
     async def run_reporter(self) -> None:
         """Report at each tick until `stop`; returns at once if it is running already."""

@@ -205,14 +205,9 @@ class Recorder:
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            recording = Recording(self.path, max_bytes=self._max_bytes, max_age_s=self._max_age_s)
+            self._recording = Recording(self.path, max_bytes=self._max_bytes, max_age_s=self._max_age_s)
             self._files += 1  # it may be another file than before, which was set aside
-            try:
-                self._look(recording)
-            except StorageError:
-                recording.close()
-                raise
-            self._recording = recording
+            self._look(self._recording)
         return self._recording
 
     def _store_all(self, recording: Recording) -> None:
@@ -294,15 +289,14 @@ def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Pl
     for batch in waiting:
         place = (batch.stream, batch.boot)
         before = found.get(place)
-        if before is None or batch.last_seq > before.last_seq:
-            found[place] = Extent(
-                boot=batch.boot,
-                stream=batch.stream,
-                oldest_seq=batch.seq if before is None else before.oldest_seq,
-                last_seq=batch.last_seq,
-                oldest_t=batch.t[0] if before is None else before.oldest_t,
-                last_t=batch.t[-1],
-            )
+        found[place] = Extent(
+            boot=batch.boot,
+            stream=batch.stream,
+            oldest_seq=batch.seq if before is None else before.oldest_seq,
+            last_seq=batch.last_seq,
+            oldest_t=batch.t[0] if before is None else before.oldest_t,
+            last_t=batch.t[-1],
+        )
     return found
 
 

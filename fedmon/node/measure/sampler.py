@@ -160,8 +160,7 @@ class Sampler:
     def set_interval(self, interval_s: float) -> None:
         """Sample at another interval at once: the next tick follows the last one by it, or is now."""
         self.asked_interval_s = interval_s
-        if self._is_started:
-            self._actor.post(self._arrange)
+        self._actor.post(self._arrange)
 
     def set_cost_budget(self, ratio: float) -> None:
         """Keep to another share of a core from the next tick on."""

@@ -16,7 +16,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Lane, Roots, Why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
@@ -38,7 +38,7 @@ Counts = Callable[[], Mapping[str, float | None]]
 
 
 class Instruments:
-    """Makes the collectors of the stream ``host`` and of each job; belongs to one thread at a time.
+    """Makes the collectors of the stream ``host``, then of each job; belongs to one thread at a time.
 
     ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
     CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf starts
@@ -58,7 +58,7 @@ class Instruments:
         self._counts, self._times = counts, times
         self._job_cpu, self._job_pids = job_cpu, job_pids
         self._nvml: NvmlSession | None = None
-        self._meter: EnergyMeter | None = None
+        self._meter: EnergyMeter
         self._perf: PerfSource | None = None
         self._perf_after_s = perf_after_s
         self._hardware: dict[str, Any] | None = None
@@ -113,11 +113,8 @@ class Instruments:
 
     def job(self, job_id: str, *, cgroup: Path | None = None) -> list[Collector]:
         """Return the collectors of a job beside its processes: energy, GPUs and, if counted, events."""
-        collectors: list[Collector] = []
-        if self._meter is not None:
-            collectors += job_energy_collectors(self._meter, job_id)
-        if self._gpus().absent is None:
-            collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
+        collectors = job_energy_collectors(self._meter, job_id)
+        collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
         if self._perf is not None:
             from fedmon.node.perf.collector import PerfJobCollector
 
@@ -133,8 +130,7 @@ class Instruments:
 
             self._hardware = hardware(self._roots)
         gpus = self._gpus().hardware()
-        factor = self._meter.factor() if self._meter is not None else {}
-        return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
+        return {**self._hardware, "gpus": gpus, "emission_factor": self._meter.factor() or None}
 
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
@@ -234,18 +230,14 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
     """Return a collector's report and reading; its failure is in the report."""
     getattr(collector, "wait_probed", lambda _: None)(PROBED_WITHIN_S)
-    try:
-        report = dict(collector.probe())
-    except Exception as error:  # noqa: BLE001 - the report names it
-        return {collector.name: f"{Why.FAILED.value}: {type(error).__name__}: {error}"}, {}
-    with contextlib.suppress(Exception):
-        return report, dict(collector.collect(Instant(t=time.time(), mono=time.monotonic())).values)
-    return report, {}
+    report, values = dict(collector.probe()), dict[str, float | None]()
+    with contextlib.suppress(CollectorUnavailableError):
+        values |= collector.collect(Instant(t=time.time(), mono=time.monotonic())).values
+    return report, values
 
 
 def _finding(name: str, report: Mapping[str, str | None], series: int, row: Metric | None) -> MetricFinding:
     missing = {key: why for key, why in report.items() if why is not None and key != name and metric_name(key) == name}
-    reason = report.get(name)
-    if name not in report and series == 0 and missing:
-        reason = next(iter(missing.values()))
+    # A plug-in may report single series alone.
+    reason = report.get(name) if name in report or series else next(iter(missing.values()), None)
     return MetricFinding(name=name, source=row.source if row else "", series=series, reason=reason, missing=missing)

@@ -232,8 +232,7 @@ class PerfSession:
 
     def _pause(self, seconds: float | None) -> None:
         """Wait until ``stop`` or ``attach_again``, at most so long."""
-        if not (self._stopping or self.attaching):
-            _readable([self._wake], seconds)
+        _readable([self._wake], seconds)
         self._woken()
 
     def _woken(self) -> bool:

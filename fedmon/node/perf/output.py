@@ -101,8 +101,6 @@ class Totals:
 
     def add(self, count: Count) -> None:
         """Take one line; a new time ends the interval before it."""
-        if count.event not in self._known:
-            return
         if count.time_s != self._time_s:
             self.end_interval()
             self._time_s = count.time_s
@@ -137,7 +135,7 @@ class Totals:
                 if reason := gaps.get(name):
                     values[name], reasons[name] = None, reason
                     gap = gap or reason
-                elif name in totals:
+                else:
                     values[name] = totals[name]
             if group.name in ratios and group.has_ratio:
                 values[series(RUNNING, group=group.name)] = ratios[group.name]
@@ -158,7 +156,7 @@ class Totals:
             value, reason = _sum_of(event, lines)
             if reason:
                 self._gaps.setdefault(key, reason)
-            elif lines:
+            else:
                 self._totals[key] = self._totals.get(key, 0) + value
                 self._gaps[key] = ""  # a value since the previous look is enough
                 counts[event.variable] = value
@@ -168,14 +166,13 @@ class Totals:
         window = self._windows.setdefault(name, {})
         for variable, value in {**counts, "seconds": seconds}.items():
             window[variable] = window.get(variable, 0) + value
-        if ratios:
-            self._ratios[name] = min(*ratios, self._ratios.get(name, 1.0))
+        self._ratios[name] = min([*ratios, self._ratios.get(name, 1.0)])
 
 
 def _sum_of(event: Event, lines: list[Count]) -> tuple[float, str]:
     """Return the sum of the lines of one event, and the reason of a gap among them."""
     value: float = 0
-    reason = ""
+    reason = "" if lines else _NOT_COUNTED
     for line in lines:
         if line.value is None:
             reason = _NOT_SUPPORTED if line.gap == NOT_SUPPORTED else _NOT_COUNTED

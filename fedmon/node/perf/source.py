@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from fedmon.common.settings.values import PerfSettings
-from fedmon.node.collectors.base import Roots, Why
+from fedmon.node.collectors.base import Roots, Why, why
 from fedmon.node.perf.events import (
     SEPARATOR,
     Group,
@@ -107,9 +107,7 @@ def start_problem(perf: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         packages = "Debian: linux-perf, Ubuntu: linux-tools-generic, Fedora: perf"
         return f"{Why.NOT_FOUND.value}: {perf} is not installed ({packages})"
-    if isinstance(error, PermissionError):
-        return f"{Why.NO_PERMISSION.value}: {perf} may not be started"
-    return f"{Why.FAILED.value}: {perf} cannot be started: {error.strerror or type(error).__name__}"
+    return why(error).reason
 
 
 def exit_reason(text: str, status: int, paranoia: str) -> str:
@@ -131,18 +129,18 @@ def exit_reason(text: str, status: int, paranoia: str) -> str:
 
 
 class Processor(msgspec.Struct, frozen=True, kw_only=True):
-    """The processor; ``architecture`` is the name of a table, or a name without one."""
+    """The processor; ``architecture`` is the name of a table, or "unknown"."""
 
     architecture: str
     described: str
 
 
+_UNKNOWN = "unknown"
 _ZEN_4_MODELS = (range(0x10, 0x20), range(0x60, 0xB0))
-_ARCHSPEC_NAMES = {"skylake_avx512": "skylake_x", "cascadelake": "skylake_x"}
 
 
 def processor(roots: Roots) -> Processor:
-    """Name the processor by ``/proc/cpuinfo``, else by archspec's guess from its features.
+    """Name the processor by ``/proc/cpuinfo``.
 
     A virtual machine may claim another processor: only a trial shows which events can be counted.
     """
@@ -150,32 +148,22 @@ def processor(roots: Roots) -> Processor:
     pairs = (line.partition(":") for line in first.splitlines())
     facts = {key.strip(): value.strip() for key, _, value in pairs}
     vendor, family, model = (facts.get(key, "") for key in ("vendor_id", "cpu family", "model"))
-    name = _named(vendor, int(family), int(model)) if family.isdecimal() and model.isdecimal() else None
-    name = name or _guess(roots)
-    described = f"{facts.get('model name', 'this processor')} (family {family}, model {model})" if family else name
-    return Processor(architecture=name, described=described)
+    name = _named(vendor, int(family), int(model)) if family.isdecimal() and model.isdecimal() else _UNKNOWN
+    described = facts.get("model name", "this processor")
+    return Processor(
+        architecture=name, described=f"{described} (family {family}, model {model})" if family else described
+    )
 
 
-def _named(vendor: str, family: int, model: int) -> str | None:
+def _named(vendor: str, family: int, model: int) -> str:
     if vendor == "GenuineIntel" and family == 6:
         rows = table()["architectures"].items()
-        return next((name for name, row in rows if model in row.get("models", ())), None)
-    if vendor not in ("AuthenticAMD", "HygonGenuine"):
-        return None
-    if family in (23, 24):
+        return next((name for name, row in rows if model in row.get("models", ())), _UNKNOWN)
+    if family in (23, 24):  # families of AMD and Hygon
         return "zen2" if family == 23 and model >= 0x30 else "zen"
     if family == 25:
         return "zen4" if any(model in models for models in _ZEN_4_MODELS) else "zen3"
-    return None
-
-
-def _guess(roots: Roots) -> str:
-    if roots.simulated:
-        return "unknown"
-    from archspec.cpu import host
-
-    name = str(host().name)
-    return _ARCHSPEC_NAMES.get(name, name)
+    return _UNKNOWN
 
 
 def cgroup_name(roots: Roots, folder: Path) -> str | None:

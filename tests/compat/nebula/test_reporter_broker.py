@@ -22,6 +22,13 @@ from tests.support.listener import Listener
 from tests.support.waiting import wait_until
 
 
+class Unready:
+    """A value of a program that cannot be a number yet."""
+
+    def __float__(self) -> float:
+        raise KeyError("not computed")
+
+
 def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker) -> None:
     def done(listener: Listener) -> Any:
         return [batch for batch in listener.batches("user") if any("finished" in key for key in batch["m"])]
@@ -33,6 +40,7 @@ def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker)
         await ours.enqueue_data("accuracy", 0.75)
         await ours.enqueue_data("loss", math.inf)
         await ours.enqueue_data("figure", object())
+        await ours.enqueue_data("fails", Unready())
         assert ours.user_values is not None
         ours.user_values.add_scalar("epoch", 3, step=12)
         await until(lambda: len(listener.batches("host")) >= 3 and listener.batches("user"))

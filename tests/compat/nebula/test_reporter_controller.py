@@ -15,7 +15,7 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.compat.nebula.outlets import Controller, status_body
 from tests.broker.certificates import make_broker_certificate
-from tests.support.http_controller import HttpController
+from tests.support.http_controller import HttpController, Posted
 from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
@@ -49,6 +49,25 @@ def test_the_oldest_statuses_go_when_too_many_wait_and_all_are_accounted_for() -
 
     assert (waiting["queued"], waiting["dropped"], waiting["waiting"]) == (10, 7, 3)
     assert (after["dropped"], after["waiting"], after["delivered"]) == (10, 0, 0)
+
+
+def test_a_status_that_makes_room_while_it_is_sent_is_counted_once() -> None:
+    answer, arrived = threading.Event(), threading.Event()
+
+    def wait(_posted: Posted) -> int:
+        arrived.set()
+        answer.wait(60)
+        return 200
+
+    with HttpController(wait) as server, to(server.address, backlog=1) as controller:
+        controller.status(body(1))
+        assert arrived.wait(60)
+        controller.status(body(2))
+        dropped = controller.counts()["dropped"]
+        answer.set()
+        wait_until(lambda: controller.counts()["delivered"] == 2)
+
+    assert (dropped, controller.counts()["dropped"]) == (1, 0)
 
 
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (302, 1), (429, 2), (503, 2)])

@@ -127,18 +127,34 @@ def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() ->
 
 
 def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> None:
-    before = threading.active_count()
+    before, logger = threading.active_count(), Logger()
 
     async def steps() -> None:
-        ours = reporter()
+        ours = reporter(trainer=logger)  # a trainer that logs by itself
         task = asyncio.create_task(ours.run_reporter())
-        await until(lambda: ours.counter >= 1)
+        await until(lambda: ours.counter >= 1 and logger.logged)
+        await ours.run_reporter()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     run(steps())
     wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
+
+
+def test_a_start_that_is_given_up_leaves_nothing_open_and_may_be_repeated() -> None:
+    scripted = Scripted()
+
+    async def steps() -> None:
+        ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), scripted=scripted)
+        for _ in range(2):
+            closed, task = scripted.closes, asyncio.create_task(ours.start())
+            await until(lambda: scripted.reads > closed)  # noqa: B023  # within the round
+            task.cancel()
+            await asyncio.wait({task})
+            assert scripted.closes > closed
+
+    run(steps())
 
 
 def test_a_stop_leaves_no_file_and_no_socket_open() -> None:

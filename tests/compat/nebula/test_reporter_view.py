@@ -61,7 +61,7 @@ def test_the_network_begins_at_0_and_the_old_names_hold_bytes_as_they_say() -> N
 def test_a_gpu_gives_exactly_its_7_tags_in_a_report_of_its_own() -> None:
     logger = Logger()
 
-    one_by_one([HOST | gpu(1) | gpu(0)], logger)
+    one_by_one([HOST | gpu(1) | gpu(0) | dict.fromkeys(gpu(2))], logger)
 
     assert logger.logged[1] == {
         "W-GPU/GPU0 (%)": 50.0, "W-GPU/GPU0 temperature (°)": 60, "W-GPU/GPU0 memory (%)": 25.0,

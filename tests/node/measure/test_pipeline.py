@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.clock import Deadline
 from fedmon.common.settings import NodeSettings, broker_from_url
-from fedmon.common.settings.values import EnergySettings, MetricsSettings
+from fedmon.common.settings.values import EnergySettings, MetricsSettings, RecordingSettings
 from fedmon.node.measure.pipeline import Pipeline
 from tests.node.jobs_real import Program
 from tests.support.energy_tree import EnergyTree
@@ -27,10 +28,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def running(
-    folder: Path, metrics: MetricsSettings, send: Callable[[bytes], bool] = lambda _payload: True
+    folder: Path, metrics: MetricsSettings, send: Callable[[bytes], bool] = lambda _payload: True, **more: Any
 ) -> Iterator[Pipeline]:
     pipeline = Pipeline(
-        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics),
+        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics, **more),
         boot=1,
         recording_file=folder / "recording",
         send=send,
@@ -45,14 +46,25 @@ def running(
         pipeline.stop()
 
 
-def test_metrics_that_a_reload_enables_are_measured_as_the_reloaded_settings_say(tmp_path: Path) -> None:
+def test_metrics_that_a_reload_enables_are_measured_as_the_settings_say_and_a_node_need_not_record(
+    tmp_path: Path,
+) -> None:
     metrics = MetricsSettings(enabled=True, per_core=True, interval_s=60.0)
     reloaded = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics)
-    with running(tmp_path, MetricsSettings(enabled=False, interval_s=60.0)) as pipeline:
+    with (
+        running(tmp_path, MetricsSettings(enabled=False), recording=RecordingSettings(enabled=False)) as pipeline,
+        Program() as program,
+    ):
+        pipeline.jobs.add("fit", pids=[program.pid])
+        within = Deadline(1.5)
+        pipeline.jobs.remove("fit")
+        assert not within.passed()
         pipeline.reload(reloaded, lambda _metric: True)
 
         wait_until(lambda: pipeline.publisher.last_seq() == 0)
         assert "host_cpu_core_busy_ratio" in pipeline.sampler.capabilities()
+        assert "samples_recorded" not in pipeline.counters()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memory(tmp_path: Path) -> None:

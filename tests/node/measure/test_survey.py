@@ -17,7 +17,9 @@ SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
 
 
 def instruments(settings: NodeSettings = SETTINGS) -> Instruments:
-    return Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    made = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    made.host()
+    return made
 
 
 def outdated(**changes: object) -> bool:
