@@ -139,6 +139,7 @@ def test_this_machine_is_described_as_python_knows_it() -> None:
     assert not found["simulated"]
     assert found["threads"] == os.cpu_count()
     assert found["kernel"] == platform.release()
+    assert found["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert found["architecture"] == platform.machine()
     assert found["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -155,7 +156,3 @@ def test_the_description_travels_as_the_labels_of_one_series(tmp_path: Path) -> 
     assert labels["simulated"] == "true"
     assert labels["sockets"] == "2"
     assert labels["microarchitecture"] == "skylake_avx512"
-
-
-def test_the_boot_of_the_machine_is_named_by_the_kernel() -> None:
-    assert hardware()["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -152,23 +152,6 @@ def test_a_counter_of_32_bits_is_named_and_is_none_when_it_is_full(tmp_path: Pat
     )
 
 
-def test_an_adapter_may_be_pulled_out_and_put_in_again(tmp_path: Path) -> None:
-    traffic, ports = collectors(write_tree(tmp_path, port_files() | port_files("mlx5_1")))
-    before = traffic.collect(at(0)).values
-    shutil.rmtree(tmp_path / "class/infiniband/mlx5_1")
-    ports.collect(at(20))
-
-    leaving, after = traffic.collect(at(20)), traffic.collect(at(21)).values
-    write_tree(tmp_path, port_files("mlx5_1"))
-    ports.collect(at(40))
-    again = traffic.collect(at(40)).values
-
-    assert leaving.values.keys() == before.keys()
-    assert set(leaving.reasons.values()) == {f"not found: {tmp_path / 'class/infiniband'} no longer lists it"}
-    assert len(after) == 4
-    assert again == before
-
-
 def test_all_adapters_may_go_and_the_first_may_come(tmp_path: Path) -> None:
     traffic, ports = collectors(tmp_path)
     none = traffic.collect(at(0)).values

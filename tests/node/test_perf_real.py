@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -20,6 +19,7 @@ from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Reading
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
+from tests.node.jobs_real import Program
 from tests.node.test_perf_replay import gone, reading_with
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -87,36 +87,13 @@ def test_the_machine_is_counted_and_what_it_lacks_has_a_reason(source: PerfSourc
 
 
 def test_the_processes_of_a_job_are_counted_with_the_children_they_fork(source: PerfSource) -> None:
-    script = textwrap.dedent("""
-        import os, sys
-        sys.stdin.readline()
-        if os.fork() == 0:
-            print(os.getpid(), flush=True)
-            while True: pass
-        sys.stdin.readline()
-    """)
-    parent = subprocess.Popen(
-        [sys.executable, "-SEIc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    pids = [parent.pid]
-    collector, clock = PerfJobCollector(source, job="tree", pids=lambda: list(pids)), Clock()
-    child = 0
-    try:
-        reading_with(collector, lambda _reading: collector._session.attached_at is not None, clock)
-        parent.stdin.write("fork\n")
-        parent.stdin.flush()
-        child = int(parent.stdout.readline())
-        pids.append(child)
-        reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.3, clock)
-    finally:
-        collector.close()
-        if child:
-            os.kill(child, signal.SIGKILL)
-        parent.stdin.close()
-        parent.wait()
-        parent.stdout.close()
+    clock = Clock()
+    with Program() as program:
+        pids = [program.pid]
+        with closing(PerfJobCollector(source, job="tree", pids=lambda: list(pids))) as collector:
+            reading_with(collector, lambda _reading: collector._session.attached_at is not None, clock)
+            pids.append(int(program.tell("worker 0.4")))
+            reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.3, clock)
 
     assert value(reading, "perf_starts_total") == 1
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5

@@ -84,23 +84,6 @@ def test_a_job_is_over_only_once_its_last_sample_was_handed_on() -> None:
         assert [record.job_id for record in watch.watches.close_ended()] == ["a"]
 
 
-def test_processes_and_cpu_time_of_all_jobs_are_there_for_others() -> None:
-    with Watch() as watch, Program() as first, Program() as second:
-        watch.watches.add("a", pids=[first.pid])
-        watch.watches.add("b", pids=[second.pid])
-        child = int(second.tell("worker 0.05"))
-
-        used = watch.watches.cpu_seconds()
-
-        assert {job: set(pids) for job, pids in watch.watches.pids().items()} == {
-            "a": {first.pid},
-            "b": {second.pid, child},
-        }
-        assert used["a"] == pytest.approx(sum(first.used_s()), abs=4 * TICK_S)
-        assert used["b"] >= 0.05 - 3 * TICK_S
-        assert cpu_s(watch.tick().values) >= used["a"]
-
-
 def test_cpu_time_may_be_asked_for_by_another_thread_while_jobs_come_and_go() -> None:
     sampled = Sampled()
     stop, failed = threading.Event(), []

@@ -61,7 +61,7 @@ def test_a_lease_holds_a_minute_at_most_and_a_renewal_may_ask_for_something_else
     assert held.pace_at(119.0) == (5.0, False)
 
 
-def test_stopping_ends_the_lease_of_that_instance_alone() -> None:
+def test_stopping_ends_the_lease_of_that_instance_alone_and_a_refused_researcher_has_none() -> None:
     held = Held()
     held.table.start("anna", "main", interval_s=1.0)
     held.table.start("anna", "shell", interval_s=0.5)
@@ -69,13 +69,7 @@ def test_stopping_ends_the_lease_of_that_instance_alone() -> None:
     assert [held.table.stop("anna", "shell") for _ in range(2)] == [True, False]
     assert held.pace == (1.0, True)
 
-
-def test_a_refused_researcher_has_no_lease_any_more() -> None:
-    held = Held()
-    held.table.start("anna", "main", interval_s=1.0)
-
     held.table.end_refused(lambda researcher_id: researcher_id == "anna")
-
     assert held.pace_at(0.0) == (5.0, False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from decimal import Decimal
@@ -13,10 +12,9 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Sample
-from fedmon.common.metrics.series import series, split_series
+from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import metric_of
-from fedmon.common.wire import codec
-from fedmon.node.measure.publisher import MAX_NAME_CHARS, Publisher, UserValues
+from fedmon.node.measure.publisher import MAX_NAME_CHARS, UserValues
 
 
 class Kept:
@@ -106,26 +104,6 @@ def test_a_flood_is_cut_and_counted_and_the_count_is_reported() -> None:
     assert kept.values.dropped == 185
     assert kept.samples[9].values == {'user_value{name="x"}': 9.0}
     assert kept.samples[10].values["user_values_dropped_total"] == 90
-
-
-def test_many_long_names_still_fit_into_messages() -> None:
-    payloads: list[bytes] = []
-
-    def send(payload: bytes) -> bool:
-        payloads.append(payload)
-        return True
-
-    publisher = Publisher(node_id="n", boot=1, send=send, leaves=lambda _name: True, interval_s=1.0)
-    values = UserValues(publisher.publish)
-
-    for number in range(300):
-        values.add_scalar("\x01" * 250 + str(number), math.nan, step=1)
-    publisher.flush()
-
-    seen = {key for payload in payloads for key in json.loads(payload)["m"] if key.startswith("user_value{")}
-    assert seen == {series("user_value", name="\x01" * 250 + str(number)) for number in range(300)}
-    assert max(map(len, payloads)) <= codec.MAX_PAYLOAD_BYTES
-    assert publisher.dropped == 0
 
 
 def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() -> None:
