@@ -31,7 +31,7 @@ from paho.mqtt.properties import Properties
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError, SettingsError
 from fedmon.common.settings import BrokerHost, BrokerSettings
 from fedmon.common.wire import topics
 
@@ -307,7 +307,7 @@ class BrokerConnection:
             self._up = self._was_up = True
             self._changed.notify_all()
         logger.info("connected to the broker at %s:%d", host.host, host.port)
-        self._tell(Link(up=True, host=host))
+        self._on_link(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
         first = self._error is None or str(self._error) != str(error)
@@ -321,13 +321,7 @@ class BrokerConnection:
             logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
         else:
             logger.log(level, "%s", error)
-        self._tell(Link(up=False, host=host))
-
-    def _tell(self, link: Link) -> None:
-        try:
-            self._on_link(link)
-        except Exception:
-            logger.exception("the link callback failed")
+        self._on_link(Link(up=False, host=host))
 
 
 class MqttClient:
@@ -375,7 +369,6 @@ class MqttClient:
         if will is not None:
             client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         self._client = client
-        self._network_thread = f"paho-mqtt-client-{client_id}"
 
     def open(self, host: BrokerHost, wanted: dict[str, int]) -> bool:
         """Connect and subscribe; return whether the broker granted it, even if the connection has ended since."""
@@ -446,10 +439,9 @@ class MqttClient:
         """Disconnect in order and end the library's thread; may be called twice."""
         self._client.disconnect()
         self._end("we disconnected")
-        if threading.current_thread().name != self._network_thread:
-            # The library's thread may be on its way to its start, or be ended by another caller meanwhile.
-            with contextlib.suppress(RuntimeError, AttributeError):
-                self._client.loop_stop()
+        # The library's thread may be on its way to its start, or be ended by another caller meanwhile.
+        with contextlib.suppress(RuntimeError, AttributeError):
+            self._client.loop_stop()
 
     # --- callbacks, on the library's network thread: they put and return ---------------------------------------------
 
@@ -515,10 +507,15 @@ class MqttClient:
 
 
 def _tls_context(broker: BrokerSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(broker.ca_file) if broker.ca_file else None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if broker.cert_file is not None:
-        context.load_cert_chain(str(broker.cert_file), str(broker.key_file) if broker.key_file else None)
+    files = f"certificate file {broker.ca_file}"
+    try:
+        context = ssl.create_default_context(cafile=broker.ca_file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if broker.cert_file is not None:
+            files = f"certificate file {broker.cert_file} with key file {broker.key_file or broker.cert_file}"
+            context.load_cert_chain(broker.cert_file, broker.key_file)
+    except OSError as error:
+        raise SettingsError(f"cannot use {files}: {error.strerror or error}") from None
     return context
 
 

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from paho.mqtt import publish
 
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection
 from tests.broker.certificates import make_client_authority
+from tests.support.brokers import Broker
 from tests.support.ports import free_port
+from tests.support.proxy import Proxy
 from tests.support.stubborn import greeter
 from tests.support.waiting import wait_until
 
@@ -121,6 +124,81 @@ def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_t
     assert untrusted.startswith("its certificate is not trusted: self")
     for cause in of_another_host:
         assert re.fullmatch(r"its certificate is not trusted: IP address mismatch.*; name the right ca_file", cause)
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "cause"),
+    [
+        ("mqtt://a..b", "", "'a..b' is not a host name"),
+        ("mqtt://anna@127.0.0.1", "password_file", "cannot read password file {file}: No such file or directory"),
+        ("mqtts://127.0.0.1", "ca_file", "cannot use certificate file {file}: No such file or directory"),
+        ("mqtts://127.0.0.1", "cert_file", "cannot use certificate file {file} with key file {file}: No such file"),
+    ],
+)
+def test_a_host_or_file_that_cannot_be_used_is_named(url: str, option: str, cause: str, tmp_path: Path) -> None:
+    file = tmp_path / "gone"
+
+    failure = first_failure(broker_from_url(url, **{option: file} if option else {}))
+
+    assert failure.cause.startswith(cause.format(file=file))
+
+
+def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> None:
+    port = free_port()
+    with greeter("127.0.0.1", port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        without_tls = first_failure(broker_from_url(f"mqtts://127.0.0.1:{port}")).cause
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
+        for _ in range(4):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        silent = first_failure(broker_from_url(f"mqtt://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.3))
+
+    assert without_tls == "TLS failed: WRONG_VERSION_NUMBER; is this a TLS port?"
+    assert silent.cause == "no answer within 0.3 s; a firewall may be in the way"
+
+
+def test_a_message_whose_callback_fails_costs_no_other() -> None:
+    port, taken = free_port(), list[bytes]()
+
+    def take(_topic: str, payload: bytes, _retained: bool) -> None:  # the connection's shape
+        taken.append(payload)
+        raise KeyError(payload)
+
+    connection = BrokerConnection(
+        broker_from_url(f"mqtt://127.0.0.1:{port}"), client_id="north", subscriptions=[("a", 0)], on_message=take
+    )
+    granted = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"  # CONNACK, SUBACK
+    with greeter("127.0.0.1", port, granted + b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"):  # PUBLISH
+        connection.start()
+        try:
+            wait_until(lambda: taken == [b"1", b"2"], what="both messages")
+        finally:
+            connection.stop()
+
+
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_a_session_is_kept_while_the_hosts_of_a_broker_change(version: str, mosquitto: Broker) -> None:
+    heard: list[bytes] = []
+    with Proxy(mosquitto.port) as one, Proxy(mosquitto.port) as other:
+        connection = BrokerConnection(
+            broker_from_url(f"mqtt://127.0.0.1:{one.port},127.0.0.1:{other.port}", mqtt_version=version),
+            client_id="north",
+            subscriptions=[("asked/north", 1)],
+            on_message=lambda _topic, payload, _retained: heard.append(payload),
+            keeps_session=True,
+        )
+        connection.start()
+        try:
+            connection.wait_connected(30)
+            for proxy in (one, other):
+                proxy.cut()
+            wait_until(lambda: not connection.is_connected, what="the loss of a host")
+            publish.single("asked/north", b"while away", qos=1, hostname="127.0.0.1", port=mosquitto.port)
+            other.heal()
+            wait_until(lambda: heard == [b"while away"], what="the message that waited")
+        finally:
+            connection.stop()
 
 
 @pytest.mark.parametrize(
