@@ -147,13 +147,10 @@ class Hospitals:
             )
         except subprocess.TimeoutExpired:
             raise DemoError(f"`fedmon node {' '.join(words)}` did not end within {COMMAND_S:g} s") from None
-        try:
-            document = json.loads(done.stdout)
-        except ValueError:
-            document = {}
-        if done.returncode != 0 or not isinstance(document, dict):
+        if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
             raise DemoError(f"`fedmon node {' '.join(words)}` ended with exit code {done.returncode}: {said}")
+        document: dict[str, Any] = json.loads(done.stdout)
         return document
 
 

@@ -21,9 +21,7 @@ import pytest
 import yaml
 
 from fedmon.broker.ports import PortInUseError, listening
-from fedmon.demo.cli import NODES, ROUND_COLUMNS, TRY, USUAL_PORT, DemoScreen, Story, TrainingRound, _broker, round_row
-from fedmon.demo.hospitals import Hospitals
-from fedmon.researcher.federation import Federation
+from fedmon.demo.cli import TRY, USUAL_PORT, _broker
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
@@ -49,27 +47,6 @@ def kept() -> Iterator[KeptDemo]:
     """A demo that was left running, for all who only ask it."""
     with kept_demo() as demo:
         yield demo
-
-
-def test_the_demo_sees_nodes_that_were_online_before_it_listened(kept: KeptDemo, tmp_path: Path) -> None:
-    with Federation(kept.url, researcher_id="latecomer", folder=tmp_path / "researcher", timeout_s=30.0) as fed:
-        wait_until(lambda: len(fed.nodes().online) == 3)
-
-        story = Story(fed, Hospitals(tmp_path, kept.url), DemoScreen(quiet=True), tmp_path, {"timings_s": {}})
-        story._online()
-
-    assert [node["state"] for node in story.document["nodes"]] == ["online"] * 3
-
-
-def test_the_table_of_rounds_has_room_on_80_columns() -> None:
-    cost = {"seconds": 0.58, "bytes_sent": 1590, "bytes_received": 2143, "joules": None, "sandbox": "bubblewrap"}
-    one = TrainingRound(
-        number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(NODES, cost)
-    )
-
-    columns = zip(ROUND_COLUMNS, round_row(one), strict=True)
-
-    assert sum(max(map(len, column)) + 2 for column in columns) <= 80 - 4 + 2
 
 
 def check_told(document: dict[str, Any]) -> None:
@@ -99,6 +76,15 @@ def check_told(document: dict[str, Any]) -> None:
 
 def test_the_demo_walks_through_every_step(kept: KeptDemo) -> None:
     check_told(kept.document)
+
+
+def test_a_demo_without_numpy_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    done = fedmon_here("demo")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "install fedmon with its extra [runs]" in done.stderr
 
 
 @pytest.mark.soak
