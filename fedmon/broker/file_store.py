@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
-from fedmon.common.files import LOCK_NAME, LockFile, sync
+from fedmon.common.files import LOCK_NAME, LockFile, storage_errors, sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -67,7 +67,7 @@ class FileStore:
         self._bytes, self._counts = collections.Counter[str | None](), collections.Counter[str | None]()
         self._lock = threading.Lock()
         self._files, self.incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
-        try:
+        with storage_errors(folder):
             for path in (folder, self._files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = LockFile(folder / LOCK_NAME)
@@ -80,9 +80,7 @@ class FileStore:
                 with contextlib.suppress(FileNotFoundError):
                     size_bytes = (self._files / charge.name).stat().st_size
                     self._count(charge.parent.name, size_bytes=size_bytes, files=1)
-        except OSError as error:
-            raise StorageError(f"cannot use the folder {folder}: {error.strerror}") from None
-        self.sweep()
+            self.sweep()
 
     def find(self, sha256: str) -> StoredFile | None:
         """Return a file that has not expired, or None; any text may be asked for."""
@@ -248,5 +246,5 @@ class Upload:
 def _writing() -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except OSError as error:  # told to clients, who learn no path
         raise StorageError(f"the repository cannot write: {error.strerror}") from None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import platformdirs
 
 from fedmon.common.errors import FolderInUseError, StorageError
-from fedmon.common.files import LockFile, write_whole
+from fedmon.common.files import LockFile, storage_errors, write_whole
 
 _EDIT_S = 60.0
 
@@ -39,10 +39,8 @@ class BrokerFolder:
 
     def make(self) -> None:
         """Make the folder if it does not exist. Raises StorageError."""
-        try:
+        with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {self.path}: {error.strerror}; choose another folder") from None
 
     @contextlib.contextmanager
     def running(self, *, has_users: bool) -> Iterator[None]:

@@ -279,8 +279,7 @@ class _Server(uvicorn.Server):
             create = functools.partial(loop.create_server, ssl_handshake_timeout=REQUEST_S)
             loop.create_server = create  # type: ignore[method-assign]  # of this one loop
         await super().startup(sockets)
-        if not self.should_exit:
-            self._ready()
+        self._ready()
 
 
 class _Connection(H11Protocol):

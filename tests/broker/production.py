@@ -114,18 +114,6 @@ class Production:
         self.__exit__()
         self._start(self.folder.path)
 
-    def reload(self) -> None:
-        """Have mosquitto read its users again, as ``docker compose kill -s HUP`` does."""
-        assert self._process is not None
-        if os.geteuid() == 0:
-            for path in (self.folder.path / "passwords").iterdir():
-                os.chown(path, _NOBODY, _NOBODY)
-        before = self.log().count("Reloading config")
-        self._process.send_signal(1)
-        deadline = Deadline(60.0)
-        while self.log().count("Reloading config") == before:
-            assert not deadline.passed(), self.log()
-
     def log(self) -> str:
         return (self.folder.path / "mosquitto.log").read_text(errors="replace")
 

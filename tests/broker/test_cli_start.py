@@ -103,18 +103,25 @@ def test_a_broker_that_dies_ends_the_verb_with_its_log(tmp_path: Path) -> None:
     assert running.facts["log_file"] in message
 
 
-def test_with_users_it_has_a_listener_a_role_and_knows_new_users_at_once(tmp_path: Path) -> None:
+def test_with_users_it_has_a_listener_a_role_and_knows_new_changed_and_removed_users_at_once(tmp_path: Path) -> None:
     require_engine("mosquitto")
     with_one_user(tmp_path)
     with foreground("start", "--port", "0", "--data-dir", tmp_path) as running:
         urls = running.facts["urls"]
         nodes, researchers = port_of(urls["node"]), port_of(urls["researcher"])
-        with Party(nodes, client_id="x", credentials=("hospital-a", PASSWORD)):
+        with Party(nodes, client_id="x", credentials=("hospital-a", PASSWORD)) as node:
             added = answer("user", "add", "alice", "--role", "researcher", "--data-dir", tmp_path)
             credentials = ("alice", added["password"])
             _wait_until_let_in(researchers, credentials)
             with pytest.raises(RefusedError), Party(nodes, client_id="alice-main", credentials=credentials):
                 pass
+            with Party(researchers, client_id="alice", credentials=credentials) as alice:
+                replaced = answer("user", "add", "alice", "--role", "researcher", "--replace", "--data-dir", tmp_path)
+                alice.wait(lambda: alice.connections_lost == 1)
+            with Party(researchers, client_id="alice", credentials=("alice", replaced["password"])) as alice:
+                answer("user", "remove", "alice", "--data-dir", tmp_path)
+                alice.wait(lambda: alice.connections_lost == 1)
+            assert node.connections_lost == 0
         code = running.stop()
 
     assert (running.facts["users"], added["reload"], code) == (True, "done", 0)
@@ -122,9 +129,10 @@ def test_with_users_it_has_a_listener_a_role_and_knows_new_users_at_once(tmp_pat
 
 def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: Path) -> None:
     with foreground("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path) as running:
+        running.process.send_signal(signal.SIGHUP)
         added = fedmon_broker("user", "add", "hospital-a", "--role", "node", "--data-dir", tmp_path)
 
-        assert running.process.poll() is None
+        assert takes_messages(port_of(running.facts["url"]))
     assert "still open: restart it now" in added.stdout
 
 

@@ -83,7 +83,8 @@ def test_a_given_password_is_never_shown(tmp_path: Path) -> None:
     assert PASSWORD not in from_file.stdout + from_file.stderr + typed.stdout + typed.stderr
 
 
-def test_a_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("typed", "code"), [(PASSWORD.encode() + b"\n", 0), (b"\x04", 1)], ids=["typed", "Ctrl-D"])
+def test_a_password_is_asked_for_on_a_terminal(typed: bytes, code: int, tmp_path: Path) -> None:
     child, terminal = pty.fork()
     if child == 0:
         os.execv(
@@ -93,12 +94,16 @@ def test_a_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
     for prompt in (b"Password: ", b"Repeat for confirmation: "):
         while prompt not in screen:
             screen += os.read(terminal, 1000)
-        os.write(terminal, PASSWORD.encode() + b"\n")
+        os.write(terminal, typed)
+        if code:
+            break
+    while code and b"fedmon: aborted" not in screen:
+        screen += os.read(terminal, 1000)
     _, status = os.waitpid(child, 0)
     os.close(terminal)
 
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert users_in(tmp_path / "b").all() == [User(name="a", role=Role.NODE)]
+    assert os.waitstatus_to_exitcode(status) == code
+    assert users_in(tmp_path / "b").all() == [User(name="a", role=Role.NODE)] * (not code)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,7 @@ def test_a_password_is_asked_for_on_a_terminal(tmp_path: Path) -> None:
         (["a", "--role", "node", "--ask"], "", 2, "needs a terminal"),
         (["a", "--role", "node", "--password-file", "-"], "short\n", 2, "must have 12 to 512"),
         (["a", "--role", "node", "--password-file", "-"], "", 2, "must have 12 to 512"),
+        (["a", "--role", "node", "--password-file", "-"], "correct\thorse battery", 2, "must be one line"),
         (["a", "--role", "node", "--password-file", "missing"], "", 2, "cannot read"),
         (["a", "--role", "node", "--ask", "--save", "x"], "", 2, "exclude each other"),
         (["a", "--role", "king"], "", 2, "king"),
@@ -129,10 +135,23 @@ def test_what_cannot_be_added_is_refused_with_a_reason(
     assert users_in(tmp_path).all() == [User(name="taken", role=Role.NODE)]
 
 
-def test_a_name_that_cannot_be_added_makes_no_folder(tmp_path: Path) -> None:
-    finished = fedmon_broker("user", "add", "a/b", "--role", "node", "--data-dir", tmp_path / "typo/b")
+def test_a_name_that_cannot_be_added_or_removed_makes_no_folder(tmp_path: Path) -> None:
+    added = fedmon_broker("user", "add", "a/b", "--role", "node", "--data-dir", tmp_path / "typo/b")
+    removed = fedmon_broker("user", "remove", "a", "--data-dir", tmp_path / "typo/b")
 
-    assert (finished.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert (added.returncode, removed.returncode, list(tmp_path.iterdir())) == (2, 3, [])
+
+
+def test_the_default_folder_is_in_the_home_and_one_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "fedmon" / "broker"
+
+    assert answer("user", "list")["data_dir"] == str(folder)
+    folder.parent.touch()
+    finished = fedmon_broker("user", "add", "a", "--role", "node")
+    assert (finished.returncode, f"cannot write {folder}: Not a directory" in finished.stderr) == (1, True)
 
 
 def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, UploadRefusedError
-from fedmon.common.errors import FolderInUseError
+from fedmon.common.errors import FolderInUseError, StorageError
 
 DAY_S = 86_400.0
 
@@ -29,10 +29,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "lock")
 
 
-def counts(store: FileStore) -> tuple[int, int]:
-    return store.usage()
-
-
 def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
     store = store_in(tmp_path, max_file_bytes=10, max_total_bytes=15, max_files=2)
     stored(store, b"x" * 10)
@@ -45,8 +41,11 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
             upload.write(b"y" * 2)
         with pytest.raises(UploadRefusedError, match="the repository is full"):
             Upload(store).__enter__()
+    (tmp_path / "incoming").rmdir()
+    with pytest.raises(StorageError, match="the repository cannot write"):
+        Upload(store).__enter__()
 
-    assert (counts(store), len(files_in(tmp_path))) == ((1, 10), 1)
+    assert (store.usage(), len(files_in(tmp_path))) == ((1, 10), 1)
 
 
 def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
@@ -54,11 +53,11 @@ def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
 
     with store.room("alice") as take:
         take(8)
-        during = counts(store)
+        during = store.usage()
         with pytest.raises(UploadRefusedError, match="the quota of alice is full"):
             take(3)
 
-    assert (during, counts(store)) == ((0, 8), (0, 0))
+    assert (during, store.usage()) == ((0, 8), (0, 0))
 
 
 def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
 
     assert (store.find(old.sha256), store.find(new.sha256)) == (None, new)
     assert store.sweep() == 1
-    assert counts(store) == (1, 3)
+    assert store.usage() == (1, 3)
     assert not store.path(old).exists()
 
 
@@ -81,7 +80,7 @@ def test_an_upload_of_the_same_bytes_renews_their_time(tmp_path: Path) -> None:
 
     assert store.find(old.sha256) == renewed
     assert store.sweep() == 0
-    assert counts(store) == (1, 4)
+    assert store.usage() == (1, 4)
 
 
 def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path: Path) -> None:
@@ -90,12 +89,14 @@ def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path:
     _age(first, old, 2 * DAY_S)
     (tmp_path / "incoming" / "half").write_bytes(b"half")
     (tmp_path / "sha256" / "not a digest").write_bytes(b"stranger")
+    (tmp_path / "parties" / "alice").mkdir()
+    (tmp_path / "parties" / "alice" / old.sha256.swapcase()).touch()
 
     del first
     second = store_in(tmp_path, keep_s=DAY_S)
 
     assert second.find(kept.sha256) == kept
-    assert counts(second) == (1, 4)
+    assert second.usage() == (1, 4)
     assert files_in(tmp_path) == [kept.sha256, "not a digest"]
 
 
@@ -118,13 +119,15 @@ def test_a_file_is_charged_to_each_party_that_stored_it_until_its_time_is_over(t
     again.sweep()
     stored(again, b"y" * 10, "bob")
 
-    assert counts(again) == (2, 20)
+    assert again.usage() == (2, 20)
 
 
 def test_a_folder_belongs_to_one_repository_at_a_time(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     kept = stored(store, b"plan")
 
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path}/lock/below: Not a directory"):
+        store_in(tmp_path / "lock" / "below")
     with Upload(store) as upload:
         upload.write(b"half a plan")
         with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
@@ -147,7 +150,7 @@ def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
 
-    assert counts(store) == (40, 2 * sum(range(1, 21)))
+    assert store.usage() == (40, 2 * sum(range(1, 21)))
 
 
 def _age(store: FileStore, file: StoredFile, seconds: float) -> None:

@@ -12,9 +12,7 @@ import shlex
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +139,6 @@ def test_a_form_on_its_way_lies_in_the_folder_of_the_files(repository: Repositor
     assert place.startswith(f"{repository.folder}/incoming/")
 
 
-def test_the_client_speaks_the_historic_form_when_the_url_says_so(repository: Repository) -> None:
-    settings = RepositorySettings(url=f"{repository.url}/upload/", token_file=repository.token_file)
-
-    assert upload(CONTENT, settings) == f"{repository.url}/files/{DIGEST}"
-
-
 @pytest.mark.parametrize("path", ["/files", "/upload/"])
 @pytest.mark.parametrize("header", [None, "Bearer", "Basic {token}", "Bearer {token}x"])
 def test_an_upload_without_the_token_is_refused(repository: Repository, path: str, header: str | None) -> None:
@@ -175,6 +167,15 @@ def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repo
     assert (streamed, in_form, endless_field) == (413, 413, 413)
     new = f"sha256/{exact.json()['sha256']}"
     wait_until(lambda: set(repository.on_disk()) - set(before) == {new}, what="nothing but the stored file")
+
+
+def test_an_upload_that_cannot_be_written_is_refused(repository: Repository) -> None:
+    aside = (repository.folder / "incoming").rename(repository.folder / "aside")
+
+    with pytest.raises(RepositoryError, match=r"507 .*the repository cannot write: No such file or directory"):
+        upload(b"another plan", repository.settings)
+
+    aside.rename(repository.folder / "incoming")
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> None:
@@ -219,33 +220,6 @@ def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(
     assert held == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
 
 
-PATIENT = """
-import sys
-from fedmon.broker import repository
-from fedmon.cli import main
-repository.UPLOAD_S /= 100.0
-main(sys.argv[1:])
-"""
-
-
-def test_a_client_that_is_as_slow_as_a_node_may_be_stores_its_file(tmp_path: Path) -> None:
-    # A second stands for 100 s: the client needs one, and a node tries for six.
-    program, chunk = [sys.executable, "-c", PATIENT, "broker"], b"x" * 65_536
-    start = ("repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", "--max-file-mib", "1")
-    with foreground(*start, program=program) as running:
-        connection = http.client.HTTPConnection("127.0.0.1", int(running.facts["url"].rpartition(":")[2]), timeout=60)
-        connection.putrequest("POST", "/files")
-        connection.putheader("Content-Length", str(5 * len(chunk)))
-        connection.endheaders()
-        for _ in range(5):
-            threading.Event().wait(0.2)
-            connection.send(chunk)
-        status = connection.getresponse().status
-        connection.close()
-
-    assert status == 201
-
-
 def test_the_line_of_the_readme_without_containers_takes_the_tokens_of_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,29 +239,6 @@ def test_the_line_of_the_readme_without_containers_takes_the_tokens_of_its_folde
 
     assert url == f"https://localhost:{port}/files/{DIGEST}"
     assert (tmp_path / "broker" / "files" / "sha256" / DIGEST).read_bytes() == CONTENT
-
-
-def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    again = ("broker", "repository", "start", "--data-dir", str(folder), "--port")
-    # The second start must come within the 10 s in which an upload may stand still.
-    import_module("fedmon.broker.repository")
-    with foreground("repository", "start", "--port", "0", "--data-dir", folder) as running:
-        repository = Repository(running, folder)
-        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=30)
-        connection.putrequest("POST", "/files")
-        for name, value in {**repository.headers, "Content-Length": str(len(CONTENT))}.items():
-            connection.putheader(name, value)
-        connection.endheaders(CONTENT[:100])
-        wait_until(lambda: any((folder / "incoming").iterdir()), what="an upload of which only a part has come")
-
-        second = fedmon_here(*again, str(repository.port))
-        connection.send(CONTENT[100:])
-        status = connection.getresponse().status
-        connection.close()
-
-    assert f"port {repository.port} of 127.0.0.1" in second.stderr
-    assert (status, repository.stored()) == (201, [DIGEST])
 
 
 @pytest.mark.parametrize(
@@ -398,15 +349,6 @@ def test_the_host_header_does_not_shape_the_answer(repository: Repository) -> No
     answer = requests.post(f"{repository.url}/files", data=CONTENT, headers=headers, timeout=60)
 
     assert answer.json()["url"].startswith(repository.url)
-
-
-def test_the_quota_refuses_and_the_client_says_why(repository: Repository) -> None:
-    def fill() -> None:
-        for number in range(6):
-            upload(bytes([number]) * MIB, repository.settings)
-
-    with pytest.raises(RepositoryError, match=r"507.*full"):
-        fill()
 
 
 def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,6 +485,17 @@ def test_what_is_unsafe_or_wrong_is_refused(arguments: list[str], code: int, rea
 
     assert (finished.returncode, finished.stdout) == (code, "")
     assert reason in finished.stderr
+
+
+def test_without_its_packages_it_names_the_extra_that_brings_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delitem(sys.modules, "fedmon.broker.repository", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    finished = fedmon_here("broker", "repository", "start", "--port", "0", "--data-dir", str(tmp_path / "files"))
+
+    assert (finished.returncode, "install fedmon with its extra [broker]" in finished.stderr) == (3, True)
 
 
 def test_a_request_that_is_not_completed_ends(half_sent: dict[str, socket.socket]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,10 +56,12 @@ def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
 def test_a_damaged_password_file_is_named_with_its_line(users: Users, tmp_path: Path) -> None:
     users.add("a", Role.NODE, PASSWORD)
     file = tmp_path / "broker" / "passwords" / "nodes"
-    file.write_text(file.read_text() + "nonsense\n")
+    before = file.read_text() + "\n"
 
-    with pytest.raises(StorageError, match=f"line 2 of {file}"):
-        users.add("b", Role.NODE, PASSWORD)
+    for text, complaint in ((before + "nonsense\n", f"line 3 of {file}"), ("\udcff", f"cannot read {file}: .*utf-8")):
+        file.write_bytes(os.fsencode(text))
+        with pytest.raises(StorageError, match=complaint):
+            users.add("b", Role.NODE, PASSWORD)
 
 
 def test_users_added_by_several_processes_at_once_are_all_there(users: Users, tmp_path: Path) -> None:
