@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,7 @@ from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
-from tests.support.ports import free_port
 from tests.support.shell_here import fedmon_here
-from tests.support.stubborn import greeter
 from tests.support.waiting import wait_until
 
 
@@ -48,12 +44,6 @@ def environ(url: str, tmp_path: Path) -> dict[str, str]:
 def alone(tmp_path: Path) -> dict[str, str]:
     """The environment of a researcher without settings."""
     return plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
-
-
-def diagnosed(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-    """Run the doctor, and return its exit code and its checks by name."""
-    done = fedmon_here("doctor", *words, "--json", environ=environ)
-    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
 def test_nodes_shows_state_and_since(environ: dict[str, str]) -> None:
@@ -224,147 +214,6 @@ def test_wrong_words_are_named_before_anything_is_asked(
 
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
-
-
-def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:
-    code, checks = diagnosed("--timeout", "30", environ=environ)
-
-    assert code == 0, checks
-    assert {name for name, check in checks.items() if check["verdict"] != "ok"} <= {"nodes", "repository", "round trip"}
-    assert {"credentials", "QoS 0", "QoS 1", "payload", "retained", "last will", "clock offset"} <= set(checks)
-    assert checks["nodes"]["verdict"] == "warning"
-    assert "fedmon node policy allow alice" in checks["nodes"]["advice"]
-
-
-def test_the_doctor_blames_no_clock_for_another_node_that_is_silent_and_names_that_one(
-    mosquitto: Broker, alone: dict[str, str]
-) -> None:
-    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "silent", answer=lambda _request: None):
-        _, checks = diagnosed("--broker", mosquitto.url, "--timeout", "6", environ=alone)
-
-    assert checks["clock offset"]["verdict"] == "ok", checks["clock offset"]
-    assert checks["nodes"]["verdict"] == "warning"
-    assert "1 of 2 known nodes answer (silent: " in checks["nodes"]["found"]
-
-
-def test_the_doctor_asks_as_the_other_verbs_do(alone: dict[str, str]) -> None:
-    _, checks = diagnosed("--broker", f"mqtt://bob@127.0.0.1:{free_port()}", environ=alone)
-
-    assert checks["settings"]["found"].startswith("researcher bob, ")
-
-
-@pytest.mark.parametrize(
-    ("broker", "name"),
-    [("mqtt://no-such-host.invalid", "name resolution"), ("mqtt://127.0.0.1:{port}", "network")],
-)
-def test_the_doctor_says_what_to_do_about_a_broker_out_of_reach(broker: str, name: str, alone: dict[str, str]) -> None:
-    code, checks = diagnosed("--broker", broker.format(port=free_port()), environ=alone)
-    bad = [check for check in checks.values() if check["verdict"] == "failed"]
-
-    assert code == 1
-    assert [check["name"] for check in bad] == [name]
-    assert bad[0]["advice"]
-
-
-RABBITMQ = (
-    b"\x01\x00\x00 \x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00\x063.10.8\x00\x00\x00\x0ePLAIN \xce"
-)
-NATS = b'INFO {"server_id":"NCEU5","version":"2.15.1","proto":1,"jetstream":true} \r\n'
-
-
-@pytest.mark.parametrize(
-    ("port", "greeting", "hosts", "check"),
-    [
-        (5672, RABBITMQ, 1, ("sessions", "warning", "RabbitMQ 3.10.8", "name all of its hosts")),
-        (5672, RABBITMQ, 2, ("sessions", "ok", "RabbitMQ 3.10.8; sessions survive", "")),
-        (4222, NATS, 1, ("limits", "warning", "NATS 2.15.1 lets in about 1000", "max_consumers")),
-    ],
-    ids=["rabbitmq", "rabbitmq-cluster", "nats"],
-)
-def test_the_doctor_says_what_clusters_need(
-    port: int, greeting: bytes, hosts: int, check: tuple[str, ...], alone: dict[str, str]
-) -> None:
-    address = f"127.{random.randrange(1, 255)}.{random.randrange(255)}.{random.randrange(1, 255)}"
-    url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
-
-    with greeter(address, port, greeting):
-        _, checks = diagnosed("--broker", url, environ=alone)
-    name, verdict, found, advice = check
-
-    assert checks[name]["verdict"] == verdict
-    assert found in checks[name]["found"]
-    assert advice in checks[name]["advice"]
-
-
-def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedmon.doctor.cli.PRODUCT_WITHIN_S", 60.0)
-    with greeter("127.0.0.1", 5672, RABBITMQ):
-        _, checks = diagnosed("--timeout", "30", environ=environ)
-
-    assert "sessions" not in checks
-
-
-def test_the_doctor_says_what_to_check_where_the_broker_refuses_us(alone: dict[str, str]) -> None:
-    port = free_port()
-    with greeter("127.0.0.1", port, b"\x20\x02\x00\x05"):  # CONNACK: not authorized
-        code, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}", environ=alone)
-
-    assert (code, list(checks)[-1], checks["credentials"]["verdict"]) == (1, "credentials", "failed")
-    assert "refused a client without a user name" in checks["credentials"]["found"]
-    assert "password file" in checks["credentials"]["advice"]
-
-
-@pytest.mark.parametrize(("status", "verdict"), [("404 Not Found", "ok"), ("503 Service Unavailable", "failed")])
-def test_the_doctor_looks_at_the_repository_and_says_where_no_node_is_known(
-    status: str, verdict: str, mosquitto: Broker, alone: dict[str, str]
-) -> None:
-    port = free_port()
-    answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with greeter("127.0.0.1", port, answer.encode()):
-        environ = alone | {"FEDMON_REPOSITORY_URL": f"http://127.0.0.1:{port}"}
-        code, checks = diagnosed("--broker", mosquitto.url, environ=environ)
-
-    assert (checks["nodes"]["verdict"], checks["nodes"]["found"]) == ("warning", "no node is known")
-    assert "fedmon node start" in checks["nodes"]["advice"]
-    assert checks["repository"]["verdict"] == verdict
-    assert code == (1 if verdict == "failed" else 0)
-
-
-def test_the_doctor_looks_at_a_node_that_does_not_run_and_obeys_nobody(tmp_path: Path) -> None:
-    url = f"mqtt://127.0.0.1:{free_port()}"
-    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url, researchers=[])
-
-    done = fedmon_here("doctor", "--dir", str(folder))
-
-    assert done.returncode == 1, "its broker does not run either"
-    assert "WARNING  policy: the node accepts no researcher" in done.stdout
-    assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
-    assert "skipped  connection: the node does not run" in done.stdout
-    assert done.stdout.endswith("1 of 5 checks failed\n")
-
-
-@pytest.mark.parametrize("option", ["--broker", "--settings"])
-def test_the_doctor_refuses_settings_beside_a_node_that_has_its_own(option: str, tmp_path: Path) -> None:
-    done = fedmon_here("doctor", "--dir", str(tmp_path), option, "mqtt://127.0.0.1")
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "leave --broker and --settings away" in done.stderr
-
-
-def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="patient", url=url, runs=NO_RUNS)
-    with NodeProcess(folder) as node:
-        wait_until(
-            lambda: '"connected":true' in fedmon_here("node", "status", "--dir", str(folder), "--json").stdout,
-            what="the node to be connected",
-        )
-        code, checks = diagnosed("--dir", str(folder))
-
-        assert code == 0, checks
-        assert checks["connection"]["verdict"] == "ok"
-        assert node.alive()
 
 
 def test_whoami_needs_no_broker_and_tells_the_id_that_is_kept(alone: dict[str, str], tmp_path: Path) -> None:

@@ -1,0 +1,225 @@
+"""`fedmon doctor`: what it checks, and what it says to do where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.broker.engine import MosquittoEngine
+from tests.support.brokers import Broker, takes_messages
+from tests.support.echo_node import EchoNode
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.ports import free_port
+from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
+from tests.support.stubborn import greeter
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def diagnosed(*words: str | Path, **environ: str) -> tuple[int, dict[str, Mapping[str, Any]]]:
+    """Run the doctor of a new researcher, and return its exit code and its checks by name."""
+    environ = plain_environment(**{"FEDMON_RESEARCHER_FOLDER": "researcher", **environ})
+    done = fedmon_here("doctor", *map(str, words), "--json", environ=environ)
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "nodes", "clocks", "advice"),
+    [(0, "ok", "ok", ""), (-120, "ok", "warning", "set the clocks by NTP"), (None, "failed", "skipped", "")],
+    ids=["right", "slow", "silent"],
+)
+def test_a_node_with_a_wrong_clock_or_without_an_answer_is_told(
+    offset_s: int | None, nodes: str, clocks: str, advice: str, mosquitto: Broker
+) -> None:
+    def answer(request: dict[str, Any]) -> dict[str, Any] | None:
+        honest = node.honest(request)
+        if honest is None or offset_s is None:
+            return None
+        return honest | {"time": (datetime.now(UTC) + timedelta(seconds=offset_s)).isoformat()}
+
+    with EchoNode(mosquitto.port, "a", answer=answer) as node:
+        code, checks = diagnosed("--broker", mosquitto.url, "--timeout", "2" if offset_s is None else "30")
+
+    assert code == (nodes == "failed")
+    assert {"credentials", "QoS 0", "QoS 1", "payload", "retained", "last will"} <= set(checks)
+    assert (checks["nodes"]["verdict"], checks["clock offset"]["verdict"]) == (nodes, clocks)
+    assert advice in checks["clock offset"]["advice"]
+
+
+def test_a_silent_or_refusing_node_is_named_and_no_clock_blamed_for_it(mosquitto: Broker, tmp_path: Path) -> None:
+    shy = write_node_folder(tmp_path / "n", node_id="shy", url=mosquitto.url, runs=NO_RUNS, researchers=["bob"])
+    url = mosquitto.url.replace("//", "//alice@")
+    with EchoNode(mosquitto.port, "quick"):
+        with EchoNode(mosquitto.port, "silent", answer=lambda _request: None):
+            _, silent = diagnosed("--broker", url, "--timeout", "6")
+        with NodeProcess(shy):
+            wait_until(lambda: "refuse" in diagnosed("--broker", url)[1]["nodes"]["found"])
+            code, refusing = diagnosed("--broker", url, "--timeout", "30")
+
+    assert silent["settings"]["found"].startswith("researcher alice, ")
+    assert (silent["nodes"]["verdict"], silent["clock offset"]["verdict"]) == ("warning", "ok")
+    assert "1 of 2 known nodes answer (silent: " in silent["nodes"]["found"]
+    assert (code, refusing["nodes"]["verdict"]) == (0, "warning")
+    assert "fedmon node policy allow alice" in refusing["nodes"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "found"),
+    [
+        ("--broker mqtt://no-such-host.invalid", "name resolution", "no-such-host.invalid cannot be resolved"),
+        ("--broker mqtt://127.0.0.1:{port}", "network", "127.0.0.1:{port} does not accept connections"),
+        ("--settings gone.toml", "settings", "gone.toml"),
+        ("--dir gone", "settings", "gone"),
+    ],
+)
+def test_what_is_out_of_reach_is_named_with_what_to_do(words: str, name: str, found: str) -> None:
+    port = free_port()
+    code, checks = diagnosed(*words.format(port=port).split())
+
+    (bad,) = (check for check in checks.values() if check["verdict"] == "failed")
+    assert (code, bad["name"], bool(bad["advice"])) == (1, name, True)
+    assert found.format(port=port) in bad["found"]
+
+
+RABBITMQ = (
+    b"\x01\x00\x00 \x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00\x063.10.8\x00\x00\x00\x0ePLAIN \xce"
+)
+NATS = b'INFO {"server_id":"NCEU5","version":"2.15.1","proto":1,"jetstream":true} \r\n'
+
+
+@pytest.mark.parametrize(
+    ("port", "greeting", "hosts", "check"),
+    [
+        (5672, RABBITMQ, 1, ("sessions", "warning", "RabbitMQ 3.10.8", "name all of its hosts")),
+        (5672, RABBITMQ, 2, ("sessions", "ok", "RabbitMQ 3.10.8; sessions survive", "")),
+        (4222, NATS, 1, ("limits", "warning", "NATS 2.15.1 lets in about 1000", "max_consumers")),
+    ],
+    ids=["rabbitmq", "rabbitmq-cluster", "nats"],
+)
+def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int, check: tuple[str, ...]) -> None:
+    address = f"127.{random.randrange(1, 255)}.{random.randrange(255)}.{random.randrange(1, 255)}"
+    url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
+
+    with greeter(address, port, greeting):
+        _, checks = diagnosed("--broker", url)
+    name, verdict, found, advice = check
+
+    assert checks[name]["verdict"] == verdict
+    assert found in checks[name]["found"]
+    assert advice in checks[name]["advice"]
+
+
+def test_a_rabbitmq_beside_mosquitto_is_not_taken_for_the_broker(
+    mosquitto: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.doctor.cli.PRODUCT_WITHIN_S", 60.0)
+    with greeter("127.0.0.1", 5672, RABBITMQ):
+        _, checks = diagnosed("--broker", mosquitto.url, "--timeout", "30")
+
+    assert "sessions" not in checks
+
+
+def test_a_broker_that_refuses_us_is_told_with_what_to_check() -> None:
+    port = free_port()
+    with greeter("127.0.0.1", port, b"\x20\x02\x00\x05"):  # CONNACK: not authorized
+        code, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}")
+
+    assert (code, list(checks)[-1], checks["credentials"]["verdict"]) == (1, "credentials", "failed")
+    assert "refused a client without a user name" in checks["credentials"]["found"]
+    assert "password file" in checks["credentials"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "advice"),
+    [
+        ("acl_file acl", "QoS 0", "whether the access list lets this party read and write"),
+        ("max_packet_size 20000", "payload", "raise the broker's packet size limit"),
+        ("retain_available false", "retained", "use another broker"),
+    ],
+)
+def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advice: str, tmp_path: Path) -> None:
+    program = MosquittoEngine.program()
+    require(program, "mosquitto is not installed")
+    port = free_port()
+    (tmp_path / "acl").write_text("topic read #\n")
+    (tmp_path / "conf").write_text(f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n{line}\n")
+    with subprocess.Popen([str(program), "-c", "conf"], cwd=tmp_path, stderr=subprocess.DEVNULL) as broker:
+        try:
+            wait_until(lambda: takes_messages(port), what="the broker")
+            _, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1")
+        finally:
+            broker.terminate()
+
+    assert checks[name]["verdict"] == "failed"
+    assert advice in checks[name]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("status", "token_file", "advice"),
+    [
+        ("404 Not Found", {}, ""),
+        ("503 Service Unavailable", {}, "look into the log"),
+        ("404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "mend the token file"),
+    ],
+)
+def test_the_repository_is_looked_at_where_no_node_is_known(
+    status: str, token_file: dict[str, str], advice: str, mosquitto: Broker
+) -> None:
+    port = free_port()
+    answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with greeter("127.0.0.1", port, answer.encode()):
+        url = f"http://127.0.0.1:{port}"
+        code, checks = diagnosed("--broker", mosquitto.url, FEDMON_REPOSITORY_URL=url, **token_file)
+
+    assert (checks["nodes"]["verdict"], checks["nodes"]["found"]) == ("warning", "no node is known")
+    assert "fedmon node start" in checks["nodes"]["advice"]
+    assert (code, checks["repository"]["verdict"]) == ((1, "failed") if advice else (0, "ok"))
+    assert advice in checks["repository"]["advice"]
+
+
+def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
+    url = f"mqtt://127.0.0.1:{free_port()}"
+    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url, researchers=[])
+
+    done = fedmon_here("doctor", "--dir", str(folder))
+
+    assert done.returncode == 1, "its broker does not run either"
+    assert "WARNING  policy: the node accepts no researcher" in done.stdout
+    assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
+    assert "skipped  connection: the node does not run" in done.stdout
+    assert done.stdout.endswith("1 of 5 checks failed\n")
+
+
+@pytest.mark.parametrize("option", ["--broker", "--settings"])
+def test_settings_beside_a_node_that_has_its_own_are_refused(option: str, tmp_path: Path) -> None:
+    done = fedmon_here("doctor", "--dir", str(tmp_path), option, "mqtt://127.0.0.1")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "leave --broker and --settings away" in done.stderr
+
+
+def test_a_running_node_says_whether_it_is_connected(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="patient", url=mosquitto.url, runs=NO_RUNS)
+
+    def told() -> str:
+        code, checks = diagnosed("--dir", folder)
+        assert code == (checks["connection"]["verdict"] == "failed")
+        return str(checks["connection"]["found"])
+
+    with NodeProcess(folder):
+        wait_until(lambda: told().startswith("connected to 127.0.0.1"))
+        mosquitto.stop()
+        wait_until(lambda: told().startswith("not connected: cannot connect"))
