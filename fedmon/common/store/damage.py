@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import StorageError
+from fedmon.common.files import storage_errors
 
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 
@@ -39,10 +40,8 @@ def is_damaged(path: Path) -> bool:
 def set_aside(path: Path) -> Path:
     """Rename a damaged database and its side files; returns its new name. Raises StorageError."""
     target = path.with_name(f"{path.name}.damaged-{utc_now():%Y%m%dT%H%M%S%fZ}")
-    try:
+    with storage_errors(target):
         for suffix in ("", "-wal", "-shm"):  # without its log, a database that lost commits would look sound
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
-    except OSError as error:
-        raise StorageError(f"cannot set the damaged file {path} aside: {error.strerror}") from error
     return target

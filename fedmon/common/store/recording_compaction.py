@@ -34,8 +34,8 @@ IDLE_S = 600.0
 _MOST_BYTES = 131_072
 """Most bytes of bodies merged at once: about 60,000 numbers, some 50 ms."""
 
-Row = tuple[int, int, int]
-"""First and last sample, bytes of the body."""
+Row = tuple[int, int, int, int]
+"""Id, first and last sample, bytes of the body."""
 _TOGETHER = 200
 _NEW_MARK = (
     "INSERT INTO mark (source, t, text) SELECT ?1, ?2, ?3 "
@@ -63,12 +63,17 @@ class Compaction:
             for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (HALFWAY_SAMPLES, stream.joined_to)):
                 waiting = stream.stored.last + 1 - done_to
                 final = complete and target == TARGET_SAMPLES and waiting > 0
-                if (waiting >= target or final) and self._compact(stream, target, done_to, complete=final):
-                    return True
+                if waiting >= target or final:
+                    with self._file.transaction():
+                        if self._compact(stream, target, done_to, complete=final):
+                            return True
         return self._shrink()
 
     def _compact(self, stream: Stream, target: int, done_to: int, *, complete: bool) -> bool:
-        """Merge the first rows behind ``done_to`` that make up ``target`` samples; False when there are none yet."""
+        """Merge the first rows behind ``done_to`` that make up ``target`` samples; False when there are none yet.
+
+        Inside a transaction.
+        """
         rows = self._rows(stream, done_to)
         while rows:
             length = _mergeable(rows, target)
@@ -77,42 +82,37 @@ class Compaction:
             run, rows = rows[:length], rows[length:]
             if length > 1 and not self._merge(stream, run):
                 return True
-            stream.joined_to = max(stream.joined_to, run[-1][1] + 1)
+            done_to = run[-1][2] + 1
+            stream.joined_to = max(stream.joined_to, done_to)
             if target == TARGET_SAMPLES:
-                stream.compacted_to = run[-1][1] + 1
+                stream.compacted_to = done_to
             if length > 1:
                 return True
         return False
 
     def _rows(self, stream: Stream, done_to: int) -> list[Row]:
         return self._file.rows(
-            "SELECT first_seq, last_seq, length(body) FROM batch WHERE source = ? AND last_seq >= ? "
+            "SELECT id, first_seq, last_seq, length(body) FROM batch WHERE source = ? AND last_seq >= ? "
             "ORDER BY last_seq LIMIT 1000",
             (stream.source, done_to),
         )
 
     def _merge(self, stream: Stream, run: list[Row]) -> bool:
-        """Make one row of several; False if another process changed them, or after it took a damaged one out."""
-        with self._file.transaction():
-            # Rows of a salvaged file may overlap: only both bounds keep a row out that begins before or behind the run.
-            rows = self._file.rows(
-                "SELECT id, first_seq, last_seq, kept, body FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ? "
-                "AND first_seq BETWEEN ? AND ? ORDER BY last_seq",
-                (stream.source, run[0][1], run[-1][1], run[0][0], run[-1][0]),
-            )
-            if [row[1:3] for row in rows] != [row[:2] for row in run]:
+        """Make one row of several; False after it took a damaged one out."""
+        batches: list[Batch] = []
+        kept = 0.0
+        for number, first, last, _ in run:
+            ((row_kept, body),) = self._file.rows("SELECT kept, body FROM batch WHERE id = ?", (number,))
+            try:
+                batches += decode(body, RowPlace(stream.key, first, last))
+            except UnreadableRowError as error:
+                self._give_up(stream, number, first, last, error)
                 return False
-            batches: list[Batch] = []
-            for number, first, last, _, body in rows:
-                try:
-                    batches += decode(body, RowPlace(stream.key, first, last))
-                except UnreadableRowError as error:
-                    self._give_up(stream, number, first, last, error)
-                    return False
-            for number, *_ in rows:
-                self._file.run("DELETE FROM batch WHERE id = ?", (number,))
-            insert_row(self._file, stream, batches, max(kept for _, _, _, kept, _ in rows))
-            self._streams.update_ends(stream)
+            kept = max(kept, row_kept)
+        for number, *_ in run:
+            self._file.run("DELETE FROM batch WHERE id = ?", (number,))
+        insert_row(self._file, stream, batches, kept)
+        self._streams.update_ends(stream)
         return True
 
     def _give_up(self, stream: Stream, number: int, first: int, last: int, error: UnreadableRowError) -> None:
@@ -140,10 +140,10 @@ class Compaction:
 
 def _mergeable(rows: list[Row], target: int) -> int:
     """Return how many of the first rows can be merged."""
-    sizes = itertools.accumulate(size for _, _, size in rows)
-    for at, ((first, last, _), size) in enumerate(zip(rows, sizes, strict=True)):
-        fits = last - rows[0][0] < target and size <= _MOST_BYTES
-        if at and not (fits and first == rows[at - 1][1] + 1):
+    sizes = itertools.accumulate(size for _, _, _, size in rows)
+    for at, ((_, first, last, _), size) in enumerate(zip(rows, sizes, strict=True)):
+        fits = last - rows[0][1] < target and size <= _MOST_BYTES
+        if at and not (fits and first == rows[at - 1][2] + 1):
             return at
     return len(rows)
 

@@ -177,13 +177,10 @@ class RecordingFile:
 
     def _found(self) -> tuple[int, int] | None:
         """Return which file the path leads to now, None for none. Raises StorageError."""
-        try:
+        with self.errors("write"), contextlib.suppress(FileNotFoundError):
             found = self.path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"cannot write the recording {self.path}: {error.strerror}") from error
-        return found.st_dev, found.st_ino
+            return found.st_dev, found.st_ino
+        return None
 
     def _opened(self) -> sqlite3.Connection:
         """Open for writing, and make missing files. Raises StorageError."""
@@ -486,12 +483,10 @@ class Bounds:
 
 def count(file: RecordingFile, name: str, samples: int) -> None:
     """Add to one of the counters in the file; inside a transaction. Raises StorageError."""
-    if samples:
-        file.run(
-            "INSERT INTO number (name, value) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-            (name, samples),
-        )
+    file.run(
+        "INSERT INTO number VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+        (name, samples),
+    )
 
 
 def salvage(aside: Path, *, into: RecordingFile) -> None:

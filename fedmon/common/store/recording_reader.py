@@ -69,7 +69,7 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
                     yield from timed(part, selection.since_t, selection.until_t)
 
 
-def raw_rows(file: RecordingFile, source: int, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
+def raw_rows(file: RecordingFile, source: int | None, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
     """Return first and last number and body of the rows of one stream, in order. Raises StorageError."""
     position = selection.first_seq
     while position <= selection.last_seq:
@@ -143,9 +143,7 @@ class RecordingRows:
 
     def rows(self, key: Key, selection: RowSelection) -> Iterator[SampleRow]:
         """Return the rows of a stream with a sample of the selected numbers and, in some sample, times; in order."""
-        source = self._source(key)
-        if source is not None:
-            yield from map(SampleRow._make, raw_rows(self._file, source, selection))
+        return map(SampleRow._make, raw_rows(self._file, self._source(key), selection))
 
     def before(self, key: Key, seq: int) -> SampleRow | None:
         """Return the last row that begins before a sample; the sample may be in it."""

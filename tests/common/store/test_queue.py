@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.store.queue import TasksQueue
+from fedmon.common.store.queue import TasksQueue, TasksQueueError
 
 
 @pytest.fixture
@@ -42,6 +42,8 @@ def test_documents_noted_as_handed_over_are_pending_and_marked(folder: Path) -> 
         pending = queue.pending()
 
     assert pending == [(keys[1], {"n": 1}, True), (keys[2], {"n": 2}, False)]
+    with pytest.raises(TasksQueueError, match=f"the queue in {folder} is closed"):
+        queue.pending()
 
 
 def test_ids_are_known_across_restarts_and_the_oldest_are_forgotten(folder: Path) -> None:
@@ -67,11 +69,14 @@ def test_nobody_else_can_read_the_queue(folder: Path, queue: TasksQueue) -> None
     assert {"data.db", "data.db-wal", "lock"} <= set(modes)
 
 
-def test_a_folder_open_to_others_is_refused(folder: Path) -> None:
+def test_a_folder_open_to_others_or_below_a_file_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
+    (folder / "file").touch()
 
     with pytest.raises(StorageError, match="chmod 700"):
         TasksQueue(folder)
+    with pytest.raises(StorageError, match=r"cannot write .*/file/queue: Not a directory"):
+        TasksQueue(folder / "file" / "queue")
 
 
 def test_a_symbolic_link_in_place_of_the_file_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -19,11 +19,6 @@ from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, missing
 from tests.support.compaction import compact
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "recording.sqlite"
-
-
 def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> None:
     given = [batch(0), batch(10), batch(0, stream="user"), batch(0, boot=2), batch(0, node="b")]
 

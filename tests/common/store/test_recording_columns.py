@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +37,12 @@ def test_no_number_at_all_becomes_null() -> None:
     stored = json.loads(msgspec.json.encode(written([1.5, math.nan, math.inf])))
 
     assert restored(stored, 3) == [1.5, None, None]
+
+
+@pytest.mark.parametrize("column", [[10**9, [1, 1], 1], ["2", [1, 1], 1], [0, [1], 1], [0, [1, 1]]])
+def test_a_column_that_nobody_can_have_written_is_refused(column: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"a column has|not enough values"):
+        restored(column, 2)
 
 
 @settings(max_examples=60)

@@ -12,18 +12,17 @@ import textwrap
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedmon.common.errors import StorageError
+from fedmon.common.store.damage import is_damaged
 from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording_compaction import RecordingJoin
+from fedmon.common.store.recording_reader import RecordingRows
 from tests.common.store.recordings import NODE, STREAM, batch, flat, missing, seqs
 from tests.support.compaction import compact
 from tests.support.waiting import stays
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "recording.sqlite"
 
 
 def filled(path: Path, samples: int = 2000) -> None:
@@ -67,15 +66,22 @@ def test_a_database_of_others_is_refused_and_not_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("is_garbage", [True, False], ids=["garbage", "truncated"])
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "other tables"])
 def test_a_damaged_file_is_set_aside_and_reported_and_recording_goes_on(
-    path: Path, caplog: pytest.LogCaptureFixture, *, is_garbage: bool
+    path: Path, caplog: pytest.LogCaptureFixture, *, damage: str
 ) -> None:
     filled(path)
-    content = b"this is no database at all " * 2000 if is_garbage else path.read_bytes()[: 16_384 * 5 + 100]
-    path.write_bytes(content)
+    if damage == "other tables":
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.executescript("DROP TABLE batch; DROP TABLE source; CREATE TABLE source (id); VACUUM;"
+                                     "INSERT INTO source VALUES (1)")  # fmt: skip
+    else:
+        path.write_bytes(
+            b"this is no database at all " * 2000 if damage == "garbage" else path.read_bytes()[: 16_384 * 5 + 100]
+        )
+    content = path.read_bytes()
 
-    if is_garbage:
+    if damage == "garbage":
         with pytest.raises(StorageError, match="cannot read the recording"):
             Recording(path, read_only=True)
     with caplog.at_level(logging.WARNING), Recording(path) as recording:
@@ -85,6 +91,7 @@ def test_a_damaged_file_is_set_aside_and_reported_and_recording_goes_on(
     assert aside is not None
     assert aside.read_bytes() == content
     assert str(aside) in caplog.text
+    assert ("cannot read any part of" in caplog.text) == (damage == "other tables")
 
 
 def test_what_can_be_read_of_a_damaged_file_is_taken_over(path: Path) -> None:
@@ -119,6 +126,40 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
         assert [(one.first_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)] == [(300, "damaged")]
 
 
+def test_a_join_leaves_damaged_rows_out_and_keeps_the_counts_of_lost_samples(path: Path) -> None:
+    damaged = path.with_name("damaged.sqlite")
+    filled(damaged, 100)
+    with contextlib.closing(sqlite3.connect(damaged, isolation_level=None)) as connection:
+        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 30")
+        connection.execute("INSERT INTO number VALUES ('dropped_by_age', 7)")
+
+    with RecordingJoin(path) as join:
+        assert join.add(damaged, check=True) == 90
+        join.finish()
+
+    with Recording(path, read_only=True) as recording:
+        assert missing(recording, 0, 99) == [(30, 39)]
+        assert recording.counts() == {"dropped_by_size": 0, "dropped_by_age": 7, "damaged": 0}
+
+
+def test_the_series_of_a_long_stream_are_those_of_all_its_sound_rows(path: Path) -> None:
+    with Recording(path) as recording:  # rows of one sample, as there are gaps
+        recording.append([batch(seq, 1) for seq in range(2, 1200, 2)])
+        recording.append([msgspec.structs.replace(batch(5000, 1), columns={"late": [1.0]})])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 4")
+    rows = RecordingRows(path)
+
+    assert list(rows.series((NODE, STREAM, 1))) == [*batch(0, 1).columns, "late"]
+    assert rows.before((NODE, STREAM, 1), 2) is None
+    rows.close()
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=f"cannot read {tmp_path}: unable to open database file"):
+        is_damaged(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("rows", "doubled"), [([(0, 600), (600, 10)], (590, 10)), ([(0, 10), (10, 20)], (20, 10))], ids=["before", "behind"]
 )
@@ -140,18 +181,6 @@ def test_a_row_that_holds_samples_of_another_costs_none_when_rows_are_merged(
 
         assert flat(recording.read()) == flat([batch(0, sum(length for _, length in rows))])
         assert recording.counts()["damaged"] == 0
-
-
-def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_holds(path: Path) -> None:
-    with Recording(path) as recording:
-        for seq in range(0, 3000, 10):
-            recording.append([batch(seq)])
-    content = path.read_bytes()
-    path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:])
-    with Recording(path) as recording:
-        assert recording.aside is not None
-        found = seqs(recording.read())
-    assert 0 < len(found) == len(set(found)) < 3000
 
 
 def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
