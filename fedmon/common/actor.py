@@ -100,9 +100,9 @@ class Backlog(Generic[T]):
 class Actor:
     """A thread that runs jobs one at a time; a context manager.
 
-    Every method is safe from any thread, its own included. A job that raises is logged and ends nothing. If an inbox
-    is full, `post` drops the job and counts it in ``dropped``, because a network thread must never wait. The thread is
-    a daemon, so that a forgotten actor cannot keep the process alive; its owner still closes it.
+    Every method is safe from any thread, all but `call` from its own too. A job that raises is logged and ends nothing.
+    If an inbox is full, `post` drops the job and counts it in ``dropped``, because a network thread must never wait.
+    The thread is a daemon, so that a forgotten actor cannot keep the process alive; its owner still closes it.
     """
 
     def __init__(self, name: str, *, urgent: Bound = URGENT_BOUND, bulk: Bound = BULK_BOUND) -> None:
@@ -175,13 +175,11 @@ class Actor:
         self.at(start + period_s, tick)
 
     def call(self, job: Callable[[], T], *, timeout_s: float) -> T:
-        """Run a job on the actor's thread; return its result or raise its FedmonError.
+        """Run a job on the actor's thread, for another thread; return its result or raise its FedmonError.
 
         Raises BusyError after ``timeout_s``, at once if the actor is closing or overloaded, and for any other error of
         the job, which is logged. A job that has not begun by then never runs.
         """
-        if threading.current_thread() is self._thread:
-            return job()
         result: Future[T] = Future()
 
         def run() -> None:

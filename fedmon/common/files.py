@@ -158,11 +158,9 @@ def make_private(path: Path) -> Path:
 
     Raises StorageError, also for a symbolic link, which could lead elsewhere.
     """
-    try:
+    with storage_errors(path):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         path.chmod(0o600)
-    except OSError as error:
-        raise StorageError(f"cannot use {path}: {error.strerror}") from error
     return path
 
 
@@ -254,11 +252,9 @@ class OwnedFolder:
         """Raise FolderInUseError naming the holder, or StorageError naming the path and the cause."""
         self.path = path.expanduser().absolute()
         self._lock = LockFile(self.path / LOCK_NAME)
-        try:
+        with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             mode = stat.S_IMODE(self.path.stat().st_mode)
-        except OSError as error:
-            raise StorageError(f"cannot use folder {self.path}: {error.strerror}") from error
         if mode & _OTHERS:
             raise StorageError(
                 f"{self.path} is open to other users (mode {mode:04o}): chmod 700 {self.path}, or choose a folder "

@@ -190,12 +190,11 @@ def download(
     max_bytes: int,
     deadline_s: float,
     allowed_urls: Sequence[str],
-    size_bytes: int | None = None,
 ) -> bytes:
-    """Fetch a file; like `download_to`, but into memory."""
+    """Fetch a file; like `download_to`, but into memory, and of any size."""
     content = io.BytesIO()
     limits: dict[str, Any] = {"max_bytes": max_bytes, "deadline_s": deadline_s, "allowed_urls": allowed_urls}
-    download_to(content, url, sha256=sha256, size_bytes=size_bytes, **limits)
+    download_to(content, url, sha256=sha256, size_bytes=None, **limits)
     return content.getvalue()
 
 
@@ -245,12 +244,11 @@ def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, 
 
     A repository whose URL ends in ``/upload/`` is spoken to in the historic form, from memory. Raises RepositoryError.
     """
-    if repository.url is None:
-        raise RepositoryError("no file repository is set: `url` in [repository], or FEDMON_REPOSITORY_URL")
     deadline = Deadline(deadline_s)
-    historic = repository.url.rstrip("/").endswith(_HISTORIC_PATH)
-    url = repository.url.rstrip("/") + ("/" if historic else "/files")
-    target = checked_target(url, [repository.url], deadline=deadline)
+    base = (repository.url or "").rstrip("/")
+    historic = base.endswith(_HISTORIC_PATH)
+    url = base + ("/" if historic else "/files")
+    target = checked_target(url, [base], deadline=deadline)
     token = repository.token()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     size_bytes = file.seek(0, os.SEEK_END)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NewType
 
 from fedmon.common.errors import ConflictError, InvalidIdError, InvalidInputError, NotFoundError, StorageError
-from fedmon.common.files import TargetExistsError, write_whole
+from fedmon.common.files import TargetExistsError, storage_errors, write_whole
 
 NodeId = NewType("NodeId", str)
 ResearcherId = NewType("ResearcherId", str)
@@ -144,15 +144,13 @@ def kept_client_id(folder: Path, party: str) -> str:
     processes. Raises StorageError when the file cannot be made or read.
     """
     path = folder / CLIENT_FILE
-    try:
+    with storage_errors(path):
         with contextlib.suppress(FileNotFoundError):
             if not _CLIENT_BITS.fullmatch(path.read_text(errors="replace")):
                 path.unlink()
         if not path.exists():
             _keep(path, os.urandom(16).hex())
         return f"{party}-{path.read_text().strip()}"
-    except (OSError, StorageError) as error:
-        raise StorageError(f"cannot keep the client id in {path}: {error}; make the folder writable") from None
 
 
 def _keep(path: Path, text: str) -> None:

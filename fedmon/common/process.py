@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import IO, cast
 
 _GRACE_S = 3.0
 _PARENT_CHECK_S = 1.0
@@ -52,11 +53,9 @@ class ChildProcess:
                 cwd=folder,
                 start_new_session=True,
             )
-        said = b""
-        if self._keeper.stdout is not None:
-            with self._keeper.stdout as words:
-                said = words.read()
-        word, _, number = said.decode().partition(" ")
+        self._orders = cast("IO[bytes]", self._keeper.stdin)
+        with cast("IO[bytes]", self._keeper.stdout) as said:
+            word, _, number = said.read().decode().partition(" ")
         if word != "pid":
             self._reap()
             code = int(number or errno.ECHILD)
@@ -76,9 +75,8 @@ class ChildProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process; do nothing if it has ended."""
-        if self._keeper.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._keeper.stdin.write(bytes([number]))
+        with contextlib.suppress(OSError, ValueError):
+            self._orders.write(bytes([number]))
 
     def end(self, *, timeout_s: float) -> None:
         """Send SIGTERM to the process, SIGKILL after ``timeout_s``, and wait for its end."""
@@ -91,8 +89,7 @@ class ChildProcess:
         if self.wait(_KILLED_WITHIN_S) is None:
             self._keeper.kill()
             self._keeper.wait()
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
+        self._orders.close()
 
 
 def _keep(open_files: int, command: Sequence[str]) -> int:

@@ -41,9 +41,11 @@ def test_a_full_inbox_drops_and_counts_by_jobs_and_by_bytes() -> None:
 def test_a_job_that_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with Actor("sturdy") as actor:
         actor.post(lambda: 1 // 0)
+        with pytest.raises(BusyError, match="sturdy failed at a job; the log says why"):
+            actor.call(lambda: 1 // 0, timeout_s=PATIENCE_S)
         assert actor.call(lambda: 7, timeout_s=PATIENCE_S) == 7
 
-    assert [record.getMessage() for record in caplog.records] == ["job failed in sturdy"]
+    assert [record.getMessage() for record in caplog.records] == ["job failed in sturdy"] * 2
 
 
 def test_a_call_that_was_given_up_never_runs() -> None:

@@ -17,16 +17,6 @@ def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> No
     assert backoff.next_s() == 0.5
 
 
-def test_the_longest_delay_may_change_between_attempts() -> None:
-    backoff = Backoff(1.0, longest_s=2.0)
-    for _ in range(10):
-        backoff.next_s()
-
-    backoff.longest_s = 60.0
-
-    assert backoff.next_s() == 60.0
-
-
 def test_jitter_only_shortens_a_delay() -> None:
     delays = [Backoff(8.0, longest_s=10.0, jitter=0.5).next_s() for _ in range(100)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import StorageError
-from fedmon.common.files import LockFile, TargetExistsError, write_whole
+from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.files import LockFile, TargetExistsError, target_of, write_whole
 
 
 def mode_of(path: Path) -> int:
@@ -50,6 +50,11 @@ def test_what_cannot_be_written_is_said_by_name_and_leaves_nothing(tmp_path: Pat
 
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "as it was"
+
+
+def test_a_target_in_the_home_of_an_unknown_user_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match="cannot write ~no-such-user/file: "):
+        target_of(Path("~no-such-user/file"))
 
 
 def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -57,6 +58,17 @@ class Sent:
         return [text for _, _, text, _ in self.records]
 
 
+@contextlib.contextmanager
+def attached(handler: OutgoingLogHandler, logger: logging.Logger) -> Iterator[OutgoingLogHandler]:
+    """Have a logger's records of every level go to a handler."""
+    previous = logging.getLogger("fedmon").level
+    logger.addHandler(handler)
+    logging.getLogger("fedmon").setLevel(1)
+    yield handler
+    logger.removeHandler(handler)
+    logging.getLogger("fedmon").setLevel(previous)
+
+
 @pytest.fixture
 def sent() -> Sent:
     return Sent()
@@ -64,13 +76,9 @@ def sent() -> Sent:
 
 @pytest.fixture
 def handler(sent: Sent) -> Iterator[OutgoingLogHandler]:
-    handler = OutgoingLogHandler(sent, rate_per_s=2.0, burst=3, monotonic=lambda: sent.now_s)
-    root, previous = logging.getLogger(), logging.getLogger("fedmon").level
-    root.addHandler(handler)
-    logging.getLogger("fedmon").setLevel(logging.DEBUG)
-    yield handler
-    root.removeHandler(handler)
-    logging.getLogger("fedmon").setLevel(previous)
+    made = OutgoingLogHandler(sent, rate_per_s=2.0, burst=3, monotonic=lambda: sent.now_s)
+    with attached(made, logging.getLogger()) as handler:
+        yield handler
 
 
 @pytest.mark.usefixtures("handler")
@@ -168,10 +176,8 @@ def test_what_sending_itself_logs_is_not_sent() -> None:
         texts.append(text)
         logger.error("sending failed")
 
-    handler = OutgoingLogHandler(send)
-    logger.addHandler(handler)
-    logger.warning("once")
-    logger.removeHandler(handler)
+    with attached(OutgoingLogHandler(send), logger):
+        logger.warning("once")
 
     assert texts == ["once"]
 
@@ -185,16 +191,14 @@ def test_a_thread_that_hangs_in_sending_does_not_stop_another() -> None:
             release.wait(10.0)
         texts.append(text)
 
-    handler = OutgoingLogHandler(send)
-    logger.addHandler(handler)
-    hanging = threading.Thread(target=lambda: logger.warning("hangs"))
-    hanging.start()
-    assert arrived.wait(60)
-    logger.warning("goes on")
-    while_hanging = list(texts)
-    release.set()
-    hanging.join(60)
-    logger.removeHandler(handler)
+    with attached(OutgoingLogHandler(send), logger):
+        hanging = threading.Thread(target=lambda: logger.warning("hangs"))
+        hanging.start()
+        assert arrived.wait(60)
+        logger.warning("goes on")
+        while_hanging = list(texts)
+        release.set()
+        hanging.join(60)
 
     assert while_hanging == ["goes on"]
 
@@ -207,14 +211,12 @@ def test_a_record_that_cannot_be_formatted_or_sent_harms_nobody() -> None:
             raise OSError("no connection")
         texts.append(text)
 
-    handler = OutgoingLogHandler(send)
-    logger.addHandler(handler)
-    logger.propagate = False
-    logger.warning("%d", "no number")
-    logger.warning("cannot be sent")
-    logger.warning("fine")
-    logger.propagate = True
-    logger.removeHandler(handler)
+    with attached(OutgoingLogHandler(send), logger) as handler:
+        logger.propagate = False
+        logger.warning("%d", "no number")
+        logger.warning("cannot be sent")
+        logger.warning("fine")
+        logger.propagate = True
 
     assert texts == ["fine"]
     assert handler.dropped == 2
@@ -222,13 +224,9 @@ def test_a_record_that_cannot_be_formatted_or_sent_harms_nobody() -> None:
 
 def test_custom_levels_leave_as_the_standard_level_below() -> None:
     logger, sent = logging.getLogger("fedmon.levels"), Sent()
-    handler = OutgoingLogHandler(sent, level=1)
-    logger.addHandler(handler)
-    logger.setLevel(1)
-
-    for level in (5, 15, 35, 99):
-        logger.log(level, "x")
-    logger.removeHandler(handler)
+    with attached(OutgoingLogHandler(sent, level=1), logger):
+        for level in (5, 15, 35, 99):
+            logger.log(level, "x")
 
     assert [level for level, *_ in sent.records] == ["DEBUG", "DEBUG", "WARNING", "CRITICAL"]
 

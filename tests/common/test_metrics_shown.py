@@ -21,6 +21,7 @@ from fedmon.common.metrics.table import format_rate, format_value, is_counter
         ("host_memory_free_bytes", 1_048_575, "1.0 MiB"),
         ("host_memory_free_bytes", 250 * 2**30, "250 GiB"),
         ('host_disk_read_bytes_total{device="sda"}', 2**20, "1.0 MiB"),
+        ("gpu_pcie_receive_bytes_per_second", 3 * 2**20, "3.0 MiB/s"),
         ("host_uptime_seconds", 0, "0 s"),
         ("agent_collect_seconds", 0.00042, "0.4 ms"),
         ("host_uptime_seconds", 59.94, "59.9 s"),

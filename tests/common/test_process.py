@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from fedmon.common.process import ChildProcess
 from tests.support.waiting import wait_until
@@ -30,6 +31,11 @@ def test_a_child_gets_the_signals_that_are_sent_and_more_open_files(tmp_path: Pa
     assert int((tmp_path / "log").read_text().split()[0]) >= 2000
     assert "KeyboardInterrupt" in (tmp_path / "log").read_text()
     child.end(timeout_s=1.0)
+
+
+def test_a_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        ChildProcess(["no-such-program"], folder=tmp_path, output=tmp_path / "log")
 
 
 def test_a_child_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:

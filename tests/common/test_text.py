@@ -11,9 +11,7 @@ from fedmon.common.clock import utc_now
 
 
 def test_amounts_and_moments_are_as_people_read_them() -> None:
-    assert [text.size(1536), text.percent(0.37), text.duration(125), text.scaled(1200, "W")] == [
-        "1.5 KiB", "37 %", "2 min 5 s", "1.2 kW",
-    ]  # fmt: skip
+    assert text.scaled(1200, "W") == "1.2 kW"
     assert [text.moment(0), text.moment(1e300)] == ["1970-01-01 00:00:00 UTC", "-"]
     beyond_utc = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=12)))
     assert text.moment(beyond_utc) == "0001-01-01T00:00:00+12:00"

@@ -159,9 +159,10 @@ for cell in (
     "x = 1\\nclass Cell(TrainingPlan):\\n    def training(self):\\n        return 1\\ny = 2",
     "class Cell(TrainingPlan):\\n    def training(self):\\n        return 2",
     "class Empty(TrainingPlan):\\n    '''Nothing.'''",
+    "mistyped(",
     "print(tp.load_source(Cell).source.decode()); print(tp.load_source(Empty()).source.decode())",
 ):
-    assert shell.run_cell(cell, store_history=True).success
+    assert shell.run_cell(cell, store_history=True).success == (cell != "mistyped(")
 """
 
 

@@ -78,8 +78,6 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        if str(error).startswith(str(path)):
-            raise
         raise SettingsError(f"{path} (or environment): {error}") from None
 
 

@@ -55,6 +55,8 @@ def test_certificates_without_encryption_are_refused(tmp_path: Path) -> None:
         broker_from_url("mqtt://host", ca_file=tmp_path / "ca.crt")
     with pytest.raises(SettingsError, match="cert_file"):
         broker_from_url("mqtts://host", key_file=tmp_path / "own.key")
+    with pytest.raises(SettingsError, match=r"set broker\.username"):
+        broker_from_url("mqtts://host", password_file=tmp_path / "password")
 
 
 def test_a_password_is_read_from_a_file_that_only_we_can_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError, StorageError
+from fedmon.common.ids import kept_client_id, new_researcher_id
 from fedmon.common.settings import BrokerHost, NodeSettings
 from fedmon.common.settings.sources import load_node, load_researcher
 
@@ -103,6 +105,7 @@ def test_every_section_of_a_node_is_read(tmp_path: Path) -> None:
         ('[node]\nid = "n"\n[broker]\nurl = "mqtt://a:b@h"', "holds a password"),
         ('[node]\nid = "n"\n[repository]\nurl = "ftp://h"', r"\[repository\] url = 'ftp://h'"),
         ('[node]\nid = "n"\n[node]\nid = "m"', "is not valid TOML"),
+        ('[node]\nid = "n"\n[plugins]\nsockets = 3', r"\[plugins\] sockets = 3: allowed is a table"),
         ("[node", "is not valid TOML"),
     ],
 )
@@ -113,13 +116,18 @@ def test_a_mistake_is_refused_with_file_key_and_what_is_allowed(tmp_path: Path, 
     assert str(tmp_path / "node.toml") in str(refusal.value)
 
 
-def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_binary_too_long_or_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"node\.toml does not exist"):
         load_node(tmp_path, {})
-
-    (tmp_path / "node.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="is not valid TOML"):
-        load_node(tmp_path, {})
+    for content, complaint in (
+        (b"\xff\xfe\x00", "is not valid TOML"),
+        (b"#" * 1_048_577, "is longer than 1048576 bytes"),
+    ):
+        (tmp_path / "node.toml").write_bytes(content)
+        with pytest.raises(SettingsError, match=complaint):
+            load_node(tmp_path, {})
+    with pytest.raises(SettingsError, match=f"cannot read settings file {tmp_path}: Is a directory"):
+        load_researcher(tmp_path, {})
 
 
 def test_variables_go_before_the_file(tmp_path: Path) -> None:
@@ -216,6 +224,25 @@ def test_processes_that_start_at_once_agree_on_one_id(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["researcher_id"]
 
 
+def test_a_user_without_a_name_gets_an_id_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # as in a container
+
+    assert new_researcher_id().startswith("researcher-")
+
+
+def test_a_damaged_client_id_is_made_anew_and_one_that_cannot_be_kept_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "client_id").write_bytes(b"\xff\n")
+
+    made = kept_client_id(tmp_path, "north")
+
+    assert re.fullmatch("north-[0-9a-f]{32}", made)
+    assert kept_client_id(tmp_path, "north") == made
+    with pytest.raises(StorageError, match=r"cannot write .*client_id/folder"):
+        kept_client_id(tmp_path / "client_id" / "folder", "north")
+
+
 def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[researcher]\nid = "anna"\nfolder = "state"\ntimeout_s = 2\n[broker]\nurl = "mqtt://h:9"')
@@ -266,10 +293,3 @@ def test_the_settings_of_a_plug_in_are_whatever_it_understands(tmp_path: Path) -
 
     assert settings.metrics.plugins == ("sockets",)
     assert settings.plugins == {"sockets": {"families": ["inet"], "deep": {"a": 1}}}
-
-
-def test_settings_of_a_plug_in_that_are_no_table_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "node.toml").write_text('[node]\nid = "n"\n[plugins]\nsockets = 3\n')
-
-    with pytest.raises(SettingsError, match=r"\[plugins\] sockets = 3: allowed is a table"):
-        load_node(tmp_path, {})

@@ -44,20 +44,31 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
             server.shutdown()
 
 
-def made(broker: BrokerSettings, subscriptions: Sequence[tuple[str, int]] = ()) -> BrokerConnection:
+def made(
+    broker: BrokerSettings,
+    subscriptions: Sequence[tuple[str, int]] = (),
+    on_message: Callable[[str, bytes, bool], None] = lambda _topic, _payload, _retained: None,
+    *,
+    keeps_session: bool = False,
+) -> BrokerConnection:
     return BrokerConnection(
-        broker, client_id="north", subscriptions=subscriptions, on_message=lambda _topic, _payload, _retained: None
+        broker, client_id="north", subscriptions=subscriptions, on_message=on_message, keeps_session=keeps_session
     )
+
+
+@contextlib.contextmanager
+def started(connection: BrokerConnection) -> Iterator[BrokerConnection]:
+    connection.start()
+    try:
+        yield connection
+    finally:
+        connection.stop()
 
 
 def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
     """Try to connect until that has failed, and return why."""
-    connection = made(broker)
-    connection.start()
-    try:
+    with started(made(broker)) as connection:
         wait_until(lambda: connection.last_error is not None, what="a failure")
-    finally:
-        connection.stop()
     assert connection.last_error is not None
     return connection.last_error
 
@@ -85,12 +96,9 @@ def test_a_later_subscription_that_is_refused_costs_its_own_messages_alone(caplo
     port = free_port()
     connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("always", 0)])
     connection.resubscribe([("always", 0), ("later", 0)])
-    with greeter("127.0.0.1", port, b"\x20\x02\x00\x00" + b"\x90\x04\x00\x01\x00\x80"):  # CONNACK, SUBACK
-        connection.start()
-        try:
-            wait_until(lambda: connection.is_connected)
-        finally:
-            connection.stop()
+    answers = b"\x20\x02\x00\x00" + b"\x90\x04\x00\x01\x00\x80"  # CONNACK, SUBACK
+    with greeter("127.0.0.1", port, answers), started(connection):
+        wait_until(lambda: connection.is_connected)
 
     assert "it refused our subscription to later; ask its operator to check the access list" in caplog.text
 
@@ -165,31 +173,22 @@ def test_a_message_whose_callback_fails_costs_no_other() -> None:
         taken.append(payload)
         raise KeyError(payload)
 
-    connection = BrokerConnection(
-        broker_from_url(f"mqtt://127.0.0.1:{port}"), client_id="north", subscriptions=[("a", 0)], on_message=take
-    )
+    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("a", 0)], take)
     granted = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"  # CONNACK, SUBACK
-    with greeter("127.0.0.1", port, granted + b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"):  # PUBLISH
-        connection.start()
-        try:
-            wait_until(lambda: taken == [b"1", b"2"], what="both messages")
-        finally:
-            connection.stop()
+    sent = b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"  # PUBLISH
+    with greeter("127.0.0.1", port, granted + sent), started(connection):
+        wait_until(lambda: taken == [b"1", b"2"], what="both messages")
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
 def test_a_session_is_kept_while_the_hosts_of_a_broker_change(version: str, mosquitto: Broker) -> None:
     heard: list[bytes] = []
     with Proxy(mosquitto.port) as one, Proxy(mosquitto.port) as other:
-        connection = BrokerConnection(
-            broker_from_url(f"mqtt://127.0.0.1:{one.port},127.0.0.1:{other.port}", mqtt_version=version),
-            client_id="north",
-            subscriptions=[("asked/north", 1)],
-            on_message=lambda _topic, payload, _retained: heard.append(payload),
-            keeps_session=True,
+        broker = broker_from_url(f"mqtt://127.0.0.1:{one.port},127.0.0.1:{other.port}", mqtt_version=version)
+        connection = made(
+            broker, [("asked/north", 1)], lambda _topic, payload, _: heard.append(payload), keeps_session=True
         )
-        connection.start()
-        try:
+        with started(connection):
             connection.wait_connected(30)
             for proxy in (one, other):
                 proxy.cut()
@@ -197,8 +196,6 @@ def test_a_session_is_kept_while_the_hosts_of_a_broker_change(version: str, mosq
             publish.single("asked/north", b"while away", qos=1, hostname="127.0.0.1", port=mosquitto.port)
             other.heal()
             wait_until(lambda: heard == [b"while away"], what="the message that waited")
-        finally:
-            connection.stop()
 
 
 @pytest.mark.parametrize(
