@@ -182,14 +182,6 @@ class _JsonTerminal(io.TextIOBase):
         """Show the written output."""
         self._terminal.flush()
 
-    def isatty(self) -> bool:
-        """Say that it is a terminal."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the terminal's descriptor."""
-        return self._terminal.fileno()
-
 
 # --- help -------------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def modules() -> Mapping[str, Module]:
 
 def _read(module: Module, node: ast.AST, names: Mapping[str, object], scope: str, *, at_start: bool) -> None:
     """Note the statements below a node; no import, class or named function is inside an expression."""
-    for below in _statements(node):
+    for below in direct_statements(node):
         inner, starts = scope, at_start
         if isinstance(below, (ast.Import, ast.ImportFrom)):
             module.imports += _imports(below, names, at_start=at_start)
@@ -83,7 +83,8 @@ def _read(module: Module, node: ast.AST, names: Mapping[str, object], scope: str
         _read(module, below, names, inner, at_start=starts)
 
 
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
+def direct_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements right below a node."""
     for name in ("body", "handlers", "orelse", "finalbody", "cases"):
         # The body of a lambda is an expression.
         yield from parts if isinstance(parts := getattr(node, name, None), list) else ()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.modules import parsed
 
 PACKAGE = Path(__file__).parents[2] / "fedmon"
@@ -67,15 +65,3 @@ def test_no_file_does_what_is_banned() -> None:
     running = sorted(line.partition(": ")[2] for line in found.pop("plan/process.py"))
     assert running == ["compile() - runs text as code", "exec() - runs text as code"]
     assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "eval(text)", "exec(text)", "import pickle", "from pickle import loads", "import time; time.sleep(1)",
-        "from time import sleep", "subprocess.run(text, shell=True)", "subprocess.Popen(text, shell=flag)",
-        "os.system(text)", "yaml.load(text)", "from xml.dom import minidom", "compile(text, '', 'exec')",
-    ],
-)  # fmt: skip
-def test_the_ban_sees_what_it_bans(line: str) -> None:
-    assert len(violations(ast.parse(line))) >= 1

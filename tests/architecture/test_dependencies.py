@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tests.architecture.modules import parsed
+from tests.architecture.modules import direct_statements, parsed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fedmon"
@@ -69,11 +69,9 @@ def declared(extra: str) -> set[str]:
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements below one, but for those that only a type checker reads; no import is in an expression."""
     is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    for name in ("orelse",) if is_for_types else ("body", "handlers", "orelse", "finalbody", "cases"):
-        # The body of a lambda is an expression.
-        for below in parts if isinstance(parts := getattr(node, name, None), list) else ():
-            yield below
-            yield from statements(below)
+    for below in getattr(node, "orelse", ()) if is_for_types else direct_statements(node):
+        yield below
+        yield from statements(below)
 
 
 @functools.cache

@@ -11,19 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "fedmon").rglob("*.py"))
 MAX_LINES = 900
-MEANINGLESS = {"utils", "util", "helpers", "helper", "misc", "common_functions", "tools", "manager", "data", "info"}
 
 
 def test_each_file_holds_one_concept() -> None:
     lengths = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in FILES}
 
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
-
-
-def test_no_file_or_package_has_a_name_that_says_nothing() -> None:
-    names = {str(path.relative_to(ROOT)) for path in FILES if "/demo/data/" not in str(path)}
-
-    assert {name for name in names if MEANINGLESS & set(name.removesuffix(".py").split("/"))} == set()
 
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(tmp_path: Path) -> None:

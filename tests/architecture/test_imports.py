@@ -26,53 +26,42 @@ def loaded_by(*modules: str) -> frozenset[str]:
     return frozenset(json.loads(done.stdout))
 
 
-def heads(modules: frozenset[str]) -> set[str]:
-    return {name.partition(".")[0] for name in modules}
+NODE, RESEARCHER = ("fedmon.node", "fedmon.node.daemon"), ("fedmon.researcher", "fedmon.researcher.federation")
 
 
 @pytest.mark.parametrize(
-    "modules",
-    [("fedmon",), ("fedmon.node", "fedmon.node.daemon"), ("fedmon.researcher", "fedmon.researcher.federation")],
-    ids=lambda modules: modules[-1],
-)
-def test_importing_a_side_loads_no_shell_and_nothing_that_is_used_later(modules: tuple[str, ...]) -> None:
-    assert heads(loaded_by(*modules)) & SHELL_AND_LATE == set()
-
-
-@pytest.mark.parametrize(
-    ("module", "late"),
+    ("modules", "late"),
     [
+        (("fedmon",), SHELL_AND_LATE),
+        (NODE, SHELL_AND_LATE),
+        (RESEARCHER, SHELL_AND_LATE),
         (
-            "fedmon.experiment.controller",
+            ("fedmon.experiment.controller",),
             {"matplotlib", "networkx", "numpy", "paho", "pandas", "requests", "typer"},
         ),
-        ("fedmon.compat.nebula", {"fedmon.researcher", "paho", "psutil", "pynvml", "requests"}),
+        (("fedmon.compat.nebula",), {"fedmon.researcher", "paho", "psutil", "pynvml", "requests"}),
     ],
-    ids=["experiments", "reporter"],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )
-def test_importing_a_part_loads_nothing_heavy(module: str, late: set[str]) -> None:
-    loaded = loaded_by(module)
+def test_importing_a_part_loads_nothing_that_is_used_later(modules: tuple[str, ...], late: set[str]) -> None:
+    loaded = loaded_by(*modules)
 
-    assert late & (loaded | heads(loaded)) == set()
-
-
-def test_a_node_loads_nothing_of_the_other_sides() -> None:
-    loaded = loaded_by("fedmon.node", "fedmon.node.daemon")
-
-    others = ("fedmon.researcher", "fedmon.broker", "fedmon.demo", "fedmon.node.perf")
-    assert {name for name in loaded if name.startswith(others)} == set()
+    assert late & (loaded | {name.partition(".")[0] for name in loaded}) == set()
 
 
-def test_a_researcher_loads_nothing_of_the_other_sides() -> None:
-    loaded = loaded_by("fedmon.researcher", "fedmon.researcher.federation")
+@pytest.mark.parametrize(
+    ("modules", "others"),
+    [
+        (NODE, ("researcher", "broker", "demo", "node.perf")),
+        (RESEARCHER, ("node", "broker", "demo")),
+        (("fedmon",), ("",)),
+    ],
+    ids=["node", "researcher", "package"],
+)
+def test_a_side_loads_nothing_of_the_others(modules: tuple[str, ...], others: tuple[str, ...]) -> None:
+    prefixes = tuple(f"fedmon.{name}" for name in others)
 
-    assert {name for name in loaded if name.startswith(("fedmon.node", "fedmon.broker", "fedmon.demo"))} == set()
-
-
-def test_importing_the_package_loads_nothing_of_ours_until_a_name_is_used() -> None:
-    ours = {name for name in loaded_by("fedmon") if name.startswith("fedmon.")}
-
-    assert ours == set()
+    assert {name for name in loaded_by(*modules) if name.startswith(prefixes)} == set()
 
 
 def test_public_names_are_those_that_are_listed() -> None:

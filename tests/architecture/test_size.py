@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (554, 4, 299),
+    ".": (546, 4, 293),
     "broker": (1956, 10, 1109),
     "common": (8363, 50, 4691),
     "compat": (3017, 18, 1968),

@@ -29,8 +29,10 @@ NOUNS = {"asking", "messaging", "ping", "recording", "setting", "string", "train
 NO_NOUN = re.compile(
     r"\w+ing|about|ahead|confined|explicit|found|from|given|gone|held|kept|known|latest|linked|load|made|meant|"
     r"measured|noted|own|owned|pickled|plain|reported|said|sealed|seen|seldom|shown|stopped|told|unscheduled|"
-    r"vanished|wanted|watched|whole"
+    r"vanished|wanted|watched|whole|"
+    r"utils?|helpers?|misc|tools|manager|data|info"
 )
+DEMO_DATA = ROOT / "fedmon/demo/data"
 DOORS = re.compile(r"/cli(_\w+)?\.py$|/cli/|/requests/handlers/|/collectors/|/demo/data/|/__main__\.py$")
 """Verbs of the shell, handlers of messages, collectors, plans of the demo."""
 
@@ -40,7 +42,11 @@ def names() -> Iterator[str]:
     places = {parent for module in modules().values() for parent in (module.path, *module.path.parents)}
     for place in places:
         words = place.stem.split("_")
-        if place.is_relative_to(ROOT / "fedmon") and any(NO_NOUN.fullmatch(word) for word in set(words) - NOUNS):
+        if (
+            place.is_relative_to(ROOT / "fedmon")
+            and place != DEMO_DATA
+            and any(NO_NOUN.fullmatch(word) for word in set(words) - NOUNS)
+        ):
             yield place.relative_to(ROOT).as_posix()
 
 

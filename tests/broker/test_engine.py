@@ -39,10 +39,6 @@ def engine(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[B
     broker.stop()
 
 
-def answers(broker: BrokerEngine) -> bool:
-    return takes_messages(broker.port)
-
-
 def test_a_killed_broker_comes_back_on_the_same_port(engine: BrokerEngine) -> None:
     engine.start()
     port, pid = engine.port, engine.pid
@@ -52,7 +48,7 @@ def test_a_killed_broker_comes_back_on_the_same_port(engine: BrokerEngine) -> No
 
     assert port == engine.port
     assert pid != engine.pid
-    assert answers(engine)
+    assert takes_messages(engine.port)
 
 
 @pytest.mark.usefixtures("installed_mosquitto")
@@ -67,7 +63,7 @@ def test_another_free_port_is_picked_if_the_first_is_taken_meanwhile(tmp_path: p
 
     with Overtaken(folder=tmp_path) as broker, taken[0]:
         assert broker.port != taken[0].getsockname()[1]
-        assert answers(broker)
+        assert takes_messages(broker.port)
 
 
 @pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])

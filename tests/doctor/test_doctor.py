@@ -168,20 +168,21 @@ def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advic
 
 
 @pytest.mark.parametrize(
-    ("status", "token_file", "advice"),
+    ("host", "status", "token_file", "advice"),
     [
-        ("404 Not Found", {}, ""),
-        ("503 Service Unavailable", {}, "look into the log"),
-        ("404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "mend the token file"),
+        ("127.0.0.1", "404 Not Found", {}, ""),
+        ("0.0.0.0", "404 Not Found", {}, "mend [repository] url"),  # it answers, and no upload goes there
+        ("127.0.0.1", "503 Service Unavailable", {}, "look into the log"),
+        ("127.0.0.1", "404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "mend the token file"),
     ],
 )
 def test_the_repository_is_looked_at_where_no_node_is_known(
-    status: str, token_file: dict[str, str], advice: str, mosquitto: Broker
+    host: str, status: str, token_file: dict[str, str], advice: str, mosquitto: Broker
 ) -> None:
     port = free_port()
     answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with greeter("127.0.0.1", port, answer.encode()):
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{host}:{port}"
         code, checks = diagnosed("--broker", mosquitto.url, FEDMON_REPOSITORY_URL=url, **token_file)
 
     assert (checks["nodes"]["verdict"], checks["nodes"]["found"]) == ("warning", "no node is known")
