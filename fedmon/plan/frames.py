@@ -94,10 +94,9 @@ class FrameChannel:
         self._check()
         with self._lock:
             self._send_waiting()
-            if not self._has_ended:
-                self._has_ended = True  # frames of signal handlers come too late now
-                self.write(head)
-                packed.write(self)
+            self._has_ended = True  # frames of signal handlers come too late now
+            self.write(head)
+            packed.write(self)
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._has_ended:
@@ -108,11 +107,8 @@ class FrameChannel:
     def write(self, data: bytes | memoryview) -> None:
         """Write a piece of a frame; for `Packed.write`."""
         view = memoryview(data)
-        try:
-            while view:
-                view = view[posix.write(self._descriptor, view) :]
-        except OSError as error:
-            raise ChannelClosedError(f"the keeper of this plan has ended: {error.strerror}") from error
+        while view:
+            view = view[posix.write(self._descriptor, view) :]
 
     def _check(self) -> None:
         if posix.getpid() != self._process:

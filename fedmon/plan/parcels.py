@@ -74,18 +74,16 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
     JSON values travel: texts, finite numbers, truths, None, lists, tuples (as lists) and mappings with text keys, at
     most 32 deep and 16 MiB; numpy's scalars as these; and arrays of truths, integers, floats, complex numbers and texts
     of any shape, with NaN allowed. Raises InvalidValuesError naming the place of anything else, such as
-    ``model.w: an array of objects``; and TooLargeError beyond ``max_bytes``.
+    ``model.w: an array of objects``; and TooLargeError if the values alone have more than
+    ``max_bytes``.
     """
     walk = ValuesWalk(max_bytes=max_bytes)
     plain = walk.named(values)
     document = json_text({"values": plain, "arrays": walk.places} if walk.arrays else plain).encode()
     files: list[list[Piece]] = [[document], *map(_npy, walk.arrays)]
-    packed = Packed("npz", archive(files)) if walk.arrays else Packed("json", files[0])
-    if max_bytes is not None and packed.size_bytes > max_bytes:
-        raise TooLargeError(max_bytes)
     if len(document) > MAX_DOCUMENT_BYTES:
         raise InvalidValuesError(f"{len(document)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}: send arrays")
-    return packed
+    return Packed("npz", archive(files)) if walk.arrays else Packed("json", files[0])
 
 
 def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
@@ -236,8 +234,6 @@ def _npy(array: npt.NDArray[Any]) -> list[Piece]:
     import numpy as np
 
     plain = np.asarray(array)
-    if not plain.dtype.itemsize:
-        plain = plain.astype(plain.dtype.kind + "1")
     header = array_header(plain.dtype.str, plain.shape, is_fortran=plain.flags.fnc)
     return [header, plain.ravel(order="A").view(np.uint8).data]
 

@@ -241,7 +241,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def spelled(place: Sequence[str | int]) -> str:
-    """Return a place as text, such as ``model.w[2]``; a long one without its middle."""
+    """Return a place as text, such as ``model.w[2]``."""
     text = ""
     for step in place:
         if isinstance(step, int):
@@ -249,8 +249,6 @@ def spelled(place: Sequence[str | int]) -> str:
         else:
             name = step if len(step) <= 80 else f"{step[:77]}..."
             text += ("." if text else "") + (name if name.isprintable() else ascii(name))
-    if len(text) > 200:
-        text = f"{text[:120]}...{text[-60:]}"
     return text or "the values"
 
 

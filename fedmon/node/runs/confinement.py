@@ -15,7 +15,7 @@ import msgspec
 import fedmon
 from fedmon.common.actor import Actor
 from fedmon.common.backoff import Backoff
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
 from fedmon.common.log import without_paths
@@ -54,29 +54,27 @@ def lay_out(folder: Path, *, python: str | None = None) -> None:
     """Copy the files of fedmon that plans need to ``folder``, readable by all users.
 
     Equal files stay, and others are replaced whole: a running job may be reading them. They are compiled for
-    ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError.
+    ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError and
+    OSError.
     """
     plan = [f"plan/{path.name}" for path in (_PACKAGE / "plan").glob("*.py") if path.name != "frame_reader.py"]
     wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
-    try:
-        for path, source in wanted.items():
-            if not path.is_file() or path.read_bytes() != source.read_bytes():
-                write_whole(path, source.read_bytes(), mode=0o644)
-        for path in (folder / "fedmon").rglob("*.py"):
-            if path not in wanted:
-                path.unlink()
-        if python is not None:
-            command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
-            # Without compiled files Python reads the sources each time.
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    command, env={"LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
-                    timeout=_COMPILE_TIMEOUT_S, check=False,
-                )  # fmt: skip
-        for path in (folder, *folder.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    except OSError as error:
-        raise StorageError(f"cannot write the runtime of plans in {folder}: {error.strerror}") from error
+    for path, source in wanted.items():
+        if not path.is_file() or path.read_bytes() != source.read_bytes():
+            write_whole(path, source.read_bytes(), mode=0o644)
+    for path in (folder / "fedmon").rglob("*.py"):
+        if path not in wanted:
+            path.unlink()
+    if python is not None:
+        command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
+        # Without compiled files Python reads the sources each time.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                command, env={"LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=_COMPILE_TIMEOUT_S, check=False,
+            )  # fmt: skip
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 class Trials:
@@ -93,7 +91,7 @@ class Trials:
     def running(self, order: JobOrder, source: bytes, inputs: bytes | None = None) -> Iterator[JobFolder]:
         """Run the exact bytes of a plan; on exit its processes and files are gone.
 
-        Raises StorageError, ConflictError and LauncherError.
+        Raises StorageError, ConflictError, LauncherError and OSError.
         """
         folder = JobFolder(self._folder / "job")
         order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
@@ -109,7 +107,7 @@ class Trials:
     ) -> tuple[Level | None, dict[str, str]]:
         """Try the levels, strongest first; return the first that works, if any, and the problems of stronger ones.
 
-        Takes tenths of a second for each level.
+        Takes tenths of a second for each level. See `running` for its errors.
         """
         reasons: dict[str, str] = {}
         missing = [each for each in devices if not Path(each).exists()]
@@ -123,7 +121,10 @@ class Trials:
         return None, reasons
 
     def problem_with(self, level: Level, interpreter: Interpreter, devices: Collection[str] = ()) -> str:
-        """Run a plan that tries to get out of a level; return the problem with that level here, if any."""
+        """Run a plan that tries to get out of a level; return the problem with that level here, if any.
+
+        See `running` for its errors.
+        """
         if level == "bubblewrap" and bubblewrap.program() is None:
             return "bwrap is not installed (Debian, Fedora and others have it as the package bubblewrap)"
         if level == "landlock" and landlock.abi() == 0:
@@ -138,17 +139,14 @@ class Trials:
             arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
             devices=list(devices),
         )
-        try:
-            self._clear()
-            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            secret.write_text("secret")
-            with self.running(order, SELF_TEST.read_bytes()) as folder:
-                folder.wait()
-                ending = folder.ending() or LOST
-                if ending.state is JobState.SUCCEEDED:
-                    return str(msgspec.json.decode(folder.result.read_bytes())["problem"])
-        except (FedmonError, OSError) as error:
-            return f"it could not be tried: {error}"
+        self._clear()
+        self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        secret.write_text("secret")
+        with self.running(order, SELF_TEST.read_bytes()) as folder:
+            folder.wait()
+            ending = folder.ending() or LOST
+            if ending.state is JobState.SUCCEEDED:
+                return str(msgspec.json.decode(folder.result.read_bytes())["problem"])
         problem = f"; {ending.problem.type}: {ending.problem.message}" if ending.problem else ""
         return ending.reason + problem
 
@@ -165,8 +163,8 @@ class Trials:
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of one look; ``level`` is None if no level works, ``reasons`` are the problems of stronger ones.
 
-    ``problem`` says why no plan can run though the level would do, and ``looked_with`` are the settings that it holds
-    for: they may change during a look.
+    ``problem`` says why the look failed; then there is no level. ``looked_with`` are the settings that it holds for:
+    they may change during a look.
     """
 
     level: Level | None
@@ -216,7 +214,7 @@ class Confinement:
 
     def doubt(self) -> None:
         """Look again, at most once a minute: a job could not be started, so the last finding may hold no longer."""
-        if self._settings.enabled and self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
+        if self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
             self.found = None
             self._actor.post(self._look)
 
@@ -230,15 +228,13 @@ class Confinement:
         if found is None or not self.is_known:
             return None
         why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
-        if found.level is None or is_weaker(found.level, minimum):
+        if found.level is None or found.interpreter is None or is_weaker(found.level, minimum):
             has = found.level or "none"
             raise RunRefusedError(
                 ErrorCode.NO_SANDBOX,
                 f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
                 f"(sandbox in [runs]){f'; {why}' if why else ''}",
             )
-        if found.problem or found.interpreter is None:
-            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {why}")
         return found.level, found.interpreter
 
     def _look(self) -> None:

@@ -24,6 +24,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
+from fedmon.common.files import storage_errors
 from fedmon.common.wire.runs import JobState, Level, Problem, Scalar, TracePiece, Usage
 from fedmon.node.collectors.job.family import with_limit
 from fedmon.node.collectors.job.process import Birth, find_birth
@@ -220,7 +221,7 @@ class JobFolder:
         The space for the ending is taken now, so that a full disk cannot prevent it later. Raises ConflictError if the
         job runs, ran, or is over, and StorageError.
         """
-        with contextlib.ExitStack() as undo:
+        with storage_errors(self.path), contextlib.ExitStack() as undo:
             try:
                 self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
                 lock = made(self.path / LOCK, os.O_RDWR)
@@ -236,9 +237,6 @@ class JobFolder:
             except BlockingIOError:
                 message = f"job {order.job_id} is kept already: the lock of {self.path} is held"
                 raise ConflictError(message) from None
-            except OSError as error:
-                message = f"cannot write the files of job {order.job_id} into {self.path}: {error.strerror}"
-                raise StorageError(message) from error
             undo.pop_all()
         return lock
 
@@ -339,8 +337,6 @@ class JobFolder:
 
         Their files and the cgroup are removed.
         """
-        if self.is_alive():
-            return []
         killed = {each.pid for each in self._left_over() if not each.is_zombie}
         kill_in(self._cgroup_folders())
         if killed:
@@ -351,14 +347,9 @@ class JobFolder:
         return sorted(killed)
 
     def remove(self) -> None:
-        """Remove the folder with everything in it. Raises ConflictError while the keeper lives."""
-        if self.is_alive():
-            raise ConflictError(f"the job of {self.path} runs: stop it first")
-        try:
-            remove_cgroup(self._cgroup_folders())  # left by a keeper that was killed at its very end
-            remove_tree(self.path)
-        except OSError as error:
-            raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
+        """Remove the folder with everything in it, once its keeper has ended. Raises OSError and StorageError."""
+        remove_cgroup(self._cgroup_folders())  # left by a keeper that was killed at its very end
+        remove_tree(self.path)
 
     def _left_over(self) -> list[Birth]:
         with contextlib.suppress(StorageError):  # without an order nothing was started
@@ -456,7 +447,7 @@ def read_trace(path: Path, offset: int, max_bytes: int, *, is_over: bool = False
                 if first <= at < total:
                     file.seek(at - first)
                     chunk += file.read(most - len(chunk))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise StorageError(f"cannot read {path}: {error}") from error
     start = min(offset, total) if files and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 READY, TAKEN = b"ready", b"taken"
 MAX_POKE_BYTES = 256
 _START_TIMEOUT_S = 20.0
-_END_TIMEOUT_S = 5.0
 
 
 class LauncherError(FedmonError):
@@ -50,7 +49,7 @@ class Launcher:
         """Start a job with the exact bytes of a plan, and with inputs: bytes, or a descriptor that stays the caller's.
 
         On return the job's lock is held: from then on its folder tells everything. Raises ConflictError if the job
-        runs already or is over, StorageError if its folder cannot be written, and LauncherError.
+        runs already or is over, StorageError if its folder cannot be written, LauncherError and OSError.
         """
         folder = JobFolder(Path(order.folder))
         message = os.fsencode(folder.path.absolute())
@@ -144,15 +143,11 @@ class Launcher:
             self._on_poke(poke.decode(errors="replace"))
 
     def _end_process(self) -> None:
-        """End the launcher's process and wait for it: with its socket closed it ends by itself."""
+        """End the launcher's process; keepers continue."""
         process, self._process = self._process, None
         commands, self._commands = self._commands, None
         if commands is not None:
             commands.close()
-        if process is None:
-            return
-        try:
-            process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        if process is not None:
             process.kill()
             process.wait()

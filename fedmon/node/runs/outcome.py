@@ -18,7 +18,7 @@ import msgspec
 
 from fedmon.common import errors
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
-from fedmon.common.http import RepositoryError, UrlRefusedError, download_to, upload_from
+from fedmon.common.http import RepositoryError, download_to, upload_from
 from fedmon.common.log import without_paths
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
@@ -171,8 +171,6 @@ def store_result(
     for pause_s in PAUSES_S:
         try:
             return _stored(path, parcel, repository())
-        except UrlRefusedError:
-            raise
         except RepositoryError as error:
             logger.warning("the result %s is stored later: %s", path, error)
             if stopping.wait(pause_s):

@@ -19,6 +19,7 @@ import msgspec
 from fedmon.common.actor import Actor
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.files import storage_errors
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.common.text import duration
@@ -268,8 +269,7 @@ class Runs:
     def follow(self, settings: NodeSettings) -> None:
         """Follow other settings from the next job on."""
         self._settings = settings
-        if self._is_heard:
-            self.confinement.follow(settings.runs)
+        self.confinement.follow(settings.runs)
 
     # --- the life of the node --------------------------------------------------------------------------------------
 
@@ -281,10 +281,8 @@ class Runs:
 
     def take_up(self) -> None:
         """Continue the jobs of an earlier daemon: follow them, take their ends, or report them as lost."""
-        try:
+        with storage_errors(self.folder):
             self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {self.folder} of jobs: {error.strerror}") from error
         for record in self.register.going_on():
             if record.job.state is JobState.HELD:
                 continue
@@ -545,8 +543,7 @@ class Runs:
 
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
-        if killed:
-            logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
+        logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = (active.folder.path / ORDER).exists() and (active.job.started is not None or active.folder.had_keeper())
         self._let_go(active)
         if began:
@@ -590,7 +587,7 @@ class Runs:
                 elif path.name not in known:
                     folder.kill_leftovers()
                     folder.remove()
-            except FedmonError as problem:
+            except (FedmonError, OSError) as problem:
                 logger.warning("the files of job %s are not removed: %s", path.name, problem)
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:

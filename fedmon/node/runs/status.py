@@ -98,20 +98,16 @@ class Status:
         present = {path.name for path in self._folder.glob("*")}
         unfetchable_before = utc_now() - UNFETCHABLE_KEPT
         failed = self._register.ended_before(unfetchable_before, JobState.FAILED, JobState.INVALID_RESULT)
-        for job_id in present.intersection(failed):
+        expired = [(job_id, JobFolder(self._folder / job_id).result.unlink) for job_id in present.intersection(failed)]
+        old = present.intersection(self._register.ended_before(before))
+        for job_id, remove in [*expired, *((each, JobFolder(self._folder / each).remove) for each in old)]:
             try:
-                JobFolder(self._folder / job_id).result.unlink()
+                remove()
                 removed.append(job_id)
             except FileNotFoundError:
-                pass
-            except OSError as problem:
-                logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
-        for job_id in present.intersection(self._register.ended_before(before)):
-            try:
-                JobFolder(self._folder / job_id).remove()
-                removed.append(job_id)
-            except FedmonError as problem:
-                logger.warning("the files of job %s are not removed: %s", job_id, problem)
+                pass  # it has no result
+            except (FedmonError, OSError) as problem:
+                logger.warning("files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))
         return removed
 

@@ -405,8 +405,6 @@ class ResultFile:
                 content, self.held = check_release(view, values, arrays, rules)
         except FedmonError as error:
             self.fault = str(error)
-        except (RecursionError, MemoryError) as error:
-            self.fault = f"it is too complicated to be checked ({type(error).__name__})"
         return content
 
     def _failed(self, error: OSError) -> None:

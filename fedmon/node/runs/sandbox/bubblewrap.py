@@ -117,11 +117,9 @@ def _covers() -> Iterator[str]:
 def spare_user() -> int:
     """Return a user id that owns nothing on this machine, different for each living process."""
     chosen = _FIRST_SPARE + os.getpid()
-    for line in Path("/proc/self/uid_map").read_text().splitlines():
-        first, _, count = (int(word) for word in line.split())
-        if first <= chosen < first + count:
-            return chosen
-    return INSIDE  # inside a container that has few ids
+    maps = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    # A container may have few ids.
+    return chosen if any(first <= chosen < first + count for first, _, count in maps) else INSIDE
 
 
 def own_namespace(user: int, group: int) -> int:
@@ -176,9 +174,8 @@ def _namespace(
     os.close(say_ready)
     os.close(done)
     try:
-        answer = os.read(ready, 1)
-        if answer != b"\0":
-            number = answer[0] if answer else 1
+        (number,) = os.read(ready, 1)
+        if number:
             raise OSError(number, f"no user namespace: {os.strerror(number)}")
         for name, text in zip(("uid_map", "gid_map"), maps, strict=False):
             Path(f"/proc/{child}/{name}").write_text(text)

@@ -33,7 +33,7 @@ def kill_in(folders: Iterable[Path]) -> None:
 class JobGroup(OwnCgroup):
     """The cgroup of one job; if none could be made ``path`` is empty, and the methods have no effect.
 
-    ``holds_memory`` and ``holds_processes`` name the limits that the kernel enforces; the keeper enforces the others.
+    ``holds_memory`` is True if the kernel enforces the limit of memory; else the keeper does.
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and cgroup-v1/pids.rst.
     """
 
@@ -50,7 +50,7 @@ class JobGroup(OwnCgroup):
             self.holds_memory = _write(self._unified and self._unified / "memory.max", str(memory_bytes))
             _write(self._unified and self._unified / "memory.swap.max", "0")
         self._pids = self.folders.get("pids", self._unified)
-        self.holds_processes = _write(self._pids and self._pids / "pids.max", str(processes))
+        _write(self._pids and self._pids / "pids.max", str(processes))
 
     def cpu_s(self) -> float | None:
         """Return the CPU time of all its processes so far, in seconds; None if it is not counted."""

@@ -14,7 +14,6 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.node.runs.folder import Interpreter
 
 _TIMEOUT_S = 20.0
-_MAX_LINKS = 40  # as the kernel follows them, path_resolution(7)
 
 # These modules of the standard library load shared libraries of the system.
 _QUESTION = """
@@ -96,16 +95,12 @@ def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes
         settings = Path(prefix, "pyvenv.cfg")
         if settings.exists():
             found += _walked(str(settings))
-    for each in mapped:
-        library = os.path.realpath(each)
+    for library in filter(os.path.exists, map(os.path.realpath, mapped)):
         folder = str(Path(library).parent)
-        if not Path(library).exists():
-            continue
         # Packages need other libraries of the same folder too; outside of folders of libraries just this file is given.
         found += _walked(folder if _is_below(folder, [*_SYSTEM, *(f"{each}/lib" for each in own)]) else library)
-    if any(each.startswith("/usr/") for each in found):
-        # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
-        found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if Path(each).exists()]
+    # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
+    found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if Path(each).exists()]
     folders = [each for each in found if Path(each).is_dir() and not Path(each).is_symlink()]
     return sorted({each for each in found if not _is_below(each, set(folders) - {each})})
 
@@ -114,8 +109,8 @@ _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "
 
 
 def _walked(path: str) -> Iterator[str]:
-    """Return the links on the way to a path, and the file or folder at its end."""
-    for _ in range(_MAX_LINKS):
+    """Return the links on the way to an existing path, and the file or folder at its end."""
+    while True:
         whole, here = Path(os.path.normpath(path)), Path("/")
         for part in whole.parts[1:]:
             here /= part

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 from pathlib import Path
-
-from fedmon.common.errors import StorageError
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 0x4000, 0x4_0000
@@ -24,7 +21,6 @@ OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 _CAPABILITY_VERSION_3 = 0x2008_0522
-_MOST_CAPABILITIES = 64
 # Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
 # Source: capabilities(7), "The securebits flags".
 _SECUREBITS = 0b1110_1111
@@ -70,16 +66,11 @@ def no_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Give up all capabilities for good, also those that root regains at exec."""
-    for capability in range(_MOST_CAPABILITIES):
-        try:
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    with contextlib.suppress(PermissionError):  # an ordinary user has none, and no_new_privs keeps it so
+        for capability in range(last + 1):
             prctl(PR_CAPBSET_DROP, capability)
-        except PermissionError:
-            break  # an ordinary user has none, and no_new_privs keeps it so
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # this kernel has no more of them
-                raise
-            prctl(PR_SET_SECUREBITS, _SECUREBITS)
-            break
+        prctl(PR_SET_SECUREBITS, _SECUREBITS)
     prctl(PR_CAP_AMBIENT, 4)  # clear all
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
@@ -93,20 +84,14 @@ def close_on_exec() -> None:
 
 
 def sealed(name: str, content: bytes | memoryview) -> int:
-    """Return a descriptor of sealed bytes in memory, at their start; the caller closes it.
-
-    Raises StorageError.
-    """
-    try:
-        with os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb", buffering=0) as file:
-            view = memoryview(content)
-            while view:
-                view = view[file.write(view) :]
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-            file.seek(0)
-            return os.dup(file.fileno())
-    except OSError as error:
-        raise StorageError(f"{len(content)} bytes of {name} cannot be kept in memory: {error.strerror}") from error
+    """Return a descriptor of sealed bytes in memory, at their start; the caller closes it."""
+    with os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb", buffering=0) as file:
+        view = memoryview(content)
+        while view:
+            view = view[file.write(view) :]
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        file.seek(0)
+        return os.dup(file.fileno())
 
 
 def _checked(result: int) -> int:
