@@ -18,6 +18,7 @@ import msgspec
 
 from fedmon.common import errors
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.files import storage_errors
 from fedmon.common.http import RepositoryError, download_to, upload_from
 from fedmon.common.log import without_paths
 from fedmon.common.settings import RepositorySettings
@@ -179,18 +180,15 @@ def store_result(
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
-    """Return the result with the URL that it has in the repository from now on. Raises FedmonError."""
+    """Return the result with the URL that it has in the repository from now on.
+
+    Raises FedmonError, OSError for a file that cannot be read, and ValidationError for an unusable URL.
+    """
     if repository.url is None:
         raise NoRepositoryError(parcel.size_bytes)
-    try:
-        with path.open("rb") as file:
-            url = upload_from(file, repository, sha256=parcel.sha256, deadline_s=_TRANSFER_S)
-    except OSError as error:
-        raise StorageError(f"the result {path} cannot be read: {error.strerror}") from error
-    try:
-        return msgspec.convert({**msgspec.structs.asdict(parcel), "url": url}, Parcel)
-    except msgspec.ValidationError as error:
-        raise FedmonError(f"the repository gave the result an address that cannot be used: {error}") from None
+    with path.open("rb") as file:
+        url = upload_from(file, repository, sha256=parcel.sha256, deadline_s=_TRANSFER_S)
+    return msgspec.convert({**msgspec.structs.asdict(parcel), "url": url}, Parcel)
 
 
 def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequence[str]) -> int:
@@ -198,7 +196,7 @@ def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: 
 
     Raises RepositoryError if it cannot or may not be fetched, InvalidInputError if it is no parcel, and StorageError.
     """
-    try:
+    with storage_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             download_to(
@@ -211,12 +209,11 @@ def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: 
                 allowed_urls=allowed_urls,
             )
             file.flush()
-            contents(parcel.format, _mapped(file.fileno()))
+            try:
+                contents(parcel.format, _mapped(file.fileno()))
+            except InvalidInputError as problem:
+                raise InvalidInputError(f"the inputs cannot be used: {problem}") from None
             return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageError(f"inputs cannot be kept in {folder}: {error.strerror}") from error
-    except InvalidInputError as problem:
-        raise InvalidInputError(f"the inputs cannot be used: {problem}") from None
 
 
 def _mapped(descriptor: int) -> memoryview:

@@ -241,13 +241,11 @@ class Runs:
 
     # --- from the owner --------------------------------------------------------------------------------------------
 
-    def stop_by_owner(self, job_id: str, *, by: str) -> JobRecord | None:
-        """Stop any job, and return it; None if it is not known."""
-        record = self.record(job_id)
-        if record is not None and not record.job.state.is_final:
+    def stop_by_owner(self, job_id: str, *, by: str) -> None:
+        """Stop any job, unless it is over."""
+        if job_id in self._active:
             self._registers.audit.record("run-stop", job=job_id, by=by)
             self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
-        return record
 
     def plan_withdrawn(self, sha256: str) -> None:
         """Stop the jobs of a plan whose approval has ended."""
