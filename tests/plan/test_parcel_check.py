@@ -38,6 +38,7 @@ JSON_BOMBS = {
     "comment": b"{}//",
     "lists": b'{"a":[' + b"[]," * 500_001 + b"[]]}",
     "control": b'{"a":"\n"}',
+    "long": b'{"a":"' + b"x" * 2**24 + b'"}',
     "a text without an end": b'{"a":[' + b"[]," * 40 + b'"' + b'\\"' * 300_000,
 }
 

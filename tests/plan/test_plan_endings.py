@@ -87,6 +87,13 @@ def test_errors_of_every_size_and_kind_are_told_in_bounded_words(body: str) -> N
     assert "Traceback" in str(problem.traceback)
 
 
+def test_an_error_is_told_though_the_plan_left_no_file_to_open() -> None:
+    problem = run_body("kept = []\nwhile True: kept.append(open('/dev/null'))").ending.problem
+
+    assert problem is not None
+    assert (problem.type, problem.traceback) == ("OSError", "OSError (no traceback: OSError)")
+
+
 def test_a_missing_package_is_named_with_whose_choice_it_is() -> None:
     ran = run_source("import no_such_package.inner\n" + NO_OP)
 
@@ -152,6 +159,9 @@ RETURNED = {
     in_run("return None"): f"run() returned None {NO_MAPPING}",
     in_run("return {'p': {'q': self}}"): "the result: p.q: a value of type Plan (JSON values and numpy arrays travel)",
     NO_OP.replace("def run", "async def run"): f"run() returned a value of type coroutine {NO_MAPPING}",
+    in_run("class Odd(dict):\n    def items(self): 1 / 0\nreturn Odd()"): (
+        "reading the result raised ZeroDivisionError (line 5)"
+    ),
 }
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from fedmon.node.runs.folder import GivenDataset
+from fedmon.node.runs.sandbox.kernel import sealed
+from fedmon.plan import process
 from fedmon.plan.parcels import pack
-from tests.plan.trials import NO_OP, run_body, run_source
-
-
-def test_a_plan_that_does_nothing_returns_nothing_and_ends_well() -> None:
-    ran = run_source(NO_OP)
-
-    assert ran.said == ("succeeded", "")
-    assert ran.ending.exit_code == 0
-    assert ran.values() == {}
-    assert ran.ending.result_format == "json"
+from fedmon.plan.values import json_text
+from tests.plan.trials import jobs, run_body
 
 
 def test_what_the_researcher_gave_is_there_and_comes_back() -> None:
@@ -49,6 +45,19 @@ def test_arrays_come_in_without_a_copy_can_be_written_to_and_go_back() -> None:
 
     assert values["w"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert values["b"].tolist() == [False, True]
+    without = msgspec.structs.replace(jobs().interpreter, path=[])
+    ran = run_body(body, inputs=stream.getvalue(), inputs_format="npz", interpreter=without)
+    assert ran.said[1].startswith("the inputs cannot be read: the values hold arrays, and this Python has no numpy")
+
+
+def test_a_python_without_the_functions_of_json_reads_and_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"a": [1, 0.5, None, True, "ä\n"], "b": {}}
+    monkeypatch.setitem(sys.modules, "_json", None)
+
+    monkeypatch.setattr(process, "JOB", sealed("job", json_text(values).encode()))
+
+    assert json_text(values) == '{"a":[1,0.5,null,true,"ä\\n"],"b":{}}'
+    assert process._read_job() == values
 
 
 def test_a_signal_handler_may_report_whatever_the_plan_is_doing() -> None:

@@ -8,14 +8,13 @@ import functools
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedmon.common.ids import new_id
-from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, Limits, Logged, Reported
+from fedmon.node.runs.folder import Ending, JobFolder, Logged, Reported
 from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
-LIMITS = Limits(cpu_s=20, wall_s=20, memory_bytes=2**31, processes=64, output_bytes=2**24, tmp_bytes=2**24)
 HEAD = "from fedmon import TrainingPlan\n"
 NO_OP = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n        return {}\n"
 
@@ -61,22 +60,11 @@ def run_source(
     source: str,
     *,
     name: str = "tried",
-    limits: Limits = LIMITS,
-    dataset: GivenDataset | None = None,
-    arguments: dict[str, Any] | None = None,
     inputs: bytes | None = None,
-    inputs_format: Literal["json", "npz"] | None = None,
+    **changes: Any,
 ) -> Ran:
-    order = jobs().order(
-        new_id(),
-        level=None,
-        minimum=None,
-        name=name,
-        whole_limits=limits,
-        dataset=dataset,
-        arguments=arguments or {},
-        inputs_format=inputs_format,
-    )
+    """Run a plan, with changes to its order."""
+    order = jobs().order(new_id(), level=None, minimum=None, name=name, memory_bytes=2**31, **changes)
     jobs().launcher.launch(order, source.encode(), inputs)
     folder = JobFolder(Path(order.folder))
     ending = jobs().ending(folder)

@@ -60,11 +60,11 @@ class KeptJobs:
         level: Level | None = "landlock",
         trace_bytes: int = 65_536,
         data: Path | None = None,
-        whole_limits: Limits | None = None,
         **changes: Any,
     ) -> JobOrder:
         limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
         given: dict[str, Any] = {
+            "interpreter": self.interpreter,
             "node_id": "node-1",
             "name": "plan.py",
             "minimum": "limits",
@@ -73,9 +73,8 @@ class KeptJobs:
         return JobOrder(
             job_id=job_id,
             folder=str(self.folder / job_id),
-            interpreter=self.interpreter,
             runtime=str(self.runtime),
-            limits=whole_limits or Limits(**{**_LIMITS, **limits}),
+            limits=Limits(**{**_LIMITS, **limits}),
             level=level,
             trace_bytes=trace_bytes,
             **{**given, **changes},

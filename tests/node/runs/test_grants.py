@@ -88,6 +88,12 @@ SAYS = {
 }
 
 
+def bins(name: str) -> tuple[str, str]:
+    """Return a plan of this name, and its digest."""
+    source = DECLARING.format(name=name)
+    return source, digest(source.encode())
+
+
 class Ward:
     """A node with two datasets whose owner decided about a plan for each grant."""
 
@@ -166,8 +172,7 @@ def test_a_run_is_admitted_by_its_grant_or_told_how_it_is_outside(row: int, gran
 
 
 def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> None:
-    source = DECLARING.format(name="more bins")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("more bins")
     opened.ask(source, by=ALICE, datasets=["cells"], purpose="a histogram")
     opened.approve(sha256)
     wide: dict[str, Any] = {"dataset_id": opened.datasets["cells"], "arguments": {"bins": 60}}
@@ -194,8 +199,7 @@ def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> 
 
 
 def test_a_researcher_whom_no_grant_names_is_undecided_and_sees_no_other(opened: Ward) -> None:
-    source = DECLARING.format(name="for alice")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("for alice")
     opened.ask(source, by=ALICE, datasets=["cells"])
     opened.approve(sha256)
 
@@ -211,8 +215,7 @@ def test_a_researcher_whom_no_grant_names_is_undecided_and_sees_no_other(opened:
 
 
 def test_a_request_for_all_datasets_goes_beyond_a_grant_for_one(opened: Ward) -> None:
-    source = DECLARING.format(name="all of them")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("all of them")
     opened.ask(source, by=ALICE, datasets=["cells"])
     opened.approve(sha256)
 
@@ -226,8 +229,7 @@ def test_a_request_for_all_datasets_goes_beyond_a_grant_for_one(opened: Ward) ->
 
 
 def test_a_request_for_all_datasets_stays_decided(opened: Ward) -> None:
-    source = DECLARING.format(name="one of all")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("one of all")
     opened.ask(source, by=ALICE)
     opened.approve(sha256, datasets=["cells"], researchers=["*"])
 
@@ -239,8 +241,7 @@ def test_a_request_for_all_datasets_stays_decided(opened: Ward) -> None:
 
 def test_an_approval_answers_no_request_that_its_owner_did_not_see(opened: Ward) -> None:
     # given an owner who reads what alice asks for
-    source = DECLARING.format(name="meanwhile")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("meanwhile")
     opened.ask(source, by=ALICE, datasets=["cells"], purpose="a")
 
     def seen() -> dict[str, Any]:
@@ -264,8 +265,7 @@ def test_an_approval_answers_no_request_that_its_owner_did_not_see(opened: Ward)
 
 def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: Ward) -> None:
     # given a script whose datasets and purpose were approved
-    source = DECLARING.format(name="beside")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("beside")
     nightly: dict[str, Any] = {"by": ALICE, "datasets": ["cells"], "purpose": "nightly"}
     opened.ask(source, **nightly)
     opened.approve(sha256)
@@ -293,8 +293,7 @@ def test_requests_for_other_datasets_or_purposes_wait_beside_each_other(opened: 
     ["rejected"], ["rejected", "asked", "rejected"], ["rejected", "pending"], ["approved", "pending"],
 ])  # fmt: skip
 def test_after_a_rejection_or_a_reset_a_request_replaces_the_decided_ones(opened: Ward, decisions: list[str]) -> None:
-    source = DECLARING.format(name=decisions)
-    sha256 = digest(source.encode())
+    source, sha256 = bins(str(decisions))
     opened.ask(source, by="bob", datasets=["cells"])
     for status in ["asked", *decisions]:
         if status == "asked":
@@ -318,8 +317,7 @@ def test_after_a_rejection_or_a_reset_a_request_replaces_the_decided_ones(opened
 
 
 def test_of_very_many_requests_the_latest_are_kept(opened: Ward) -> None:
-    source = DECLARING.format(name="very many")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("very many")
     for number in range(MAX_REQUESTS + 5):
         opened.ask(source, by=ALICE, purpose=f"purpose {number}")
 
@@ -352,8 +350,7 @@ def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None
 
 
 def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
-    source = DECLARING.format(name="taken back")
-    sha256 = digest(source.encode())
+    source, sha256 = bins("taken back")
     opened.ask(source, by=ALICE)
     opened.approve(sha256)
     opened.approve(sha256, researchers=["bob"])
@@ -406,8 +403,7 @@ def test_many_values_take_no_time_under_a_large_rule_of_lists(opened: Ward) -> N
 
 
 def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) -> None:
-    source = DECLARING.format(name="hidden")
-    sha256, node = digest(source.encode()), opened.node
+    (source, sha256), node = bins("hidden"), opened.node
     opened.ask(source, by=ALICE, datasets=["cells"])
     rules = {"task": [f"value {n}" for n in range(200)]}
     opened.approve(sha256, researchers=["alice", "bob"], datasets=["cells"], arguments=rules)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs import supervision
 from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, Verdict, remove_tree
-from fedmon.node.runs.supervision import BURST, EventLog, Seen, decide, size_of
+from fedmon.node.runs.supervision import BURST, EventLog, ResultFile, Seen, decide, size_of
 from fedmon.plan.frame_reader import Failure
 
 State = Literal["failed", "invalid-result", "output-limit"]
@@ -107,6 +109,34 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
     for content in (b"", b"\0" * 300, b'{"state":"succ'):
         (tmp_path / ENDING).write_bytes(content)
         assert JobFolder(tmp_path).ending() is None
+
+
+@pytest.mark.parametrize("name", ["lock", EVENTS, "stdout.0"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    folder = JobFolder(tmp_path)
+    reads: dict[str, Callable[[], object]] = {"lock": folder.is_alive, EVENTS: folder.events}
+
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        reads.get(name, lambda: folder.stdout(0, 9))()
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_result_that_the_disk_does_not_take_is_removed(tmp_path: Path, *, is_late: bool) -> None:
+    result = ResultFile(tmp_path / "result")
+    result.write(memoryview(b"{"))
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, result._fd)  # the disk of this file is full from now on
+    os.close(full)
+
+    if is_late:
+        result.keep("json", None)
+    else:
+        result.write(memoryview(b"}"))
+        result.write(memoryview(b"}"))
+
+    assert result.problem.startswith(f"{tmp_path / 'result'}: No ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:

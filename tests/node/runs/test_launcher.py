@@ -75,6 +75,24 @@ def test_a_launcher_that_was_stopped_before_it_began_never_begins(tmp_path: Path
     assert not Path(order.folder).exists()
 
 
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [(None, "cannot start"), ("exit 1", "did not come up"), ('printf ready >&"${@: -2:1}"', "it ended twice")],
+)
+def test_a_launcher_that_does_not_work_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str
+) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/bash\n{script}\n")
+        python.chmod(0o700)
+    with KeptJobs(tmp_path / "jobs") as broken:
+        order = broken.order("never")
+        monkeypatch.setattr(sys, "executable", str(python))
+        with pytest.raises(LauncherError, match=says):
+            broken.launch(FOREVER, order)
+
+
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
     folder = jobs.launch("context.report(loss=0.5, step=1)\ncontext.log('hello')\n" + FOREVER, jobs.order("job-0"))
     jobs.wait_poked(lambda: len(folder.events().events) == 3)
@@ -116,6 +134,7 @@ def test_a_stop_says_who_asked_for_it(jobs: KeptJobs) -> None:
     started(folder)
 
     assert folder.stop(JobState.PLAN_REJECTED, "the owner took the approval back")
+    folder.stop(JobState.STOPPED, "asked again")
     ending = jobs.ending(folder)
 
     assert (ending.state, ending.reason) == (JobState.PLAN_REJECTED, "the owner took the approval back")

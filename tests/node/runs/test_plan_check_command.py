@@ -48,6 +48,7 @@ class Loud(TrainingPlan):
     def run(self, context):
         for _ in range(1_800):
             context.log("x" * 4_000)
+        print("x" * 20_000_000)
         return {}
 """
 
@@ -107,6 +108,7 @@ def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
     done = check(str(plan), "--no-sandbox", "--json")
 
     assert len(json.loads(done.stdout)["logs"]) == 1_800
+    assert " bytes are not kept]\n" in done.stderr
 
 
 @pytest.mark.parametrize("argument", ["size=1", "unit=1"])

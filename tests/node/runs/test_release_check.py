@@ -218,6 +218,8 @@ def test_nothing_hides_in_the_spelling_of_a_result_or_in_a_nan() -> None:
     spelled = check(memoryview(loud), *parcels.contents("json", memoryview(loud)), OPEN)[0]
 
     assert spelled == b'{"mean":1.5,"rows":3}'
+    terse = memoryview(b'{"list":[' + b"1e9," * 9 + b"1e9]}")
+    assert check(terse, *parcels.contents("json", terse), rule(max_bytes=64))[1] == "more than 64 bytes"
     assert gated({"x": nan})[0]["x"].tobytes() == np.array([float("nan")]).tobytes()
 
 

@@ -232,14 +232,6 @@ def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> No
     assert (told["job"]["state"], told["result"]) == ("invalid-result", None)
 
 
-def test_failures_leave_in_every_mode_with_their_kind_alone(node: Bench) -> None:
-    told = node.over(node.begin(RETURNS, patients(node)))
-
-    assert (told["job"]["state"], told["job"]["problem"]) == (
-        "failed", {"type": "KeyError", "message": None, "traceback": None},
-    )  # fmt: skip
-
-
 def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
         dataset_id, small = patients(node), node.offer("few", table="age\n30\n")

@@ -72,7 +72,12 @@ def test_the_longest_texts_and_a_result_fit_into_a_message() -> None:
     problem = Problem(type="E", message=LONGEST, traceback=LONGEST)
     parcel = Parcel(format="json", sha256="0" * 64, size_bytes=1, json="x" * (outcome.INLINE_BYTES - 200))
     envelope = {"node_id": "n" * 64, "researcher_id": "r" * 64, "id": "i" * 256, "boot": 2**62}
-    for each, result in ((job(JobState.FAILED, LONGEST, problem), None), (job(JobState.SUCCEEDED), parcel)):
+    traced = Problem(type="E", traceback=LONGEST)
+    for each, result in (
+        (job(JobState.FAILED, LONGEST, problem), None),
+        (job(JobState.FAILED, "short", traced), None),
+        (job(JobState.SUCCEEDED), parcel),
+    ):
         told = JobOutcome(job=leaving(each, output_leaves=True), result=result, **envelope)  # type: ignore[arg-type]
 
         assert len(msgspec.json.encode(told)) <= MAX_PAYLOAD_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.runs import confinement
-from fedmon.node.runs.folder import ORDER, JobFolder
+from fedmon.node.runs.folder import EVENTS, ORDER, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
@@ -54,6 +55,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 MANY = WAITS.replace(b"time.sleep(60)", b"[context.report(loss=0.5) for _ in range(400)]")
+LARGE = MANY + b"        return {'text': 'x' * 75_000}\n"
+FLOOD = WAITS.replace(
+    b"time.sleep(60)",
+    b"""many = {f"n{at}": at for at in range(100)}
+        [context.report(**many) for _ in range(40)]
+        time.sleep(1)
+        context.report(last=1)""",
+)
 STOPS_FIRST = """
 import sys
 from fedmon.node.daemon import main
@@ -94,6 +103,7 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
     outcome = node.over(job_id)
 
     # when it is asked for under another request id, by somebody else, and for something else
+    assert node.owner("run-stop", job_id=job_id)["run"]["state"] == "succeeded"
     again = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))
     stranger = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id, by="bob"))
     other = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id, arguments={"rate": 2}))
@@ -104,15 +114,18 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
     assert outcome["result"]["json"] == '{"rows":3}'
     assert [each["code"] for each in (stranger, other)] == ["refused", "refused"]
     assert stranger["reason"] == other["reason"]
-    for event in ("run", "run-outcome"):
-        assert [line["job"] for line in node.audit(event)].count(job_id) == 1
+    for event, times in (("run", 1), ("run-outcome", 1), ("run-stop", 0)):
+        assert [line["job"] for line in node.audit(event)].count(job_id) == times
 
 
 def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET) as node:  # where no other job has ended
         node.work()
 
+        node.is_full = True  # the news that it cannot take are told with the next
         job_id = node.begin(REPORTS)
+        wait_until(lambda: node.refused, what="the first news")
+        node.is_full = False
         wait_until((node.path / "runs" / job_id / "ending.json").exists, what="the end of the plan")
         waiting = len(node.handed_over)
         outcome = node.over(job_id)
@@ -289,6 +302,23 @@ def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_p
         assert [record and record.job.scalars for record in kept] == [7, 7]
 
 
+def test_a_damaged_record_costs_no_other_job(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+        damaged, sound = (node.begin(WAITS) for _ in range(2))
+        node.local.registers.database.execute("UPDATE runs SET job = '{}' WHERE job_id = ?", (damaged,))
+
+        assert [record.job.job_id for record in node.runs.register.going_on()] == [sound]
+        with pytest.raises(StorageError, match=f"the record of job {damaged} is damaged"):
+            node.runs.register.find(damaged)
+
+
+def test_a_node_of_another_wire_tries_no_sandbox(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET, node={"wire": "fedbiomed4"}) as node:
+        before = threading.active_count()
+        node.runs.start_up()
+        assert threading.active_count() == before + 1  # none that looks for a sandbox
+
+
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
     # given a node that dies between the commit and the start: what comes after the commit never happens
     job_id = new_id()
@@ -315,9 +345,16 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
     folder = JobFolder(tmp_path / "n" / "runs" / ends)
     assert folder.stop(JobState.STOPPED, "asked to end")
     wait_until(folder.ending, what="the ending")
+    events = folder.path / EVENTS
+    kept = events.rename(events.with_name("kept"))
+    events.mkdir()
 
-    # when the next one begins
+    # when the next one begins, which cannot read the files of one of them at first
     with bench(tmp_path / "n") as node:
+        node.work()
+        events.rmdir()
+        kept.rename(events)
+
         # then it takes the one, goes on with the other, and tells no scalar twice
         assert node.over(ends)["job"]["state"] == "stopped"
         assert node.ask(JobStatus(job_id=goes_on, **envelope()))["jobs"][0]["state"] == "running"
@@ -358,17 +395,25 @@ def test_scalars_that_come_at_once_fit_into_their_message(node: Bench) -> None:
     assert len([scalar for scalar in node.scalars() if scalar["job_id"] == job_id]) > 100
 
 
-def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
-    before = begun(node)
-    launcher = node.runs.launcher._process
-    assert launcher is not None
+def test_scalars_beside_a_large_result_come_with_the_next_question(node: Bench) -> None:
+    job_id = node.begin(LARGE)
+    assert node.over(job_id)["job"]["state"] == "succeeded"
 
-    launcher.kill()
-    after = begun(node)
+    first, second = (
+        node.ask(JobStatus(job_id=job_id, result=result, scalars_from=0, **envelope())) for result in (True, False)
+    )
 
-    for job_id in (before, after):
-        node.ask(Stop(job_id=job_id, **envelope()))
-    assert {node.over(job_id)["job"]["state"] for job_id in (before, after)} == {"stopped"}
+    assert (len(first["result"]["json"]), first["scalars"]) == (75_011, [])
+    assert (second["result"], len(second["scalars"])) == (None, 401)
+
+
+def test_scalars_that_come_too_fast_are_counted(node: Bench) -> None:
+    job_id = node.begin(FLOOD, by="dave")
+    node.over(job_id)
+
+    told = [scalar for scalar in node.scalars() if scalar["job_id"] == job_id]
+    assert told[-1]["values"] == {"last": 1.0}
+    assert told[-1]["dropped"] == 100 * (42 - len(told))
 
 
 def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> None:
@@ -378,7 +423,8 @@ def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> No
     for file in (tmp_path / "n").glob("state.sqlite*"):
         file.unlink()
 
-    # when a node begins with a new one
+    # when a node begins with a new one, beside a file that is of no job
+    (tmp_path / "n" / "runs" / "stray").write_text("")
     folder = JobFolder(tmp_path / "n" / "runs" / job_id)
     with bench(tmp_path / "n"):
         wait_until(lambda: not folder.is_alive(), what="the end of a job that nobody knows")
@@ -386,21 +432,25 @@ def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> No
     # then nothing of it is left, and of its files neither once the next one has begun
     assert folder.kill_leftovers() == []
     with bench(tmp_path / "n"):
-        assert not folder.path.exists()
+        assert [path.name for path in folder.path.parent.iterdir()] == ["stray"]
 
 
-def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
+def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench, caplog: pytest.LogCaptureFixture) -> None:
     sha256, dataset_id, job_id = node.approve(), node.offer(), new_id()
     request = run(sha256, job_id=job_id, dataset_id=dataset_id)
     node.ask(request)
     node.over(job_id)
     assert (node.path / "runs" / job_id / "result").exists()
+    stuck = node.begin(PLAN, dataset_id)
+    node.over(stuck)
+    (node.path / "runs" / stuck).rename(node.path / "elsewhere")
+    (node.path / "runs" / stuck).write_text("no folder")
 
     wait_until(lambda: not JobFolder(node.path / "runs" / job_id).is_alive(), what="the end of its keeper")
-    node.runs.standing.purge(before=seconds_from_now(1.0))
-    again = node.runs.standing.purge(before=seconds_from_now(1.0))
+    first, again = (node.runs.standing.purge(before=seconds_from_now(1.0)) for _ in range(2))
 
-    assert job_id not in again
+    assert (job_id in first, stuck in first, again) == (True, False, [])
+    assert f"files of job {stuck} are not removed: " in caplog.text
     assert not (node.path / "runs" / job_id).exists()
     told = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
     assert (told["jobs"][0]["state"], told["result"], told["scalars"]) == ("succeeded", None, [])
@@ -417,10 +467,12 @@ def test_a_sandbox_that_no_longer_works_is_looked_at_again(tmp_path: Path, monke
     with bench(tmp_path / "n", metrics=QUIET, runs={"python": python}) as node:
         cells = node.offer()
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "succeeded"
-        monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.0)
         (tmp_path / "plans").unlink()
         (tmp_path / "plans").symlink_to("new")
         shutil.rmtree(tmp_path / "old")
+        for _ in range(2):  # so soon after a look there is no other
+            assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"
+        monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.0)
 
         # when a job cannot be started, then the next one runs
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"

@@ -91,13 +91,14 @@ def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: Histo
         allowed = msgspec.structs.replace(node.settings.repository, allowed_urls=(repository.url, slow))
         follow(node, allowed)
         waiting = [node.begin(ECHO, inputs=inputs(slow)) for _ in range(3)]
+        node.owner("run-stop", job_id=waiting[0])
         others = [node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT))) for _ in range(2)]
 
         states = {node.over(job_id)["job"]["state"] for job_id in others}
     follow(node, node.settings.repository)
 
     assert states == {"succeeded"}
-    assert {node.over(job_id)["job"]["state"] for job_id in waiting} == {"not-started"}
+    assert [node.over(job_id)["job"]["state"] for job_id in waiting] == ["stopped-by-owner", *["not-started"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,19 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     # then a later try brings the result
     assert node.over(job_id)["job"]["state"] == "succeeded"
     assert sum(results.PAUSES_S) >= 30
+
+
+def test_a_result_that_cannot_be_stored_stays_with_its_owner(
+    node: Bench, repository: HistoricRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PAUSES_S", (0.01,))
+    follow(node, RepositorySettings(url="http://127.0.0.1:1/upload/", allowed_urls=(repository.url,)))
+    job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
+    job = node.over(job_id)["job"]
+    follow(node, node.settings.repository)
+
+    assert (job["state"], "its owner has it for a day" in job["reason"]) == ("failed", True)
+    assert (node.path / "runs" / job_id / "result").read_bytes() == CONTENT
 
 
 def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
@@ -180,9 +194,14 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
     rules = policy.settings
     job_id = node.begin(ECHO, dataset_id, inputs=inputs(repository.put("inputs", CONTENT)))
 
-    # when the owner takes the dataset away, and obeys nobody any more before those of another are here
+    # when the owner takes the dataset away, has its tag for another, and obeys nobody any more before those of others
     node.local.registers.datasets.remove(dataset_id)
     first = node.over(job_id)["job"]
+    swapped = node.offer("before", "tag")
+    tagged = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)), tags=["tag"])
+    node.local.registers.datasets.remove(swapped)
+    node.offer("after", "tag")
+    third = node.over(tagged)["job"]
     going = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
     policy.follow(msgspec.structs.replace(rules, researchers=()))
     try:
@@ -191,6 +210,7 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
         policy.follow(rules)
 
     # then none of them starts
+    assert (third["state"], "its dataset is another one" in third["reason"]) == ("not-started", True)
     assert (first["state"], "offers you no dataset" in first["reason"]) == ("not-started", True)
     assert (second.state.value, "does not obey" in second.reason) == ("not-started", True)
     assert not (node.path / "runs" / going / "order.json").exists()

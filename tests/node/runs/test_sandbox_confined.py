@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.folder import GivenDataset
 from fedmon.node.runs.sandbox import bubblewrap, landlock, process
-from tests.node.runs.sandboxes import LIMITS, PROBES, Machine, machine, python_for
+from tests.node.runs.sandboxes import LIMITS, PROBES, Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require
 
 PROGRAM = Path(__file__).with_name("programs") / "telling.py"
@@ -98,6 +99,17 @@ def test_data_on_a_file_system_that_knows_no_other_owner_is_still_given(target: 
     tried = ["kernel_settings", "modes_of_a_device", "modes_of_standard_input", "weaker_randomness"]
     done = json.loads(target.run(target.order("bubblewrap", dataset=given), {"probes": tried, "facts": {}}).stdout)
     assert done == dict.fromkeys(tried, "")
+
+
+def test_a_machine_that_allows_no_user_namespace_is_told_as_such() -> None:
+    require(os.geteuid() == 0, "only root may set such a limit")
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    ask = "from fedmon.node.runs.sandbox import bubblewrap; bubblewrap.own_namespace(0, 0)"
+    words = ["unshare", "-Ur", "sh", "-c", forbid, "sh", python_for(0), "-c", ask]
+
+    done = subprocess.run(words, env=launcher_environment(), capture_output=True, text=True)
+
+    assert done.stderr.splitlines()[-1].startswith("OSError: [Errno 28] no user namespace: ")
 
 
 def test_without_a_dataset_there_is_no_data(target: Machine) -> None:

@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +161,13 @@ def test_every_call_that_a_filter_names_is_known_and_every_known_one_is_named() 
 
 def test_rights_of_landlock_grow_with_its_version() -> None:
     assert [landlock.rights(version).bit_count() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
+
+
+def test_a_machine_without_filters_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
+
+    with pytest.raises(OSError, match="no seccomp filter for riscv64, only for "):
+        seccomp.assemble([])
 
 
 def test_a_filter_is_installed_for_good() -> None:

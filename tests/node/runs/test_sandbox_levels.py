@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -16,12 +18,14 @@ import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.confinement import SELF_TEST, Trials
-from fedmon.node.runs.folder import JobOrder, Limits
+from fedmon.node.runs.folder import LEVELS, Interpreter, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
 from tests.support.requirements import require
+
+NEEDS = "from fedmon.node.runs.sandbox.interpreter import look_at; print(*look_at(None).needs, sep='\\n')"
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +50,27 @@ def test_each_level_that_this_machine_has_passes_its_self_test(trials: Trials) -
     if landlock.abi():
         tried.append("landlock")
 
-    assert [trials.problem_with(each, interpreter) for each in tried] == [""] * len(tried)
+    assert [trials.problem_with(each, interpreter, ["/dev/no-such-device"]) for each in tried] == [""] * len(tried)
+
+
+def test_where_no_level_works_each_is_told_with_its_problem(trials: Trials) -> None:
+    level, reasons = trials.strongest_level(Interpreter(executable="/no/python", needs=[], path=[]))
+
+    assert (level, list(reasons)) == (None, list(LEVELS))
+    assert "No such file" in reasons["limits"]
 
 
 @pytest.mark.parametrize(
-    ("level", "problem"), [("bubblewrap", "processes of this machine"), ("landlock", "can be read")]
+    ("level", "weaker", "problem"),
+    [
+        ("bubblewrap", None, "capabilities, no_new_privs or seccomp"),
+        ("bubblewrap", "limits", "processes of this machine"),
+        ("landlock", "limits", "can be read"),
+        ("limits", None, "internet socket"),
+    ],
 )
 def test_a_level_that_confines_nothing_does_not_pass(
-    trials: Trials, level: Level, problem: str, tmp_path: Path
+    trials: Trials, level: Level, weaker: Level | None, problem: str, tmp_path: Path
 ) -> None:
     # given the plan that a level is tried with, run at a weaker one
     require(landlock.abi(), "this kernel has no Landlock")
@@ -63,8 +80,8 @@ def test_a_level_that_confines_nothing_does_not_pass(
         name="self-test",
         interpreter=look_at(None),
         limits=Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
-        level="limits",
-        minimum="limits",
+        level=weaker,
+        minimum=None,
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
     )
 
@@ -171,3 +188,28 @@ def test_without_a_cgroup_nothing_is_held_and_nothing_known(tmp_path: Path) -> N
     assert (group.cpu_s(), group.peak_memory_bytes()) == (None, None)
     assert (group.ended_for_memory(), group.refused_processes()) == (0, 0)
     group.remove()
+
+
+def test_a_dangling_link_to_a_loader_is_not_needed() -> None:
+    require(bubblewrap.program(), "bubblewrap is not installed")
+    present = [
+        ("--symlink", str(each.readlink()), str(each)) if each.is_symlink() else ("--dev-bind", str(each), str(each))
+        for each in Path("/").iterdir()
+    ]
+    dangling = ("--symlink", "/missing", "/lib-other/ld-gone.so.1")
+
+    words = ["bwrap", *chain(*present, dangling), sys.executable, "-c", NEEDS]
+    ran = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert [each for each in ran.stdout.splitlines() if "missing" in each or "gone" in each] == []
+
+
+def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used(trials: Trials) -> None:
+    require(bubblewrap.program(), "bubblewrap is not installed")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        python = Path(folder, "bin/python")
+
+        level, reasons = trials.strongest_level(look_at(python))
+
+    assert level == "bubblewrap", reasons

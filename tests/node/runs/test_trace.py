@@ -24,16 +24,6 @@ def whole(path: Path, max_bytes: int = 1000, start: int = 0) -> tuple[str, int]:
         offset = page.next_offset
 
 
-def test_what_fits_is_kept_as_it_was_printed(tmp_path: Path) -> None:
-    trace = TraceWriter(tmp_path / "t", size_bytes=100)
-    trace.write(b"hello ")
-    trace.write("wörld\n".encode())
-
-    piece = TracePiece(offset=0, text="hello wörld\n", next_offset=13, size_bytes=13)
-    assert read_trace(tmp_path / "t", 0, 1000) == piece
-    assert read_trace(tmp_path / "t", 6, 1000).text == "wörld\n"
-
-
 def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
     printed = b"".join(b"%07d\n" % number for number in range(100_000))
     trace = TraceWriter(tmp_path / "t", size_bytes=4096)
