@@ -91,6 +91,19 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
         "processes",
         {"processes": 20},
     ),
+    "forks for ever": (
+        """
+        while True:
+            try:
+                if os.fork() == 0:
+                    os.setsid()
+            except OSError:
+                pass
+        """,
+        JobState.WALL_LIMIT,
+        "",
+        {"wall_s": 2.0, "processes": 100, "memory_bytes": 8192 * MIB},  # each process has some of its own
+    ),
     "leaves a daemon": (
         """
         if os.fork() == 0:
@@ -108,17 +121,10 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
     "prints 20 MB": ("for _ in range(20): sys.stdout.write('x' * 1_000_000)\nreturn {}", JobState.SUCCEEDED, "", {}),
 }
 
-FORKS = """
-while True:
-    try:
-        if os.fork() == 0:
-            os.setsid()
-    except OSError:
-        pass
-"""
 
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name == "forks for ever" else ()) for name in CASES]
+)
 def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(jobs: KeptJobs, name: str) -> None:
     check(jobs, name, "landlock")
 
@@ -174,17 +180,6 @@ def test_without_a_cgroup_the_keeper_counts(
 
 def cgroups_of(job_id: str) -> list[str]:
     return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(job_id)]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("level", ["bubblewrap", "landlock", "limits"])
-def test_every_level_ends_what_forks_for_ever(jobs: KeptJobs, level: Level) -> None:
-    require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
-    memory_bytes = 8192 * MIB  # each process has some of its own
-
-    ending, _ = jobs.run(FORKS, f"forks-{level}", level=level, wall_s=2.0, processes=200, memory_bytes=memory_bytes)
-
-    assert (ending.state, left_of(f"forks-{level}")) == (JobState.WALL_LIMIT, [])
 
 
 def check(jobs: KeptJobs, name: str, level: Level) -> None:
