@@ -79,12 +79,10 @@ class _Stream:
         new = np.full((len(self.rows) - len(self.cells), self.cells.shape[1]), _EMPTY)
         self.cells = cells = np.concatenate([self.cells, new]) if len(new) else self.cells
         begins = np.flatnonzero(np.diff(steps, prepend=-1))
-        at, known = (rows[:, None], steps[begins][None, :]), np.isfinite(values)
-        with np.errstate(over="ignore"):
-            cells["count"][at] += np.add.reduceat(known, begins, axis=1, dtype=np.uint32)
-            cells["offset"][at] += np.add.reduceat(np.where(known, offset, 0.0), begins, axis=1)
-            cells["total"][at] += np.add.reduceat(np.where(known, values, 0.0), begins, axis=1)
-        values[~known] = np.nan
+        at, known = (rows[:, None], steps[begins][None, :]), ~np.isnan(values)
+        cells["count"][at] += np.add.reduceat(known, begins, axis=1, dtype=np.uint32)
+        cells["offset"][at] += np.add.reduceat(np.where(known, offset, 0.0), begins, axis=1)
+        cells["total"][at] += np.add.reduceat(np.where(known, values, 0.0), begins, axis=1)
         cells["low"][at] = np.fmin(cells["low"][at], np.fmin.reduceat(values, begins, axis=1))
         cells["high"][at] = np.fmax(cells["high"][at], np.fmax.reduceat(values, begins, axis=1))
 
@@ -93,7 +91,7 @@ class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. Values that are not finite count as missing. ``machines`` names those that several nodes
+    says which series are kept. ``machines`` names those that several nodes
     share, by the id of the node whose samples count. Values that ``trainings`` keep exactly are not kept twice.
     """
 
@@ -151,8 +149,7 @@ class Bins:
         index = np.flatnonzero(cells["count"])
         cells = cells[index]
         count = cells["count"].astype(np.int64)
-        with np.errstate(over="ignore"):
-            t, mean = self.start + cells["offset"] / count, cells["total"] / count
+        t, mean = self.start + cells["offset"] / count, cells["total"] / count
         return Binned(index, t, mean, cells["low"], cells["high"], count)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmon.common.metrics.series import split_series
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_format import VERBATIM, Chooser, checked, directory, inflated, restored
 from fedmon.common.store.recording_reader import RecordingRows, RowSelection
@@ -20,6 +23,19 @@ from fedmon.common.store.seq_ranges import SeqRanges
 
 Floats: TypeAlias = NDArray[np.float64]
 NEIGHBOURS = 9
+LARGEST = 1e300
+"""A larger value counts as missing: sums of such overflow."""
+CALENDAR = (0.0, 253_402_300_799.0)
+"""The Unix times that have a date, from 1970 to 9999: samples of others are left out."""
+
+
+@functools.lru_cache(maxsize=32_768)
+def labels_of(series: str) -> Mapping[str, str]:
+    """Return the labels of a recorded series; none if its name is malformed, as another machine may have sent it."""
+    try:
+        return split_series(series)[1]
+    except ValueError:
+        return {}
 
 
 class Block(NamedTuple):
@@ -115,7 +131,8 @@ class _Shape:
             with contextlib.suppress(struct.error):  # there are nulls in it, or numbers beyond 64 bits
                 return self._packed(*numbers)
         if type(numbers) is int and type(unit) is int:
-            return numbers * unit / 10**decimals if decimals > 0 else float(numbers * unit)
+            number = numbers * unit / 10**decimals if decimals > 0 else float(numbers * unit)
+            return number if abs(number) <= LARGEST else math.nan
         return _floats(restored(column, self.length))
 
     def decoded(self) -> Decoded:
@@ -141,7 +158,9 @@ class _Shape:
 
 
 def _floats(values: Sequence[Any]) -> Floats:
-    return np.array(values, dtype=np.float64)
+    found = np.array(values, dtype=np.float64)
+    found[np.abs(found) > LARGEST] = np.nan
+    return found
 
 
 BLOCK_SAMPLES = 8_192
@@ -278,8 +297,9 @@ def _block(key: Key, run: Sequence[Decoded]) -> Block:
 
 def _timed(block: Block, selection: RowSelection) -> Iterator[Block]:
     """Return the parts of a block between two times; several where the clock was set in between."""
-    low_t = -np.inf if selection.since_t is None else selection.since_t
-    inside = (block.t >= low_t) & (block.t <= (np.inf if selection.until_t is None else selection.until_t))
+    low_t = CALENDAR[0] if selection.since_t is None else max(CALENDAR[0], selection.since_t)
+    high_t = CALENDAR[1] if selection.until_t is None else min(CALENDAR[1], selection.until_t)
+    inside = (block.t >= low_t) & (block.t <= high_t) & ~np.isnan(block.mono)
     if inside.all():
         yield block
         return

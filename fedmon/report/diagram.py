@@ -17,6 +17,8 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from fedmon.report.charts.catalogue import Scale
+
 KINDS = ("png", "svg")
 Point = tuple[float, float]
 _COLUMN, _ROW, _WIDTH, _HEIGHT, _LANE = 2.4, 1.75, 1.75, 0.75, 0.3
@@ -263,21 +265,21 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 def timeline_png(rows: Sequence[tuple[str, Sequence[Bar]]]) -> bytes:
     """Return named rows of bars, from above to below, as PNG. Raises MissingExtraError."""
     names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name, _ in rows]
-    unit, size = unit_of(max((bar.end_s for _, bars in rows for bar in bars), default=0.0))
+    scale = _scale(max((bar.end_s for _, bars in rows for bar in bars), default=1.0))
 
     def draw(figure: Any) -> None:
         from matplotlib.patches import Patch
 
         axes = figure.add_subplot()
         for row, (_, bars) in enumerate(rows):
-            spans = [(bar.start_s / size, (bar.end_s - bar.start_s) / size) for bar in bars]
+            spans = [(bar.start_s * scale.factor, (bar.end_s - bar.start_s) * scale.factor) for bar in bars]
             axes.broken_barh(spans, (row - 0.36, 0.72), facecolors=[bar.colour for bar in bars], edgecolor="#555555")
         axes.set_yticks(range(len(names)), names, parse_math=False)
         axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.grid(axis="x", color="#dddddd")
         axes.set_axisbelow(True)
-        axes.set_xlabel(f"{_AXIS} ({unit})")
+        axes.set_xlabel(f"{_AXIS} ({scale.unit})")
         colours = {bar.state: bar.colour for _, bars in rows for bar in bars}
         handles = [Patch(facecolor=colour, edgecolor="#555555", label=state) for state, colour in colours.items()]
         if handles:
@@ -288,15 +290,15 @@ def timeline_png(rows: Sequence[tuple[str, Sequence[Bar]]]) -> bytes:
 
 def curves_png(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
     """Return curves of seconds and numbers by name as PNG; only some are named. Raises MissingExtraError."""
-    unit, size = unit_of(max((t for points in curves.values() for t, _ in points), default=0.0))
+    scale = _scale(max((t for points in curves.values() for t, _ in points), default=1.0))
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         for points in curves.values():
-            times, values = [t / size for t, _ in points], [value for _, value in points]
+            times, values = [t * scale.factor for t, _ in points], [value for _, value in points]
             axes.plot(times, values, marker="o" if len(times) <= 40 else None, markersize=3.5)
         axes.set_title(title, parse_math=False)
-        axes.set_xlabel(f"{_AXIS} ({unit})")
+        axes.set_xlabel(f"{_AXIS} ({scale.unit})")
         axes.grid(color="#dddddd")
         axes.ticklabel_format(axis="y", useOffset=False)
         named = list(curves)[:_MAX_LINES]
@@ -308,13 +310,11 @@ def curves_png(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
     return _written(draw, figsize=(6.2, 3.1), layout="constrained")
 
 
-def unit_of(length_s: float) -> tuple[str, float]:
-    """Return the unit in which a time is best told, and how many seconds it has."""
-    if length_s < 1:
-        return "ms", 0.001
-    if length_s < 300:
-        return "s", 1.0
-    return ("min", 60.0) if length_s < 7200 else ("h", 3600.0)
+def _scale(longest_s: float) -> Scale:
+    """Return the unit of a time axis of this length."""
+    from fedmon.report.charts.catalogue import Quantity, scale_of
+
+    return scale_of(Quantity.SECONDS, longest_s)
 
 
 def _written(draw: Callable[[Any], None], kind: str = "png", dpi: float = _DPI, **size: Any) -> bytes:

@@ -52,8 +52,6 @@ def _wide(plan: Plan, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
 
 def _tidy(plan: Plan, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
     values = [number for number, column in enumerate(plan.columns) if not column.is_rate]
-    if not values:
-        return
     rates = {(column.stream, column.series): number for number, column in enumerate(plan.columns) if column.is_rate}
     of_rate = [rates.get((plan.columns[at].stream, plan.columns[at].series), -1) for at in values]
     texts = [_texts(plan.columns[at]) for at in values]
@@ -71,8 +69,7 @@ def _tidy(plan: Plan, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
                 if place >= 0:
                     grown[number] = rows.values[place, first : first + step]
             arrays.append(pa.array(grown[at, row], from_pandas=True))
-        if len(row):
-            yield pa.RecordBatch.from_arrays(arrays, schema=made)
+        yield pa.RecordBatch.from_arrays(arrays, schema=made)
 
 
 def _texts(column: Column) -> tuple[str, str | None, str | None, str | None, str | None]:

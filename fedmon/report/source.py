@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import Closing
@@ -15,7 +16,7 @@ from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recor
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows, RowSelection
 from fedmon.common.store.seq_ranges import SeqRanges
-from fedmon.report.blocks import Block, Damage, read_blocks
+from fedmon.report.blocks import CALENDAR, LARGEST, Block, Damage, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""
@@ -159,11 +160,9 @@ class Source(Closing):
     def _timed(stream: RecordedStream, rows: RecordingRows) -> RecordedStream:
         """Return a stream with its earliest and latest time: where the clock was set these are not its end's."""
         reaches = rows.reaches((stream.node_id, stream.stream, stream.boot))
-        if not reaches:  # dropped by who writes it in the meantime
-            return stream
-        return msgspec.structs.replace(
-            stream, oldest_t=min(one.low_t for one in reaches), last_t=max(one.high_t for one in reaches)
-        )
+        times = [*(one.low_t for one in reaches), *(one.high_t for one in reaches)] or [stream.oldest_t, stream.last_t]
+        dated = np.clip(times, *CALENDAR).tolist()
+        return msgspec.structs.replace(stream, oldest_t=min(dated), last_t=max(dated))
 
     def _hosts(self) -> list[Host]:
         known: dict[str, dict[str, Any]] = {stream.node_id: {} for stream in self.streams}
@@ -195,10 +194,9 @@ class Source(Closing):
 def told_number(told: Mapping[str, Any], name: str) -> float | None:
     """Return a number of a description, which a node may have written; None for anything else."""
     value = told.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _NO_NUMBER:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
         return float(value)
     return None
 
 
-_NO_NUMBER = 1e300
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")

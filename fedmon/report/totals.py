@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -66,14 +67,10 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     grown_s: float = 0.0
     levels: tuple[tuple[float, float], ...] = ()
 
-    def quantile(self, share: float) -> float | None:
-        """Return the value below which it was for this share of the time; None if unknown."""
-        before = 0.0
-        for value, held in self.levels:
-            before += held
-            if before >= share:
-                return value
-        return self.levels[-1][0] if self.levels else None
+    def quantile(self, share: float) -> float:
+        """Return the value below which it was for this share of the time, less than all; only of one with levels."""
+        sums = itertools.accumulate(held for _, held in self.levels)
+        return next(value for (value, _), held in zip(self.levels, sums, strict=True) if held >= share)
 
     @property
     def per_second(self) -> float | None:
@@ -245,9 +242,8 @@ class CoveredTime:
         self.holes = sorted((*self.holes, hole), reverse=True)[:_MOST]
 
     def _note_clock(self, block: Block, drift: Floats) -> None:
-        for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[:_MOST]:
-            if len(self.clock_steps) < _MOST:
-                self.clock_steps.append(ClockStep(float(block.t[at]), float(drift[at])))
+        for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[: _MOST - len(self.clock_steps)]:
+            self.clock_steps.append(ClockStep(float(block.t[at]), float(drift[at])))
 
 
 class Moments(NamedTuple):
@@ -309,13 +305,12 @@ class RunningTotals:
             if metric_name(name) in SPREAD:
                 self._levels[len(self._places)] = _Levels()
             self._places[name] = len(self._places)
-        if new:
-            made = np.zeros(len(new), dtype=_RUNNING)
-            made["low"], made["high"], made["covered"] = np.inf, -np.inf, np.nan
-            made["is_counter"] = [is_counter(name) for name in new]
-            made["is_by_perf"] = [is_by_perf_clock(name) for name in new]
-            made["idle_below"] = [IDLE_BELOW.get(metric_name(name), 0.0) for name in new]
-            self._of = np.concatenate([self._of, made])
+        made = np.zeros(len(new), dtype=_RUNNING)
+        made["low"], made["high"], made["covered"] = np.inf, -np.inf, np.nan
+        made["is_counter"] = [is_counter(name) for name in new]
+        made["is_by_perf"] = [is_by_perf_clock(name) for name in new]
+        made["idle_below"] = [IDLE_BELOW.get(metric_name(name), 0.0) for name in new]
+        self._of = np.concatenate([self._of, made])
         self._last_names = names
         self._last_places = np.array([self._places[name] for name in names], dtype=np.intp)
         return self._last_places

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
 from fedmon.common.metrics.sample import is_user_stream
-from fedmon.common.metrics.series import metric_name, split_series
-from fedmon.report.blocks import Block, Floats
+from fedmon.common.metrics.series import metric_name
+from fedmon.report.blocks import Block, Floats, labels_of
 
 VALUE, STEP, ROWS = "user_value", "user_step", "user_run_rows"
 COSTS: Mapping[str, str] = {"user_run_seconds": "seconds", "user_run_joules": "joules", "user_run_bytes": "bytes"}
@@ -33,13 +31,11 @@ Points: TypeAlias = list[tuple[Floats, Floats, Floats]]
 """Times, steps and values."""
 
 
-class _Run(msgspec.Struct):
-    """From when to when, and from which step to which, one job reported on one node."""
+class _Run(NamedTuple):
+    """The time and the step of the first and of the last report of one job on one node."""
 
-    first_t: float
-    last_t: float
-    first_step: float
-    last_step: float
+    first: tuple[float, float]
+    last: tuple[float, float]
 
 
 class Training(NamedTuple):
@@ -70,10 +66,7 @@ class Trainings:
         if not is_user_stream(block.stream):
             return
         for name, values in block.columns.items():
-            try:
-                metric, labels = split_series(name)
-            except ValueError:
-                continue
+            metric, labels = metric_name(name), labels_of(name)
             group, job, known = labels.get("group", ""), labels.get("job", ""), ~np.isnan(values)
             if metric == VALUE and (steps := block.columns.get(name.replace(VALUE, STEP, 1))) is not None:
                 known &= ~np.isnan(steps)
@@ -92,13 +85,9 @@ class Trainings:
         return [self._training(group) for group in sorted(self._points)]
 
     def _note(self, node_id: str, job: str, t: Floats, steps: Floats) -> None:
-        first, last = int(np.argmin(t)), len(t) - 1 - int(np.argmax(t[::-1]))
-        now = _Run(float(t[first]), float(t[last]), float(steps[first]), float(steps[last]))
-        run = self._runs.setdefault((node_id, job), now)
-        if now.first_t < run.first_t:
-            run.first_t, run.first_step = now.first_t, now.first_step
-        if now.last_t >= run.last_t:
-            run.last_t, run.last_step = now.last_t, now.last_step
+        told = list(zip(t.tolist(), steps.tolist(), strict=True))
+        run = self._runs.get((node_id, job), _Run(told[0], told[0]))
+        self._runs[node_id, job] = _Run(min(run.first, *told), max(run.last, *told))
 
     def _training(self, group: str) -> Training:
         numbers = {} if group else self._numbers({(node_id, job) for _, node_id, job in self._points[group]})
@@ -112,7 +101,7 @@ class Trainings:
         for (metric, node_id, job), (_, cost) in self._costs.get(group, {}).items():
             # A run without a reported step is no round.
             if (run := self._runs.get((node_id, job))) is not None:
-                costs[metric, node_id, numbers.get((node_id, job), 0)][run.last_step] += cost
+                costs[metric, node_id, numbers.get((node_id, job), 0)][run.last[1]] += cost
         for (metric, node_id, number), by_step in sorted(costs.items(), key=lambda one: list(COSTS).index(one[0][0])):
             steps, sums = np.array(sorted(by_step.items())).T
             curves.setdefault(metric, []).append(LearningCurve(node_id, number, steps, sums))
@@ -122,14 +111,14 @@ class Trainings:
         """Return the number of the curve of each node and job; a run that continues another has its number."""
         began: dict[str, float] = {}
         for node_id, job in keys:
-            began[job] = min(began.get(job, math.inf), self._runs[node_id, job].first_t)
+            began[job] = min(began.get(job, math.inf), self._runs[node_id, job].first[0])
         found: dict[tuple[str, str], int] = {}
         ends: dict[str, list[_Run]] = defaultdict(list)
         # By the begin on any node: runs at once then have the same numbers on all of them.
         for node_id, job in sorted(keys, key=lambda key: (began[key[1]], key)):
             run, last = self._runs[node_id, job], ends[node_id]
-            before = [at for at, one in enumerate(last) if one.last_t < run.first_t and one.last_step <= run.first_step]
-            number = max(before, key=lambda at: last[at].last_t, default=len(last))
+            before = [at for at, one in enumerate(last) if one.last[0] < run.first[0] and one.last[1] <= run.first[1]]
+            number = max(before, key=lambda at: last[at].last[0], default=len(last))
             last[number : number + 1] = [run]
             found[node_id, job] = number
         return found
@@ -159,11 +148,7 @@ def is_reported(series: str) -> bool:
 
 def of_job(series: str, others: Container[str]) -> bool:
     """Tell whether a series belongs in the report of a job: all but the values that one of the ``others`` reported."""
-    if not series.startswith("user_"):
-        return True
-    with contextlib.suppress(ValueError):
-        return split_series(series)[1].get("job") not in others
-    return True
+    return not series.startswith("user_") or labels_of(series).get("job") not in others
 
 
 def is_kept_exactly(series: str, columns: Container[str]) -> bool:

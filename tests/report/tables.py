@@ -17,7 +17,7 @@ Column = list[float | None]
 
 
 def samples(
-    columns: Mapping[str, Column],
+    columns: Mapping[str, Sequence[float | None]],
     *,
     node: str = "n1",
     stream: str = "host",
@@ -25,18 +25,20 @@ def samples(
     seq: int = 0,
     t: Sequence[float] | None = None,
     mono: Sequence[float] | None = None,
+    step_s: float = 1.0,
+    late_s: float = 0.0,
 ) -> Batch:
-    """Return samples, a second apart unless times are given."""
+    """Return samples, a second apart unless times are given, by a clock that is late."""
     length = len(next(iter(columns.values())))
-    moments = [T0 + seq + at for at in range(length)] if t is None else list(t)
+    moments = [T0 + (seq + at) * step_s + late_s for at in range(length)] if t is None else list(t)
     return Batch(
         node_id=node,
         boot=boot,
         stream=stream,
         seq=seq,
         t=moments,
-        mono=[moment - T0 + 1000 for moment in moments] if mono is None else list(mono),
-        columns=dict(columns),
+        mono=[moment - T0 - late_s + 1000 for moment in moments] if mono is None else list(mono),
+        columns={name: list(column) for name, column in columns.items()},
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from fedmon.cli import main
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
+from tests.end_to_end.test_screens import on_terminal
 from tests.report.tables import T0, recording, samples
 
 COLUMNS: dict[str, list[float | None]] = {"host_load1": [1, 2, 3], "host_disk_reads_total": [0, 5, 15]}
@@ -57,6 +58,15 @@ def test_text_goes_to_stdout(tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
 
 
+def test_a_terminal_shows_progress_and_keeps_the_result_alone(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.fmr", samples(COLUMNS))
+
+    shown = on_terminal("export", str(path), "-o", str(tmp_path / "x.csv"), term="xterm")
+
+    assert "Writing x.csv" in shown
+    assert shown.rpartition("\x1b")[2].endswith("x.csv: 3 rows\r\n")
+
+
 def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
@@ -73,6 +83,8 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "others").mkdir()
     empty = recording(tmp_path / "others" / "empty.fmr")
     odd = recording(tmp_path / "others" / "odd.fmr", samples({"app_things": [1, 2, 3]}))
+    gpu = recording(tmp_path / "others" / "gpu.fmr", samples({**COLUMNS, 'gpu_power_watts{gpu="0"}': [1, 2, 3],
+                                                              "host_cpu_busy_ratio": [0, 0, 0]}))  # fmt: skip
     out = tmp_path / "x.csv"
 
     for words, code, why in (
@@ -80,6 +92,8 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", "-", "-f", "csv", "--json"), 2, "choose one"),
         ((path, "-o", out, "--view", "perfmon", "--tidy"), 2, "--view has its own columns"),
         ((odd, "-o", out, "--view", "nebula"), 3, "nebula has no name for any of the metrics"),
+        ((gpu, "-o", "-", "-f", "csv", "--view", "perfmon"), 2, "there are 2 tables (cpu_metrics, nv_gpu_metrics)"),
+        ((path, "-o", tmp_path / "x.h5", "--key", "a/b"), 2, "key 'a/b' is not usable"),
         ((empty, "-o", out), 3, "the recordings hold no sample"),
         ((tmp_path / "none", "-o", out), 3, "not found"),
         ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "matches the selection; hosts: n1"),

@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.cli import main
 from fedmon.common.metrics.series import series
-from tests.report.charts.recordings import recording, samples
+from tests.report.tables import recording, samples
 
 CPU = "host_cpu_busy_ratio"
 

@@ -79,6 +79,8 @@ def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (["nothing.fmr"], 3, "recording nothing.fmr not found"),
+        (["job.fmr", "notes.txt"], 1, "notes.txt"),
+        (["job.fmr", "-o", "."], 2, "it is a folder; name a file in it"),
         (["a" * 256], 1, "fedmon: cannot read aaa"),
         (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
@@ -89,6 +91,7 @@ def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
 )
 def test_wrong_use_is_told_in_one_line(words: list[str], code: int, said: str, tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=2, series=DRAWN)
+    (tmp_path / "notes.txt").write_text("no recording")
     before = (tmp_path / "job.fmr").read_bytes()
 
     done = fedmon(*words, cwd=tmp_path)

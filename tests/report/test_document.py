@@ -20,7 +20,7 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import LostRange, Recording
 from fedmon.report.charts.draw import drawable
 from fedmon.report.document import write
-from fedmon.report.document.model import WORDS, Document, Findings, Section
+from fedmon.report.document.model import WORDS, Document, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build, hardware_table, job_table, missing
@@ -234,8 +234,8 @@ def test_what_was_not_measured_is_said_with_its_reason(written: tuple[Path, Path
 def test_hostile_text_in_names_events_and_series_is_shown_and_nothing_else(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.fmr"
     cleaned = text.replace("\x00", "")
-    told = {"job_id": text, "name": text, "user": text, "command": [text, text], "reason": text, "method": text,
-            "nodes": [text, "n1"], "cluster": text, "launcher": text}  # fmt: skip
+    told = {"job_id": text, "name": text, "started": text, "ended": text, "user": text, "command": [text, text],
+            "reason": text, "method": text, "nodes": [text, "n1"], "cluster": text, "launcher": text}  # fmt: skip
     one = RecordedJob(samples=3)
     labelled = cleaned.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     columns: dict[str, Column] = {
@@ -280,14 +280,16 @@ def test_a_pdf_of_text_in_any_script_can_be_written_and_shows_what_it_cannot_dra
     assert len(pages) < 8
 
 
-def test_no_mark_of_a_finding_is_broken_in_a_pdf(tmp_path: Path) -> None:
+def test_no_mark_of_a_finding_is_broken_in_a_pdf_and_a_table_has_its_title(tmp_path: Path) -> None:
     findings = tuple(Finding(name="x", severity=each, title="Title", text="Text") for each in Severity)
-    section = Section(title="Findings", parts=(Findings(findings=findings),))
+    table = TextTable(headers=("Node",), rows=(("a",), ("b",), ("c",))).cut(2, "node")
+    section = Section(title="Findings", parts=(Findings(findings=findings), table))
     document = Document(title="Report", subtitle="-", header="-", sections=(section,))
 
     (page,) = pdf_of(document, tmp_path / "r.pdf")
 
     assert [word for word in WORDS.values() if f"{word} Title. Text" not in page] == []
+    assert "The first 2 of 3 nodes Node a b" in page
 
 
 def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
@@ -358,16 +360,17 @@ def test_long_tables_break_with_their_headers_again(tmp_path: Path) -> None:
     assert all(f"node-{at:03}" in " ".join(pages) for at in range(150))
 
 
-def test_every_series_is_in_the_page_in_figures(tmp_path: Path) -> None:
+def test_every_series_is_in_the_page_in_figures_unless_there_are_hundreds(tmp_path: Path) -> None:
     path = tmp_path / "store.fmr"
     with Recording(path) as recording:
         columns: dict[str, Column] = {
-            f'host_disk_reads_total{{device="sd{at}"}}': [0.0, float(at)] for at in range(150)
+            f'host_disk_reads_total{{device="sd{at}"}}': [0.0, float(at)] for at in range(403)
         }
         recording.append([RecordedJob(samples=2).batch("n", "host", columns)])
     text = page_of(made(path)).text
 
-    assert all(f'device="sd{at}"' in text for at in range(150))
+    assert all(f'device="sd{at}"' in text for at in range(400))
+    assert "3 more series are in the recording; 'fedmon export' writes all of them." in text
 
 
 def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp_path: Path) -> None:

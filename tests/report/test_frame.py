@@ -16,7 +16,7 @@ import pytest
 
 from fedmon.common.errors import NotFoundError, StorageError
 from fedmon.common.store.recording import Recording
-from fedmon.report import Source, WideTable, frame
+from fedmon.report import Source, WideTable, frame, learning_curves, save
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
 from tests.report.tables import T0, recording, samples
@@ -26,6 +26,7 @@ RECEIVED = 'host_network_receive_bytes_total{interface="eth0"}'
 RATE = 'host_network_receive_bytes_per_second{interface="eth0"}'
 RSS = "job_memory_rss_bytes"
 LOSS = 'user_value{name="loss"}'
+OF_ALICE = 'user_value{name="loss",stream="user-alice"}'
 NAN = math.nan
 
 
@@ -39,16 +40,18 @@ def test_streams_of_an_instant_share_a_row_and_other_moments_have_their_own(tmp_
         samples({BUSY: [0.1, 0.2, 0.3]}),
         samples({RSS: [5, 6]}, stream="job-7", seq=0, t=[T0 + 1, T0 + 2]),
         samples({LOSS: [9.5, 8.5]}, stream="user", t=[T0 + 1, T0 + 1.5]),
+        samples({LOSS: [7.5]}, stream="user-alice", t=[T0 + 1]),
         documents={"n1": {"hostname": "node1.example", "labels": {"env": "test", "system": "atlas"}}},
     )
 
     with Source([path]) as source:
         table = frame(source)
 
-    assert list(table.columns) == ["host", "time", "job", "system", "env", BUSY, RSS, LOSS]
+    assert list(table.columns) == ["host", "time", "job", "system", "env", BUSY, RSS, OF_ALICE, LOSS]
     assert seconds(table) == [0, 1, 1.5, 2]
     np.testing.assert_array_equal(
-        table[[BUSY, RSS, LOSS]], [[0.1, NAN, NAN], [0.2, 5, 9.5], [NAN, NAN, 8.5], [0.3, 6, NAN]]
+        table[[BUSY, RSS, LOSS, OF_ALICE]],
+        [[0.1, NAN, NAN, NAN], [0.2, 5, 9.5, 7.5], [NAN, NAN, 8.5, NAN], [0.3, 6, NAN, NAN]],
     )
     assert set(table["host"]) == {"node1.example"}
     assert (set(table["system"]), set(table["env"])) == ({"atlas"}, {"test"})
@@ -73,6 +76,7 @@ def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recor
     names = [
         'host_cpu_core_busy_ratio{cpu="10"}',
         "zz_plugin_total",
+        "zz_plugin_per_second",
         'host_cpu_core_busy_ratio{cpu="2"}',
         BUSY,
         "aa_plugin",
@@ -86,7 +90,9 @@ def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recor
         expected, actual = WideTable(one).schema.names, WideTable(other).schema.names
 
     assert expected == actual
-    assert actual[2:] == [BUSY, names[2], names[0], RSS, "aa_plugin", "zz_plugin_total", "zz_plugin_per_second"]
+    assert actual[2:] == [
+        BUSY, names[3], names[0], RSS, "aa_plugin", "zz_plugin_per_second", "zz_plugin_total", "zz_plugin_per_second_2",
+    ]  # fmt: skip
 
 
 def test_hosts_that_measure_different_things_have_nulls_and_come_in_natural_order(tmp_path: Path) -> None:
@@ -108,7 +114,7 @@ def test_rates_come_from_the_monotonic_clock_and_a_reset_has_none(tmp_path: Path
     t = [T0, T0 + 1, T0 - 3600, T0 - 3599, T0 - 3598]
     path = recording(
         tmp_path / "r",
-        samples({RECEIVED: [10, 20, None, 60, 5]}, t=t, mono=[100, 101, 102, 103, 105]),
+        samples({RECEIVED: [10, 20, None, 60, 5]}, seq=7, t=t, mono=[100, 101, 102, 103, 105]),
         samples({RECEIVED: [7, 8]}, boot=2, t=[T0 + 9, T0 + 10], mono=[1, 2]),
     )
 
@@ -157,7 +163,9 @@ def test_no_sample_and_one_sample_make_a_table(values: list[float], tmp_path: Pa
 
     with Source([path]) as source:
         table, tidy = frame(source), frame(source, tidy=True)
+        pictures = learning_curves(source)._repr_html_()
 
+    assert pictures == ""
     assert (len(table), len(tidy)) == (len(values), len(values))
     assert list(table.columns)[:2] == ["host", "time"]
 
@@ -175,10 +183,12 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
     with Source([path]) as source:
         table = frame(source, job="a.server")
         both = frame(source)
+        save(source, tmp_path / "x.h5", job="a.server")
         with pytest.raises(NotFoundError, match="it has a_1, b"):
             frame(source, job="c")
 
     assert list(table[BUSY]) == [1, 2]
+    assert list(pd.read_hdf(tmp_path / "x.h5", "wide_a_1")[BUSY]) == [1, 2]
     assert list(table[RATE]) == [10, 20]
     assert set(table["job"]) == {"a_1"}
     assert [name for name in both.columns if name.startswith(RSS)] == [f'{RSS}{{job="a_1"}}', f'{RSS}{{job="b"}}']
@@ -225,7 +235,10 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
                 [
                     samples(
                         {
-                            RECEIVED: [float(at % 9_000 * 7) if at % 3 == 0 else None for at in chosen],
+                            RECEIVED: [
+                                float(at % 9_000 * 7) if at % 3 == 0 and not 4_000 <= at < 5_000 else None
+                                for at in chosen
+                            ],
                             BUSY: [at % 11 / 11 for at in chosen],
                         },
                         node=node,
@@ -236,6 +249,7 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
                     for node in ("n1", "n2")
                 ]
             )
+        store.append([samples({RSS: [1.0] * 5}, stream="job-7", mono=[0.0, 1.0, 2.0, 3.0, 4.0])])
 
     # when: the same plan is read in both ways
     with Source([path]) as source:
@@ -298,7 +312,7 @@ def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.d
     from fedmon.report.rates import Rates
 
     rates = Rates()
-    return np.concatenate([rates.of(block, RECEIVED) for block in source.blocks(node_id=node)])
+    return np.concatenate([rates.of(block, RECEIVED) for block in source.blocks(node_id=node, stream="host")])
 
 
 def test_the_tables_of_a_job_tell_the_sample_of_each_row_have_no_empty_column_and_keep_the_tool_apart(

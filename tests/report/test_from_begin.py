@@ -13,7 +13,7 @@ from fedmon.report.findings.cpu import cpu_use
 from fedmon.report.findings.traffic import STORAGE_OF_JOB, moved
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.charts.recordings import T0, recording, samples
+from tests.report.tables import T0, recording, samples
 
 JOULES = "job_energy_joules_total"
 COLUMNS = {
@@ -25,9 +25,9 @@ COLUMNS = {
 }
 
 
-def read(path: Path, *, since_t: float | None = None, samples_of: int = 3, **job: Any) -> Case:
-    columns = {name: values[:samples_of] for name, values in COLUMNS.items()}
-    batches = samples(columns, stream="job-1"), samples({"host_cpu_count": [2.0] * samples_of})
+def read(path: Path, *, since_t: float | None = None, count: int = 3, **job: Any) -> Case:
+    columns = {name: values[:count] for name, values in COLUMNS.items()}
+    batches = samples(columns, stream="job-1"), samples({"host_cpu_count": [2.0] * count})
     document = {"jobs": {"1": {"job_id": "1"} | job}}
     with Source([recording(path, *batches, documents={"n1": document})]) as source:
         return choose(source, job="1", since_t=since_t).read()
@@ -37,40 +37,27 @@ def started(seconds_before: float) -> str:
     return datetime.fromtimestamp(T0 - seconds_before, UTC).isoformat()
 
 
-def test_a_command_used_all_that_its_counters_show_since_it_was_started(tmp_path: Path) -> None:
-    (node,) = read(tmp_path / "a.fmr", method="command", started=started(3.0)).nodes
-
-    use = cpu_use(node)
-    assert use is not None
-    assert (use.used_s, use.elapsed_s) == pytest.approx((11.0, 5.0))
-    assert (moved(node, STORAGE_OF_JOB) or ())[:2] == (0.0, 9.0)
-    assert node.one("job_cpu_user_seconds_total").per_second == pytest.approx(9 / 5)  # type: ignore[union-attr]
-    assert node.one(JOULES).increase == 2.0  # type: ignore[union-attr]
-
-
-def test_a_command_that_was_read_once_used_what_was_read(tmp_path: Path) -> None:
-    (node,) = read(tmp_path / "a.fmr", method="command", started=started(8.0), samples_of=1).nodes
-
-    use = cpu_use(node)
-    assert use is not None
-    assert (use.used_s, use.elapsed_s) == pytest.approx((4.0, 8.0))
-
-
 @pytest.mark.parametrize(
-    ("since", "job"),
+    ("since", "count", "job", "used_s", "elapsed_s"),
     [
-        (None, {"method": "environment", "started": started(3.0)}),
-        (None, {"method": "command"}),
-        (None, {"method": "command", "started": started(-60.0)}),
-        (0.5, {"method": "command", "started": started(3.0)}),
+        (None, 3, {"method": "command", "started": started(3.0)}, 11.0, 5.0),
+        (None, 1, {"method": "command", "started": started(8.0)}, 4.0, 8.0),
+        (None, 3, {"method": "environment", "started": started(3.0)}, 7.0, 2.0),
+        (None, 3, {"method": "command"}, 7.0, 2.0),
+        (None, 3, {"method": "command", "started": started(-60.0)}, 7.0, 2.0),
+        (0.5, 3, {"method": "command", "started": started(3.0)}, 5.0, 1.0),
     ],
-    ids=["a job that ran before", "no begin", "a begin that is none", "a part of the time"],
+    ids=["a command", "read once", "a job that ran before", "no begin", "a begin that is none", "a part of the time"],
 )
-def test_of_what_may_have_been_there_before_only_the_growth_counts(
-    tmp_path: Path, since: float | None, job: dict[str, Any]
+def test_only_of_a_command_all_counts_since_it_was_started(
+    tmp_path: Path, since: float | None, count: int, job: dict[str, Any], used_s: float, elapsed_s: float
 ) -> None:
-    (node,) = read(tmp_path / "a.fmr", since_t=None if since is None else T0 + since, **job).nodes
+    (node,) = read(tmp_path / "a.fmr", since_t=None if since is None else T0 + since, count=count, **job).nodes
 
     use = cpu_use(node)
     assert use is not None
-    assert (use.used_s, use.elapsed_s) == pytest.approx((7.0, 2.0) if since is None else (5.0, 1.0))
+    assert (use.used_s, use.elapsed_s) == pytest.approx((used_s, elapsed_s))
+    if elapsed_s == 5.0:
+        assert (moved(node, STORAGE_OF_JOB) or ())[:2] == (0.0, 9.0)
+        assert node.one("job_cpu_user_seconds_total").per_second == pytest.approx(9 / 5)  # type: ignore[union-attr]
+        assert node.one(JOULES).increase == 2.0  # type: ignore[union-attr]

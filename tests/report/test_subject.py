@@ -8,9 +8,11 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
 from fedmon.report.charts import charts_of, read_bins
 from fedmon.report.document.report import user_table
+from fedmon.report.document.summary import node_table
 from fedmon.report.findings import Finding, find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
@@ -18,7 +20,8 @@ from tests.report.tables import Column, recording, samples
 
 T0 = 1_795_255_200.0
 COUNT = 101
-ENDED = {"started": "2026-11-21T10:00:00+00:00", "ended": "2026-11-21T08:01:40+00:00", "exit_code": 0}
+ENDED = {"started": "2026-11-21T09:59:50+00:00", "ended": "2026-11-21T08:01:40+00:00", "exit_code": 0,
+         "method": "command"}  # fmt: skip
 """How the tool notes a job of 100 s in which the clock was set back by two hours."""
 
 
@@ -137,12 +140,18 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
         subject = choose(source)
-        told = {one.name: one for one in find(subject.read())}
+        shared = subject.read()
         charts = charts_of(read_bins(subject), subject)
+    told = {one.name: one for one in find(shared)}
     lines = {one.title: [line.label for line in one.lines] for one in (*charts.first, *charts.rest)}
 
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
     assert told["one-machine"].nodes == ("b",)
+    assert [row[0] + row[-1] for row in node_table(shared).rows] == [
+        "a101",
+        f"b (on the machine of a){MISSING}",
+        "c101",
+    ]
     assert "Network traffic, total of 2 nodes" in lines
     assert lines["Network traffic: received"] == ["a (machine shared with 1 more node) and c (same values)"]
 
@@ -204,6 +213,7 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
     expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio,
                 "most_cpus_busy": 0.75 * at_once}  # fmt: skip
     assert {name: of_cpus.figures[name] for name in expected} == pytest.approx(expected)
+    assert ("is unknown" in of_cpus.how) is (not given)
     assert of_cpus.advice.startswith("Ask for 1 CPU" if at_once == 1 else "In some phases it used all of them")
     assert told["memory-peak"].figures["peak_bytes"] == 2**30 * (at_once if given else 1)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from fedmon.report.blocks import Block
 from fedmon.report.totals import StreamTotal, Totals
@@ -13,7 +14,7 @@ from fedmon.report.totals import StreamTotal, Totals
 NAN = float("nan")
 
 
-def block(seq: int, mono: Sequence[float], columns: Mapping[str, Sequence[float]], *, boot: int = 1,
+def block(seq: int, mono: Sequence[float], columns: Mapping[str, ArrayLike], *, boot: int = 1,
           stream: str = "host", ahead_s: float = 1e9) -> Block:  # fmt: skip
     times = np.array(mono, dtype=np.float64)
     arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
@@ -108,6 +109,17 @@ def test_a_clock_that_is_set_changes_no_duration_and_is_noted() -> None:
     assert [(step.t, step.by_s) for step in found.clock_steps] == [(1e9 - 3597, -3600)]
     assert found.seconds == 4
     assert found.hole_count == 0
+
+
+def test_how_long_a_series_lay_at_which_values_is_kept_of_long_jobs_too() -> None:
+    few = total(block(0, range(8), {"job_cpus_busy": [1.0] * 6 + [4.0] * 2}))
+    many = total(*(block(seq, range(seq, seq + 5000), {"job_cpus_busy": np.arange(seq, seq + 5000) / 5000})
+                   for seq in range(0, 20_000, 5000)))  # fmt: skip
+
+    expected = ((few, [1, 4], 0), (many, [2, 3.8], 0.05))
+    for found, levels, around in expected:
+        told = [found.series["job_cpus_busy"].quantile(share) for share in (0.5, 0.95)]
+        assert told == pytest.approx(levels, abs=around)
 
 
 def test_the_share_of_the_time_below_the_idle_limit_is_kept_for_devices() -> None:

@@ -84,10 +84,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     factor: float
 
 
-def quantity_of(metric: Metric | None) -> Quantity:
+def quantity_of(metric: Metric) -> Quantity:
     """Return the quantity of a metric on an axis; of a counter, its growth per second."""
-    if metric is None:
-        return Quantity.NUMBER
     table = _COUNTERS if metric.kind is Kind.COUNTER else _GAUGES
     return table.get(metric.unit, Quantity.NUMBER)
 

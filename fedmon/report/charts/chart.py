@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.store.recording_reader import chooser
 from fedmon.common.text import joined as told
 from fedmon.report.bins import Binned, Bins, SeriesKey
-from fedmon.report.blocks import Floats
+from fedmon.report.blocks import Floats, labels_of
 from fedmon.report.charts.catalogue import (
     DEVICES,
     FIRST_OF_JOB,
@@ -197,14 +197,11 @@ class _Maker:
         self._trained = bins.trainings.all()
         self.constant: list[str] = []
         self.by_step: set[str] = set()
-        self._parts: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
+        self._parts: dict[str, list[tuple[SeriesKey, Mapping[str, str]]]] = {}
         streams: dict[str, set[bool]] = {}
         for key in bins.keys():  # noqa: SIM118 - a method of ours
-            try:
-                name, labels = split_series(key.series)
-            except ValueError:
-                continue
-            self._parts.setdefault(name, []).append((key, labels))
+            name = metric_name(key.series)
+            self._parts.setdefault(name, []).append((key, labels_of(key.series)))
             streams.setdefault(name, set()).add(key.stream.startswith(JOB))
         keys = [key for parts in self._parts.values() for key, _ in parts]
         self.several = len({key.node_id for key in keys}) > 1
@@ -242,8 +239,7 @@ class _Maker:
                 is_asked = self._choice.groups is not None or self._choice.metrics is not None
                 is_empty = not chart.has_values if is_asked else chart.is_constant and not chart.is_over_steps
                 if is_empty and not self._choice.zeros:
-                    if chart.title not in self.constant:
-                        self.constant.append(chart.title)
+                    self.constant.append(chart.title)
                 else:
                     made.append(chart)
         return made
@@ -263,7 +259,7 @@ class _Maker:
                 by_each.setdefault(labels.get(figure.each, ""), []).append(part)
         made: list[Chart] = []
         for each, parts in list(by_each.items())[:MOST_EACH]:
-            name = _file_name(f"{figure.name}_{each}") if figure.each else figure.name
+            name = _file_name(f"{figure.name}_{each}" if figure.each else figure.name)
             title = f"{figure.title}: {each}" if figure.each else figure.title
             made += self._over_time(figure, each, name, title, parts)
         return made
@@ -305,7 +301,7 @@ class _Maker:
                 made.append(msgspec.structs.replace(one, is_stack=False))
         return made
 
-    def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, dict[str, str]]]:
+    def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, Mapping[str, str]]]:
         found = []
         chosen = [one for one in self._parts.get(metric, ()) if not set(figure.without) & set(one[1].values())]
         names = {name for _, labels in chosen for name in labels}
@@ -442,8 +438,7 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
         row = np.where(inside, np.interp(x, t, values), np.nan)
         row[is_near] = values[nearest[is_near]]
         rows.append(row)
-    with np.errstate(over="ignore"):
-        average = float(np.average(binned.mean, weights=binned.counts))
+    average = float(np.average(binned.mean, weights=binned.counts))
     is_thin = not binned.is_dense
     return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
 
@@ -459,13 +454,12 @@ def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
     low = high = None
     if how is Join.TOTAL:
         all_places, edge = np.flatnonzero(known), max(1, int(_EDGE * len(line)))
-        for row in is_there:
+        for row in is_there[is_there.any(axis=1)]:
             places = np.flatnonzero(row)
-            if len(places):
-                # Long before its first and after its last value a node has no part in the sum.
-                first = places[0] if places[0] - all_places[0] > edge else all_places[0]
-                last = places[-1] if all_places[-1] - places[-1] > edge else all_places[-1]
-                known[first : last + 1] &= row[first : last + 1]
+            # Long before its first and after its last value a node has no part in the sum.
+            first = places[0] if places[0] - all_places[0] > edge else all_places[0]
+            last = places[-1] if all_places[-1] - places[-1] > edge else all_places[-1]
+            known[first : last + 1] &= row[first : last + 1]
         line[known] = np.nansum(values[:, known], axis=0)
     elif how is Join.HIGHEST:
         line[known] = np.nanmax(values[:, known], axis=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import math
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +123,6 @@ def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
         low = min(float(np.nanmin(line.values if line.low is None else line.low)) for line in chart.lines) * factor
         top = max(float(np.nanmax(line.values if line.high is None else line.high)) for line in chart.lines)
     high = max([top, *(value for _, value in chart.limits)]) * factor
-    if not math.isfinite(high - low):
-        low, high = -1e300, 1e300
     begin = 0.0 if low >= 0 and chart.quantity not in FLOATING else low
     margin = 0.06 * (high - begin) or 0.1 * abs(high) or 1.0
     axes.set_ylim(0.0 if begin == 0.0 and low >= 0 else begin - margin, high + margin)
@@ -163,11 +160,11 @@ def _happened(axes: Any, charts: Charts) -> None:
     for since, until, _ in charts.gaps:
         axes.axvspan(since - begin, until - begin, facecolor="none", edgecolor="#bbbbbb", hatch="////", linewidth=0)
     across = axes.get_xaxis_transform()
-    for at, (t, text) in enumerate(charts.marks):
+    for t, _ in charts.marks:
         axes.axvline(t - begin, color="#888888", linewidth=0.6, zorder=1.5)
-        if at < _MOST_MARKS:
-            axes.text(t - begin, 0.98, literal(text, 26), transform=across, rotation=90, size=6, va="top", ha="left",
-                      color="#555555", parse_math=False, clip_on=True)  # fmt: skip
+    for t, text in charts.marks[:_MOST_MARKS]:
+        axes.text(t - begin, 0.98, literal(text, 26), transform=across, rotation=90, size=6, va="top", ha="left",
+                  color="#555555", parse_math=False, clip_on=True)  # fmt: skip
 
 
 def _legend(label: str) -> str:

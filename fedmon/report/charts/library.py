@@ -24,40 +24,25 @@ _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
 
 
-@contextlib.contextmanager
-def plain_settings(**more: Any) -> Iterator[None]:
-    """Draw with matplotlib's default settings and ``more``, not the user's file; they are put back at once.
+def saved(made: Callable[[], Figure], kind: str, *, name: str, title: str = "", dpi: float) -> bytes:
+    """Return the figure that ``made`` returns as png, svg or pdf, the same each time; safe from any thread of ours.
 
-    A dot in the name of a setting is written as two underscores. Safe from any thread of ours.
+    It is drawn with matplotlib's default settings, not those of the user's file.
     """
     import matplotlib as mpl
 
     # A user's TeX, fonts or colours would change what we say in a drawing, or keep it from being made.
     plain: Mapping[Any, Any] = mpl.rcParamsDefault
-    present: Mapping[Any, Any] = mpl.rcParams
-    changed: Any = {
-        name: value
-        for name, value in plain.items()
-        if not name.startswith(_NOT_OF_A_DRAWING) and present.get(name) != value
-    }
-    changed |= {name.replace("__", "."): value for name, value in more.items()}
-    if not changed:
-        yield
-        return
-    with _SETTINGS, mpl.rc_context(changed):
-        yield
-
-
-def saved(made: Callable[[], Figure], kind: str, *, name: str, title: str = "", dpi: float) -> bytes:
-    """Return the figure that ``made`` returns as png, svg or pdf, the same each time."""
+    settings: Any = {name: value for name, value in plain.items() if not name.startswith(_NOT_OF_A_DRAWING)}
+    # How text is written, and ids that do not change, are global settings of matplotlib.
+    settings |= {"svg.fonttype": "none", "svg.hashsalt": name}
     into = io.BytesIO()
     metadata: Mapping[str, Mapping[str, Any]] = {
         "png": {"Software": None},
         "svg": {"Date": None, "Creator": None},
         "pdf": {"CreationDate": None, "Title": title},
     }
-    # How text is written, and ids that do not change, are global settings of matplotlib.
-    with plain_settings(svg__fonttype="none", svg__hashsalt=name):
+    with _SETTINGS, mpl.rc_context(settings):
         made().savefig(into, format=kind, dpi=dpi, metadata=metadata[kind])
     return into.getvalue()
 

@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, refuse_recording, times
-from fedmon.report.export import FORMATS, format_of, write_counted, write_text
+from fedmon.report.export import FORMATS, format_named, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def export(
     if to_stdout and format is None:
         raise InvalidInputError(f"say --format when the table goes to stdout: one of {_FORMATS}")
     chosen = format or format_of(output)
-    if chosen not in FORMATS:
-        raise InvalidInputError(f"no format {chosen!r}: there are {_FORMATS}")
+    is_appended = format_named(chosen).is_appended
     if view is not None and (tidy or no_rates or metric or since or until):
         raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
     since_t, until_t = times(since, until)
@@ -81,7 +80,7 @@ def export(
             if to_stdout:
                 _print(tables, chosen)
                 return
-            names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
+            names = _names(output, tables, is_one=is_appended)
             for path in names:
                 refuse_recording(path, source.paths)
             written: list[dict[str, object]] = []

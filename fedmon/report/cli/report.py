@@ -52,8 +52,8 @@ def report(
         subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
         if output is None and pdf is None and not text and not json:
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
-        for path in (output, pdf):
-            _refuse(path, source.paths)
+        for path in filter(None, (output, pdf)):
+            refuse_recording(path, source.paths)
         with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
             if output is not None or pdf is not None:
                 from fedmon.report.charts.library import own_process
@@ -92,12 +92,3 @@ def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[
         "findings": findings,
         "written": [sound(str(path)) for path in written],
     }
-
-
-def _refuse(path: Path | None, paths: list[Path]) -> None:
-    """Raise InvalidInputError for a file that would replace an input, or that is a folder."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise InvalidInputError(f"{path} is a folder: name a file in it")
-    refuse_recording(path, paths)

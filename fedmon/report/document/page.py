@@ -57,9 +57,8 @@ def html(document: Document) -> Iterator[str]:
         f"<title>{_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f"<header><h1>{_text(document.title)}</h1><p>{_text(document.subtitle)}</p></header>\n<main>\n"
     )
-    if len(document.sections) > 3:
-        links = "".join(f'<a href="#s{at}">{_text(one.title)}</a>' for at, one in enumerate(document.sections))
-        yield f"<nav>{links}</nav>\n"
+    links = "".join(f'<a href="#s{at}">{_text(one.title)}</a>' for at, one in enumerate(document.sections))
+    yield f"<nav>{links}</nav>\n"
     numbered = {id(chart): at for at, chart in enumerate(chart for part in found for chart in part.charts)}
     for at, section in enumerate(document.sections):
         yield from _section(section, at, numbered)

@@ -22,7 +22,6 @@ from fedmon.report.document.model import (
     Drawn,
     Facts,
     Findings,
-    Paragraph,
     Part,
     Section,
     TextTable,
@@ -123,7 +122,7 @@ class Page(FPDF):
 
 
 def write_pdf(document: Document, path: Path) -> None:
-    """Write the report without the folded sections of the page."""
+    """Write the report without the folded sections of the page, which alone have paragraphs and groups of charts."""
     page = Page(document.header)
     page.set_title(shown(document.title))
     page.set_creator("fedmon")
@@ -152,9 +151,6 @@ def _section(page: Page, section: Section) -> None:
 
 def _part(page: Page, part: Part) -> None:
     match part:
-        case Paragraph():
-            page.write_text(part.text, size=8 if part.quiet else 9, grey=_SOFT if part.quiet else _INK)
-            page.ln(1.5)
         case Facts():
             _facts(page, part)
         case Bars():
@@ -163,7 +159,7 @@ def _part(page: Page, part: Part) -> None:
             _findings(page, part)
         case TextTable():
             _table(page, part)
-        case Drawn() if not part.title:
+        case Drawn():
             _charts(page, part)
 
 

@@ -16,7 +16,7 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "VIEW", "Format", "Table", "format_of", "write", "write_counted", "write_text"]
+__all__ = ["FORMATS", "VIEW", "Format", "Table", "format_named", "format_of", "write", "write_counted", "write_text"]
 
 T = TypeVar("T")
 VIEW = "fedmon.view"
@@ -124,7 +124,7 @@ def write_counted(
     MissingExtraError.
     """
     path = Path(path)
-    chosen = _format(format or format_of(path))
+    chosen = format_named(format or format_of(path))
     target_of(path)
     writer, counted = chosen.load(), CountedTable(table, progress)
     from fedmon.report.export.files import PatientFile  # it needs pyarrow, and a help does not
@@ -146,7 +146,7 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa:
 
     Raises InvalidInputError, StorageError and MissingExtraError.
     """
-    chosen = _format(format)
+    chosen = format_named(format)
     if not chosen.is_text:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
         raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
@@ -155,7 +155,8 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> None:  # noqa:
         stream.flush()
 
 
-def _format(name: str) -> Format:
+def format_named(name: str) -> Format:
+    """Return one of FORMATS. Raises InvalidInputError."""
     if name not in FORMATS:
         raise InvalidInputError(f"no format {name!r}: there are {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -70,12 +70,7 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> 
 def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File, PatientFile]]:
     # The library wants the real path of what it opens itself, and what is written here has none yet.
     with storage_errors(path), PatientFile(new) as raw:
-        try:
-            file = h5py.File(raw, "w" if is_new else "r+")
-        except OSError as error:
-            raw.check()
-            raise StorageError(f"cannot append to {path}: not a writable HDF5 file: {error}") from error
-        with file:
+        with h5py.File(raw, "w" if is_new else "r+") as file:
             yield file, raw
         raw.check()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -43,13 +44,11 @@ def write_feather(table: Table, file: BinaryIO) -> None:
 
 def write_orc(table: Table, file: BinaryIO) -> None:
     """Write ORC, compressed by zstd; a name of a column cannot have a NUL there, and has %00 instead."""
+    names = [name.replace("\0", "%00") for name in table.schema.names]
     with pa.orc.ORCWriter(file, compression="zstd", file_version="0.12") as writer:
-        written = 0
-        for group in _groups(table):
-            writer.write(group.rename_columns([name.replace("\0", "%00") for name in group.schema.names]))
-            written += len(group)
-        if not written:
-            writer.write(table.schema.empty_table())
+        # Without an empty table, a file without rows would lack its columns.
+        for group in itertools.chain([table.schema.empty_table()], _groups(table)):
+            writer.write(group.rename_columns(names))
 
 
 def _groups(table: Table) -> Iterator[pa.Table]:

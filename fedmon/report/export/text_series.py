@@ -135,9 +135,8 @@ def write_openmetrics(table: Table, file: BinaryIO) -> None:
             for number in members:
                 for words, part in parts.items():
                     for text, dropped in _series(part, columns.time, family, number, words):
-                        if text:
-                            file.write(head)
-                            head = b""
+                        file.write(head)
+                        head = b""
                         file.write(text)
                         left_out += dropped
     file.write(b"# EOF\n")

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.metrics.series import split_series
+from fedmon.common.metrics.series import metric_name
 from fedmon.common.store.recording import LostRange, Mark
+from fedmon.report.blocks import labels_of
 from fedmon.report.source import JOB, Host, told_number
 from fedmon.report.totals import SeriesTotal, StreamTotal
 
@@ -143,11 +144,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         streams = [self.job] if self.job is not None else []
         for total in (*streams, *(one for name, one in self.streams.items() if not name.startswith(JOB))):
             for series in total.series.values():
-                try:
-                    metric, labels = split_series(series.series)
-                except ValueError:
-                    continue
-                found.setdefault(metric, []).append((labels, series))
+                found.setdefault(metric_name(series.series), []).append((labels_of(series.series), series))
         return found
 
 

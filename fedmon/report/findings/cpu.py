@@ -157,7 +157,7 @@ def _levels(node: Node) -> str:
     busy = node.one(_MOST_BUSY)
     if busy is None or len(busy.levels) < limits.FEW_SAMPLES:
         return ""
-    median, often = busy.quantile(0.5) or 0.0, busy.quantile(0.95) or 0.0
+    median, often = busy.quantile(0.5), busy.quantile(0.95)
     if often - median <= max(_ROUNDING, 0.1 * median):
         return ""
     most, rarely = significant(median), significant(often)
@@ -218,8 +218,13 @@ def _needed(node: Node, use: CpuUse) -> int:
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
         return max(needed, 0 if busy is None else math.ceil(min(busy.high - _ROUNDING, use.cpus)))
-    while needed < use.cpus and _longer(busy.levels, needed) > limits.LONGER:
-        needed += 1
+    most = max(needed, math.ceil(use.cpus))
+    while needed < most:
+        middle = (needed + most) // 2
+        if _longer(busy.levels, middle) > limits.LONGER:
+            needed = middle + 1
+        else:
+            most = middle
     return needed
 
 

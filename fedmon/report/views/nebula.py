@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics import nebula_tags as tags
-from fedmon.common.metrics.series import split_series
-from fedmon.report.blocks import Floats
+from fedmon.report.blocks import Floats, labels_of
 from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
 from fedmon.report.selection import find_job, known_jobs
@@ -58,7 +57,7 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
 
 def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     sent, received, divisor = tags.VOLUMES[generation]
-    sensors = tags.processor_sensors(at.host)
+    sensors = tags.processor_sensors(filter(labels_of, at.host))
     cpu, *others = map(_computed, tags.MACHINE)
     found: list[tuple[str, ViewQuantity]] = [
         cpu,
@@ -102,7 +101,7 @@ class UserTable:
         self._others: list[str] = []
         for column in self._wide.plan.columns:
             if of_job(column.series, others):
-                self._columns.setdefault(split_series(column.series)[1].get("name", ""), []).append(column.name)
+                self._columns.setdefault(labels_of(column.series).get("name", ""), []).append(column.name)
             else:
                 self._others.append(column.name)
         self.rows = self._wide.rows if self._columns else 0

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
-from fedmon.common.metrics.series import metric_name, series, split_series
-from fedmon.report.blocks import Floats
+from fedmon.common.metrics.series import metric_name, series
+from fedmon.report.blocks import Floats, labels_of
 from fedmon.report.export import Table
 from fedmon.report.source import Source, told_number
 from fedmon.report.views.view_table import (
@@ -128,7 +128,7 @@ def _views(source: Source, places: Sequence[Place]) -> list[ViewTable]:
 
 def gpus(at: Instants) -> list[str]:
     """Return the numbers of the GPUs of a machine, in order."""
-    numbers = {split_series(name)[1].get("gpu", "") for name in at.host if name.startswith("gpu_")}
+    numbers = {labels_of(name).get("gpu", "") for name in at.host if name.startswith("gpu_")}
     return sorted(numbers, key=lambda number: (len(number), number))
 
 
@@ -215,7 +215,7 @@ def cpu_columns(at: Instants) -> Sequence[ViewColumn]:
 def _rapl(at: Instants) -> Iterator[ViewColumn]:
     for name in at.host:
         if metric_name(name) == _RAPL:
-            zone = rapl_key(split_series(name)[1].get("zone", ""))
+            zone = rapl_key(labels_of(name).get("zone", ""))
             yield ViewColumn(
                 path=("rapl_powercap", zone),
                 header=f"RAPL {zone.replace('-', ' ')} [uJ]",
@@ -343,7 +343,7 @@ def _events(names: Iterable[str]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for name in names:
         if metric_name(name) == EVENTS:
-            labels = split_series(name)[1]
+            labels = labels_of(name)
             group = labels.get("group", "")
             # Where two of our groups are one of perfmon's, an event of both is told once.
             found.setdefault((GROUPS.get(group, group), labels.get("event", "")), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.report.charts import Chart, Charts, Choice, charts_of, read_bins
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report import tables
 from tests.report.tables import T0, recording
-
-__all__ = ["T0", "recording"]
-
-Columns = Mapping[str, Sequence[float | None]]
-
-
-def samples(columns: Columns, *, node: str = "n1", stream: str = "host", late_s: float = 0.0, step_s: float = 1.0,
-            first: int = 0) -> Batch:  # fmt: skip
-    """Make samples that begin ``first`` steps after T0, by a clock that is late."""
-    mono = [(first + number) * step_s for number in range(len(next(iter(columns.values()))))]
-    lists = {key: list(column) for key, column in columns.items()}
-    t = [T0 + moment + late_s for moment in mono]
-    return tables.samples(lists, node=node, stream=stream, seq=first, t=t, mono=mono)
 
 
 def made(path: Path, *batches: Batch, **choice: Any) -> Charts:

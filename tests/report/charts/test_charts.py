@@ -18,7 +18,8 @@ from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.charts.recordings import T0, chart, made, named, points, recording, samples
+from tests.report.charts.recordings import chart, made, named, points
+from tests.report.tables import T0, recording, samples
 
 MIB = 1024.0**2
 CPU = "host_cpu_busy_ratio"
@@ -108,17 +109,8 @@ def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
     assert found.limits == (("CPUs", 4.0),)
 
 
-def test_a_host_without_a_metric_shifts_nothing_defect_38(tmp_path: Path) -> None:
-    one = samples({CPU: [0.1, 0.2], "host_load1": [5, 6]}, node="n1")
-
-    found = named(made(tmp_path / "a", one, samples({CPU: [0.3, 0.4]}, node="n2")))
-
-    assert points(found["cpu_load_per_node"], "n2") == {0: 0.3, 1: 0.4}
-    assert points(found["load_per_node"], "n1") == {0: 5, 1: 6}
-
-
 def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
-    found = chart(tmp_path / "a", "cpu_load_per_node", samples({CPU: [0.1, 0.2]}), samples({CPU: [0.3]}, first=10))
+    found = chart(tmp_path / "a", "cpu_load_per_node", samples({CPU: [0.1, 0.2]}), samples({CPU: [0.3]}, seq=10))
 
     told = points(found, "busy")
     assert (told[0], told[1], told[10]) == (0.1, 0.2, 0.3)
@@ -127,7 +119,7 @@ def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
 
 def test_all_nodes_are_joined_by_time_and_not_by_row_defect_39(tmp_path: Path) -> None:
     one = samples({"host_threads": [10, 11, 10, 10]}, node="n1")
-    two = samples({"host_threads": [100] * 4}, node="n2", first=20)
+    two = samples({"host_threads": [100] * 4}, node="n2", seq=20)
 
     found = chart(tmp_path / "a", "threads_all_nodes", one, two)
 
@@ -168,7 +160,7 @@ def test_an_average_is_that_of_the_nodes_and_its_band_reaches_from_the_lowest_to
 
 def test_a_total_is_not_known_while_a_node_is_silent(tmp_path: Path) -> None:
     whole = samples({READ: [number * MIB for number in range(30)]}, node="n1")
-    parts = [samples({READ: [float(first + number) * MIB for number in range(8)]}, node="n2", first=first)
+    parts = [samples({READ: [float(first + number) * MIB for number in range(8)]}, node="n2", seq=first)
              for first in (0, 22)]  # fmt: skip
 
     found = chart(tmp_path / "a", "disk_traffic_all_nodes", whole, *parts, zeros=True)
@@ -182,13 +174,21 @@ def test_a_total_that_is_never_known_has_no_chart(tmp_path: Path) -> None:
     read = {"n1": (1000, 1004, 1008, 1040), "n2": (1020,)}
     batches = [samples({"host_threads": [float(at) if at in each else None for at in range(2000)]}, node=node)
                for node, each in read.items()]  # fmt: skip
+    received = {f'host_network_receive_bytes_total{{interface="{name}"}}':
+                [float(at) if first <= at < first + 4 else None for at in range(2000)]
+                for name, first in (("eth0", 1000), ("eth1", 1010))}  # fmt: skip
+    batches.append(samples(received, node="n3"))
+    batches.append(samples({name: [at * at * MIB for at in range(2000)] for name in received}, node="n4"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = made(tmp_path / "a", *batches)
 
-    assert list(named(found)) == ["threads_per_node"]
+    assert set(named(found)) == {"threads_per_node", "network_traffic_per_node", "network_traffic_all_nodes"}
     assert found.constant == ()
+    assert [[line.label for line in one.lines] for one in found.first if one.figure == "network_traffic"] == [
+        ["received"]
+    ]
 
 
 def test_of_many_lines_the_largest_are_shown_and_the_others_as_one(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def reported(
     }
     columns[series("user_value", name=name, **labels)] = [value]
     columns[series("user_step", name=name, **labels)] = [step]
-    return samples(columns, node=node, stream="user-alice", first=at)
+    return samples(columns, node=node, stream="user-alice", seq=at)
 
 
 def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_repeated_round_costs_the_sum_of_its_runs_each_with_its_last_word(tmp_
     batches = [reported("n1", run, at, loss, step, group="cells", seconds=seconds)
                for run, at, loss, step, seconds in (("one", 0, 4.0, 1, 2.0), ("one", 10, 4.0, 1, 5.0),
                                                     ("again", 20, 2.0, 1, 7.0), ("two", 30, 1.0, 2, 3.0))]  # fmt: skip
-    batches.append(samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", first=25))
+    batches.append(samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", seq=25))
 
     found = made(tmp_path / "a", *batches)
 
@@ -409,7 +409,7 @@ def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(t
 
 
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
-    path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, first=20))
+    path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, seq=20))
     with Recording(path) as store:
         store.append([samples({CPU: [0.5, 0.6]}, node="n2")])
         store.mark("n1", 1, "host", T0 + 4, "round 2 of $x$")
@@ -434,10 +434,11 @@ def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path)
         [-1.0, -2.0],
         [0.1] * 20 + [1e300] + [0.1] * 20,
         [-1e300, 1e300],
+        [0.5, 1.7e308, -1.7e308, 0.6],
         [5e-324, 1e-300],
         [None, 0.5, None, 0.5, None, None, 0.6, None],
     ],
-    ids=["one", "zeros", "constant", "negative", "outlier", "huge", "tiny", "holes"],
+    ids=["one", "zeros", "constant", "negative", "outlier", "huge", "too-large", "tiny", "holes"],
 )
 def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_path: Path) -> None:
     with warnings.catch_warnings():

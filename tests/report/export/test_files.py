@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ import pytest
 import tables
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
-from fedmon.report import TidyTable, WideTable
+from fedmon.report import TidyTable, WideTable, save
 from fedmon.report.export import FORMATS, format_of, write
 from fedmon.report.source import Source
 from tests.report.tables import T0, FixedTable, recording, samples
@@ -143,7 +144,7 @@ def test_csv_has_whole_numbers_as_such_and_times_with_their_zone(tmp_path: Path)
     path = recording(tmp_path / "r", samples({"host_disk_reads_total": [10**12, None], "host_load1": [0.1, 2]}))
 
     with Source([path]) as source:
-        text = write(WideTable(source, rates=False), tmp_path / "x.csv").read_text()
+        text = save(source, tmp_path / "x.csv", rates=False).read_text()
 
     assert text.splitlines() == [
         "host,time,host_load1,host_disk_reads_total",
@@ -206,8 +207,7 @@ def noisy() -> FixedTable:
 
 def test_a_writer_that_is_killed_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     code = """
-import sys, threading
-from pathlib import Path
+import signal, sys
 sys.path[:0] = [sys.argv[1]]
 from fedmon.report.export import write
 from tests.report.export.test_files import noisy
@@ -215,29 +215,19 @@ from tests.report.tables import FixedTable
 class Endless(FixedTable, frozen=True, kw_only=True):
     def batches(self):
         yield self.parts[0]
-        sys.stdout.write("writing\\n")  # in one piece, unlike print, which another thread can interrupt
-        sys.stdout.flush()
-        threading.Event().wait()
-threads = [
-    threading.Thread(target=write, args=(Endless(parts=noisy().parts), Path(file)), kwargs={"key": "other"})
-    for file in sys.argv[2:]
-]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
+        signal.raise_signal(signal.SIGKILL)
+write(Endless(parts=noisy().parts), sys.argv[2], key="other")
 """
-    files = [write(table_of("a"), tmp_path / name, key="all") for name in ("x.csv", "x.h5")]
-    before = [file.read_bytes() for file in files]
+    for name in ("x.csv", "x.h5"):
+        file = write(table_of("a"), tmp_path / name, key="all")
+        before = file.read_bytes()
 
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)], stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout is not None
-        assert [writer.stdout.readline() for _ in files] == [b"writing\n"] * 2
-        writer.kill()
+        done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parents[3]), file])
 
-    assert [file.read_bytes() for file in files] == before
-    assert set(os.listdir(tmp_path)) == {file.name for file in files}
-    assert [write(table_of("b"), file, key="next") for file in files] == files  # and no lock is left
+        assert done.returncode == -signal.SIGKILL
+        assert file.read_bytes() == before
+        write(table_of("b"), file, key="next")  # and no lock is left
+    assert set(os.listdir(tmp_path)) == {"x.csv", "x.h5"}
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) -> None:
@@ -253,6 +243,8 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
         write(table_of("a"), Path("/dev/null"), format="csv")
     with pytest.raises(InvalidInputError, match="say --format"):
         format_of(Path("x.txt"))
+    with pytest.raises(InvalidInputError, match="no format 'xml': there are csv, parquet"):
+        write(table_of("a"), tmp_path / "x.csv", format="xml")
 
     class Unread(FixedTable, frozen=True, kw_only=True):
         def batches(self) -> Iterator[pa.RecordBatch]:
@@ -261,6 +253,10 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     (tmp_path / "no.h5").write_text("text")
     with pytest.raises(StorageError, match="not a writable HDF5 file"):
         write(Unread(parts=table_of("a").parts), tmp_path / "no.h5")
+    cut = write(table_of("a"), tmp_path / "cut.h5", key="1")
+    os.truncate(cut, 3000)
+    with pytest.raises(StorageError, match=r"cannot write .*cut\.h5: .*truncated"):
+        write(table_of("b"), cut, key="2")
 
 
 def test_a_file_that_is_replaced_keeps_its_rights_and_a_link_its_target(tmp_path: Path) -> None:

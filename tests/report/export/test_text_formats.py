@@ -109,7 +109,8 @@ def test_families_are_whole_and_typed_whatever_the_order_of_the_rows(tmp_path: P
 def test_every_metric_of_the_table_has_a_family_that_the_standard_allows(tmp_path: Path) -> None:
     host = RecordedHost("node-a")
     for number in range(2):
-        names = (series(row.name, **dict.fromkeys(row.labels, "x")) for row in METRICS.values())
+        names = [series(row.name, **dict.fromkeys(row.labels, "x")) for row in METRICS.values()]
+        names += ["app_jobs", "app_jobs_total"]  # both claim the family app_jobs
         host.add(float(number), dict.fromkeys(names, 1.0))
     text = text_of(host.write(tmp_path / "r.fmr"), write_openmetrics)
 
@@ -120,6 +121,11 @@ def test_every_metric_of_the_table_has_a_family_that_the_standard_allows(tmp_pat
         assert families[row.name.removesuffix(suffix)].type == row.kind.value
     assert {"host_memory_used_bytes", "node_energy_kilowatt_hours", "gpu_clock_hertz"} <= units
     assert len(units) > 100
+    assert {name for name in families if name.startswith("app")} == {
+        "app_jobs",
+        "app_jobs_other",
+        "app_jobs_per_second",
+    }
 
 
 def test_samples_that_go_back_in_time_are_left_out_and_counted(
