@@ -34,11 +34,11 @@ def counter(name: str, increase: float, *, first: float = 0.0, grown_s: float = 
 
 
 def stream(name: str, values: Values, *, node_id: str = "n1", samples: int = 1000, hole_seconds: float = 0.0,
-           missing: int = 0, steps: tuple[ClockStep, ...] = ()) -> StreamTotal:  # fmt: skip
+           interval_s: float = 1.0, missing: int = 0, steps: tuple[ClockStep, ...] = ()) -> StreamTotal:  # fmt: skip
     holes = (Hole(hole_seconds, T + 10, T + 10 + hole_seconds, missing, 11, 1),) if hole_seconds else ()
     return StreamTotal(
         node_id=node_id, stream=name, boots=1, samples=samples, first_t=T, last_t=T + SECONDS,
-        seconds=SECONDS - hole_seconds, interval_s=1.0, missing=missing, holes=holes, hole_count=len(holes),
+        seconds=SECONDS - hole_seconds, interval_s=interval_s, missing=missing, holes=holes, hole_count=len(holes),
         hole_seconds=hole_seconds, clock_steps=steps,
         series={key: _total(key, value) for key, value in values.items()},
     )  # fmt: skip

@@ -47,21 +47,23 @@ def memory(share: float) -> Values:
 
 
 def job(of_job: Values | None = None, of_host: Values | None = None, *, name: str = "n1",
-        hardware: Mapping[str, Any] = NO_GPUS, samples: int = 1000, **told: Any) -> Node:  # fmt: skip
+        hardware: Mapping[str, Any] = NO_GPUS, samples: int = 1000, interval_s: float = 1.0,
+        **told: Any) -> Node:  # fmt: skip
     """A job that is well but for what is said."""
     well: Values = {**busy((3.6, 1.0)), **memory(0.5), "job_cpu_throttled_seconds_total": 0.0}
     document = {key: value for key, value in (TOLD | told).items() if value is not None}
     return node(name, job={**well, **(of_job or {})}, host={**modes(user=0.9), **(of_host or {})},
-                document=document, hardware=hardware, samples=samples)  # fmt: skip
+                document=document, hardware=hardware, samples=samples, interval_s=interval_s)  # fmt: skip
 
 
 class Job(NamedTuple):
-    """The nodes of a job, what must be told of it with its severity, and of what nothing bad must be told."""
+    """The nodes of a job, what must be told of it with its severity, of what nothing bad, and what is advised."""
 
     nodes: tuple[Node, ...]
     must: Mapping[str, Severity]
     well: frozenset[str] = frozenset({"cpu-efficiency", "memory-peak", "io-wait", "ending"})
     first: str = ""
+    advice: str = ""
 
 
 GPUS: dict[str, Any] = {"gpus": [{"gpu": "0"}, {"gpu": "1"}]}
@@ -73,7 +75,11 @@ JOBS: dict[str, Job] = {
                                "cpu-efficiency"),
     "serial on one CPU": Job((job(busy((1.0, 1.0)), cpus=1),), {"cpu-efficiency": G}, ALL),
     "idle": Job((job(busy((0.05, 1.0))),), {"cpu-efficiency": P}, ALL - {"cpu-efficiency"}, "cpu-efficiency"),
-    "in phases that use all": Job((job(busy((4.0, 0.4), (0.0, 0.6))),), {"cpu-efficiency": N}, ALL),
+    "in phases that use all": Job((job(busy((4.0, 0.4), (0.0, 0.6))),), {"cpu-efficiency": N}, ALL,
+                                  advice="fewer would make it slower"),
+    "in phases too short to be seen": Job(
+        (job({**busy((0.76, 1.0)), "job_threads": 9.0}, cpus=8, interval_s=30.0),), {"cpu-efficiency": N}, ALL,
+        advice="Measure more often before asking for fewer: 30.0 s between samples"),
     "in phases that use half": Job((job(busy((2.0, 0.5), (0.1, 0.5)), cpus=8),), {"cpu-efficiency": P},
                                    ALL - {"cpu-efficiency"}),
     "one short peak": Job((job(busy((1.0, 0.99), (4.0, 0.01))),), {"cpu-efficiency": W}, ALL - {"cpu-efficiency"}),
@@ -100,6 +106,7 @@ JOBS: dict[str, Job] = {
                     {"gpu-use": P, "gpu-imbalance": W}, ALL, "gpu-use"),
     "GPU that waits for input": Job((job(of_host=gpu(0, 0.4, 0.5), hardware=GPUS, gpus=["0"]),), {"gpu-use": W}, ALL,
                                     "gpu-use"),
+    "hardly used GPU": Job((job(of_host=gpu(0, 0.1, 0.3), hardware=GPUS, gpus=["0"]),), {"gpu-use": W}, ALL, "gpu-use"),
     "busy GPUs": Job((job(of_host=gpu(0, 0.9, 0.0) | gpu(1, 0.88, 0.0), hardware=GPUS, **GIVEN),), {"gpu-use": G},
                      ALL | {"gpu-imbalance"}),
     "unbalanced": Job((job(busy((3.8, 1.0))), job(busy((0.4, 1.0)), name="n2")), {"imbalance": W},
@@ -116,11 +123,12 @@ JOBS: dict[str, Job] = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_gets_the_findings_that_it_must_and_none_that_it_must_not(name: str) -> None:
-    nodes, must, well, first = JOBS[name]
+    nodes, must, well, first, advice = JOBS[name]
     findings = find(case(*nodes))
     found = {one.name: one for one in findings}
 
     assert {key: found[key].severity for key in must if key in found} == dict(must)
     assert [one.name for one in findings if one.name in well and one.severity in BAD] == []
     assert not first or findings[0].name == first
+    assert any(advice in one.advice for one in findings)
     assert all(one.text.startswith(("Not measured", "How the job ended")) for one in findings if one.severity is U)
