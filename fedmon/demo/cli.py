@@ -562,7 +562,7 @@ def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]
 def round_row(one: TrainingRound) -> list[str]:
     """Return the row of a round."""
     costs = [_cost_cell(one.nodes[node]) for node in NODES]
-    return [str(one.number), f"{one.accuracy:.1%}", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
+    return [str(one.number), f"{one.accuracy * 100:.1f} %", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
 
 
 def explanation(one: TrainingRound) -> str:

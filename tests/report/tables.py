@@ -13,6 +13,18 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 
 T0 = 1_763_700_000.0
+HOSTILE = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "' onmouseover='alert(1)",
+    "</style><script>1</script>", "javascript:alert(1)", "</title><h1>x", "<!--", "-->", "]]>", "&lt;script&gt;",
+    "&#x3C;script&#x3E;", "</svg>", "${7*7}", "{{7*7}}", "%s%n%d", "%", "%0A", "%zz", "{0}{nb}", "$x$", "$x^{2$",
+    "\\frac{1}{0}", "$(reboot)", "`reboot`", "; rm -rf /", "'; DROP TABLE batch; --", "../../etc/passwd", "/", ".",
+    "..", "=cmd|' /C calc'!A0", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " ", " a ", ",", "a,b", "=", "a=b", ";",
+    '"', 'a"b', "'", "\\", "a\\", "a\\n", '\\"', "\n", "a\nb", "a\r\nSet-Cookie: x", "\t", "\x00", "a\x00b", "\x7f",
+    "a\x1b[31mred", "\u202egnp.exe", "\u200b", "\ufeff", "\u2028line", "\ud7ff", "\ufffe", "e\u0301\u0301\u0301",
+    "\U0001f525 fire", "\u4f5c\u696d", "\u05d0\u05d1\u05d2", "\u0645\u0631\u062d\u0628\u0627", "\u0e01\u0e32\u0e23",
+    "_hidden", "a_b^c", "# EOF", '{a="b"}', "NULL", "nan", "**bold**", "|a|b|", "x" * 5000,
+)  # fmt: skip
+"""Texts that others may give as names and labels."""
 Column = list[float | None]
 
 

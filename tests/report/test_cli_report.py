@@ -25,14 +25,22 @@ def fedmon(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_path: Path) -> None:
-    write_job(tmp_path / "job.fmr", samples=4, series=DRAWN)
+    write_job(tmp_path / "job.fmr", samples=4, series=DRAWN, told={"command": ["sh", "-c", "sleep 1"]})
 
     command = [sys.executable, "-m", "fedmon", "report", "job.fmr"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 80
-    for words in ("Job 4711 (train-resnet)", "CPU         [####", "Peak memory.", "written: job-report-4711.html"):
+    bars = [line for line in done.stdout.splitlines() if line[12:13] == "["]
+    assert {line.index(" %") for line in bars} == {44}, bars
+    for words in (
+        "Job 4711 (train-resnet)",
+        "sh -c 'sleep 1'",
+        "CPU         [####",
+        "Peak memory.",
+        "written: job-report-4711.html",
+    ):
         assert words in done.stdout, words
     assert "<title>Job 4711 (train-resnet)</title>" in (tmp_path / "job-report-4711.html").read_text()
 

@@ -31,19 +31,9 @@ from fedmon.report.source import Host, Source
 from fedmon.report.subject import choose
 from tests.report.cases import case, cpu, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
+from tests.report.tables import HOSTILE
 
 SCRIPT = "<script>alert(1)</script>"
-HOSTILE = [
-    SCRIPT, "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "' onmouseover='alert(1)",
-    "</style><script>1</script>", "javascript:alert(1)", "</title><h1>x", "<!--", "-->", "]]>", "&lt;script&gt;",
-    "&#x3C;script&#x3E;", "${7*7}", "{{7*7}}", "%s%n%d", "{0}{nb}", "$x^{2$", "\\frac{1}{0}", "$(reboot)",
-    "`reboot`", "; rm -rf /", "../../etc/passwd", "a\x00b", "a\x1b[31mred", "a\nb", "a\r\nSet-Cookie: x",
-    "\u202egnp.exe", "\u200b", "\ufeff", "\U0001f525 fire", "\u4f5c\u696d", "\u05d0\u05d1\u05d2",
-    "\u0645\u0631\u062d\u0628\u0627", "\u0e01\u0e32\u0e23", "e\u0301\u0301\u0301", "x" * 5000, "\u2028line",
-    "\ud7ff", "\ufffe", "-" * 3, "**bold**", "|a|b|",
-]  # fmt: skip
-
-
 DRAWN = (
     "job_cpu_",
     "job_memory_",

@@ -149,7 +149,7 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     assert told["one-machine"].nodes == ("b",)
     assert [row[0] + row[-1] for row in node_table(shared).rows] == [
         "a101",
-        f"b (on the machine of a){MISSING}",
+        f"b (see a){MISSING}",
         "c101",
     ]
     assert "Network traffic, total of 2 nodes" in lines

@@ -41,6 +41,7 @@ def drawn(chart: Chart, charts: Charts, kind: str, *, size_in: tuple[float, floa
 def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_IN) -> Figure:
     """Return the figure of a chart; all figures of one size have equal axes."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     made = Figure(figsize=size_in)
     width, height = size_in
@@ -57,6 +58,7 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
     if chart.is_over_steps:
         margin = 0.01 * (x[-1] - x[0]) or 0.5
         axes.set_xlim(x[0] - margin, x[-1] + margin)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)
@@ -144,6 +146,7 @@ def _time_axis(axes: Any, charts: Charts) -> None:
         axes.set_xlabel(f"seconds since {first:%Y-%m-%d %H:%M:%S} UTC", size=_SMALL_PT, labelpad=2)
         return
     locator = dates.AutoDateLocator(tz=datetime.UTC, minticks=4, maxticks=9)
+    locator.intervald[dates.MINUTELY] = [1, 2, 5, 10, 15, 30]
     last = datetime.datetime.fromtimestamp(end, datetime.UTC)
     days = locator.tick_values(first, last)
     at = [day for day in days if dates.date2num(first) <= day <= dates.date2num(last)]

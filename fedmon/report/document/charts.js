@@ -12,6 +12,10 @@
     dark: { ink: "#c9d0d6", line: "#39414a", soft: "#717b85",
       colours: ["#4CA8E0", "#F08A45", "#2FC79B", "#E3A3C8", "#E3B84A", "#8CCBF2", "#A0A0A0"] },
   };
+  // Distances of marks on an axis of time, in seconds, and on one of rounds, which have no halves.
+  const seconds = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800,
+    432000, 864000, 2592000, 7776000, 31536000];
+  const wholes = Array.from({ length: 45 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3));
   const shown = new Map();
   let palette = dark.matches ? palettes.dark : palettes.light;
   let isPrinted = false, zoom = null;
@@ -144,7 +148,8 @@
           const margin = (top - bottom) * 0.06 || Math.abs(top) * 0.1 || 1;
           return [bottom === 0 ? 0 : bottom - margin, top + margin];
         } } },
-      axes: [{ ...axis, size: 28, space: 60, values: overSteps ? undefined
+      axes: [{ ...axis, size: 28, space: 60,
+        incrs: overSteps ? (x.every(Number.isInteger) ? wholes : undefined) : isShort ? undefined : seconds, values: overSteps ? undefined
         : (_, ticks, _axis, _space, increment) => ticks.map((t) => isShort ? number(t - data.span[0]) : clock(t, increment)),
         splits: isShort && !overSteps ? (u, _axis, low, high, increment) => {
           const first = Math.ceil((low - data.span[0]) / increment) * increment, found = [];

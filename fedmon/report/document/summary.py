@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -27,7 +28,7 @@ def node_table(case: Case) -> TextTable:
     """Return one row for each node, with the columns of which some node knows something."""
     cells = [_cells(case, node) for node in case.nodes]
     kept = [header for header in _HEADERS if any(header in each for each in cells)]
-    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in case.nodes]
+    shared = [f" (see {node.counted_by})" if node.counted_by else "" for node in case.nodes]
     rows = [(shown(node.name + where, 120), *(each.get(header, MISSING) for header in kept))
             for node, where, each in zip(case.nodes, shared, cells, strict=True)]  # fmt: skip
     found = TextTable(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
@@ -155,7 +156,7 @@ def _joined(*words: object) -> str:
 
 
 def _command(command: object) -> object:
-    return " ".join(map(str, command)) if isinstance(command, list | tuple) else command
+    return shlex.join(map(str, command)) if isinstance(command, list | tuple) else command
 
 
 def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
@@ -208,7 +209,8 @@ def _bars(findings: Sequence[Finding], width: int) -> list[str]:
     lines = []
     for name, ratio, text in bars(findings).rows if width >= 40 else ():
         filled = round(_BAR * min(1.0, max(0.0, ratio)))
-        lines.append(f"{name:<12}[{'#' * filled}{'.' * (_BAR - filled)}] {text:>7}")
+        share, comma, amounts = text.partition(",")
+        lines.append(f"{name:<12}[{'#' * filled}{'.' * (_BAR - filled)}] {share:>7}{comma}{amounts}")
     return ["", *lines] if lines else []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedmon import report
@@ -19,16 +18,11 @@ from fedmon.report.charts.draw import drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.charts.recordings import chart, made, named, points
-from tests.report.tables import T0, recording, samples
+from tests.report.tables import HOSTILE, T0, recording, samples
 
 MIB = 1024.0**2
 CPU = "host_cpu_busy_ratio"
 READ, WRITTEN = (series(f"host_disk_{what}_bytes_total", device="sda") for what in ("read", "written"))
-HOSTILE = (
-    "", " ", "$", "$$", "$x$", "$\\frac{1}{0}$", "\\", "\\alpha", "_", "_hidden", "__", "^", "{", "}", "{}", "a_b^c",
-    "%", "%s%n", "#", "&amp;", "<b>", "</svg>", "<script>alert(1)</script>", '"', "'", "`id`", "$(id)", "; rm -rf /",
-    "a\nb", "\r\n", "\t", "\x00", "\x1b[31m", "\u202egnp", "\u200b", "é", "中文", "🎉", "../../etc/passwd", "x" * 5000,
-)  # fmt: skip
 
 
 def test_a_gauge_is_its_values_and_a_counter_its_growth_in_a_unit_that_people_read(tmp_path: Path) -> None:
@@ -84,17 +78,6 @@ def test_a_metric_chosen_with_labels_shows_only_the_series_that_have_them(tmp_pa
     assert points(of_disk["disk_traffic_per_node"], "read") == {1: MIB, 2: 3 * MIB}
     assert [one.title for one in of_loss.values()] == ["Reported: loss, by step", "CPU load", "Reported: loss"]
     assert named(made(tmp_path / "c", *batches, metrics=['host_disk_*{device="sdz"}'])) == {}
-
-
-def test_the_total_of_a_plug_in_is_drawn_as_its_growth_per_second(tmp_path: Path) -> None:
-    sorted_cells = [1_000_000, 1_000_100, 1_000_300, 1_000_300]
-
-    found = chart(
-        tmp_path / "a", "other_cells_sorted_total_per_node", samples({"cells_sorted_total": sorted_cells}, step_s=2.0)
-    )
-
-    assert points(found, "cells_sorted_total") == {2: 50, 4: 100, 6: 0}
-    assert found.scale.unit == "per second"
 
 
 def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
@@ -191,29 +174,13 @@ def test_a_total_that_is_never_known_has_no_chart(tmp_path: Path) -> None:
     ]
 
 
-def test_of_many_lines_the_largest_are_shown_and_the_others_as_one(tmp_path: Path) -> None:
-    cores = {series("host_cpu_core_busy_ratio", cpu=str(cpu)): [cpu / 100, cpu / 50] for cpu in range(64)}
+@pytest.mark.parametrize(("limit", "shown"), [(3 * MIB, (("limit", 3 * MIB),)), (2.0**62, ())])
+def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(
+    limit: float, shown: tuple[tuple[str, float], ...], tmp_path: Path
+) -> None:
+    job = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}
 
-    found = chart(tmp_path / "a", "cpu_cores_per_node", samples(cores))
-
-    assert [line.label for line in found.lines] == [*(f"CPU {cpu}" for cpu in range(58, 64)), "57 others, average"]
-    assert points(found, "57 others, average")[0] == pytest.approx(np.mean(np.arange(1, 58)) / 100)
-
-
-def test_nodes_that_show_the_same_are_one_line_with_both_names(tmp_path: Path) -> None:
-    batches = [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")]
-
-    assert [line.label for line in chart(tmp_path / "a", "cpu_load_per_node", *batches).lines] == [
-        "a and b (same values)"
-    ]
-
-
-def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(tmp_path: Path) -> None:
-    near = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [3 * MIB] * 2}
-    far = near | {"job_memory_limit_bytes": [2.0**62] * 2}
-
-    assert chart(tmp_path / "a", "job_memory_per_node", samples(near, stream="job-1")).limits == (("limit", 3 * MIB),)
-    assert chart(tmp_path / "b", "job_memory_per_node", samples(far, stream="job-1")).limits == ()
+    assert chart(tmp_path / "a", "job_memory_per_node", samples(job, stream="job-1")).limits == shown
 
 
 def test_the_limit_of_a_line_of_several_devices_is_that_of_all_of_them(tmp_path: Path) -> None:
@@ -231,36 +198,6 @@ def test_the_limit_of_a_line_of_several_devices_is_that_of_all_of_them(tmp_path:
     assert limits("unlike", [80.0, 40.0], "total", "used") == ()
 
 
-def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
-    spaces = {"/": (50.0, 40.0, 100.0), "/home": (9.0, 1.0, 10.0)}
-    columns = {series(f"host_filesystem_{what}_bytes", mountpoint=mount): [last if what == "size" else first, last]
-               for mount, (*space, size) in spaces.items()
-               for what, (first, last) in (("free", space), ("available", space), ("size", (size, size)))}  # fmt: skip
-
-    found = made(tmp_path / "a", samples(columns))
-
-    told = {one.title: one.limits for one in found.first}
-    assert told == {"File system space: /": (("size", 100.0),), "File system space: /home": (("size", 10.0),)}
-
-
-def test_rapl_zones_are_added_up_by_what_they_measure(tmp_path: Path) -> None:
-    zones = {"package-0": 10.0, "package-1": 20.0, "package-0-core": 5.0, "package-1-core": 6.0, "package-0-dram": 2.0}
-    columns = {series("rapl_energy_joules_total", zone=zone): [0, watts, 3 * watts] for zone, watts in zones.items()}
-
-    found = chart(tmp_path / "a", "rapl_power_per_node", samples(columns))
-
-    assert {line.label: line.values[1] for line in found.lines} == {"package": 30, "core": 11, "dram": 2}
-
-
-def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) -> None:
-    one = {"perf_starts_total": [0, 1, 2, 5]}
-
-    found = named(made(tmp_path / "a", samples(one), samples(one, stream="job-7")))
-
-    (starts,) = (each for name, each in found.items() if name.startswith("perf_starts"))
-    assert [line.label for line in starts.lines] == ["machine and job (same values)"]
-
-
 def reported(
     node: str, run: str, at: int, value: float, step: float, *, name: str = "loss", group: str = "", **costs: float
 ) -> Batch:
@@ -274,6 +211,79 @@ def reported(
     return samples(columns, node=node, stream="user-alice", seq=at)
 
 
+def training(losses: list[float | None], steps: list[float | None]) -> dict[str, list[float | None]]:
+    return {series("user_value", name="loss"): losses, series("user_step", name="loss"): steps}
+
+
+WATTS = {"package-0": 10.0, "package-1": 20.0, "package-0-core": 5.0, "package-1-core": 6.0, "package-0-dram": 2.0}
+ZONES = {series("rapl_energy_joules_total", zone=zone): [0, watts, 3 * watts] for zone, watts in WATTS.items()}
+CORES = {series("host_cpu_core_busy_ratio", cpu=str(cpu)): [cpu / 64, cpu / 32] for cpu in range(64)}
+STARTS = {"perf_starts_total": [0, 1, 2, 5]}
+AGAIN = [samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", seq=25),
+         *(reported("n1", run, at, loss, step, group="cells", seconds=seconds)
+           for run, at, loss, step, seconds in (("one", 0, 4.0, 1, 2.0), ("one", 10, 4.0, 1, 5.0),
+                                                ("again", 20, 2.0, 1, 7.0), ("two", 30, 1.0, 2, 3.0)))]  # fmt: skip
+AT_ONCE = [reported("n1", run, at, loss, step, seconds=seconds)
+           for run, at, loss, step, seconds in (("one", 0, 4.0, 0, 9), ("two", 5, 8.0, 0, 7), ("one", 10, 3.0, 1, 9),
+                                                ("two", 15, 6.0, 1, 7), ("more", 30, 5.0, 2, 5))]  # fmt: skip
+LONG = samples(training([1.0 + at for at in range(2000)], [float(at) for at in range(2000)]), stream="user")
+TWICE = samples(training([2.0, 1.5, 1.0, 3.0, 2.5, 2.0], [0.0, 1.0, 2.0] * 2), stream="user")
+DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
+    "the total of a plug-in is its growth per second": (
+        [samples({"cells_total": [1_000_000, 1_000_100, 1_000_300, 1_000_300]}, step_s=2.0)],
+        "other_cells_total_per_node", {"cells_total": {2: 50, 4: 100, 6: 0}}),
+    "RAPL zones are added up by what they measure": (
+        [samples(ZONES)], "rapl_power_per_node",
+        {"package": {1: 30, 2: 60}, "core": {1: 11, 2: 22}, "dram": {1: 2, 2: 4}}),
+    "of many lines the largest are shown and the others as one": (
+        [samples(CORES)], "cpu_cores_per_node",
+        {**{f"CPU {cpu}": {0: cpu / 64, 1: cpu / 32} for cpu in range(58, 64)},
+         "57 others, average": {0: 29 / 64, 1: 29 / 32}}),
+    "nodes that show the same are one line with both names": (
+        [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")], "cpu_load_per_node",
+        {"a and b (same values)": {0: 0.1, 1: 0.5}}),
+    "what a job and its machine both have is not added up": (
+        [samples(STARTS), samples(STARTS, stream="job-7")], "perf_starts_rate_per_node",
+        {"machine and job (same values)": {1: 1, 2: 1, 3: 3}}),
+    "two runs at once are two lines, and one that goes on joins its line": (
+        AT_ONCE, "reported_loss_by_step", {"n1": {0: 4, 1: 3}, "n1 (2)": {0: 8, 1: 6, 2: 5}}),
+    "the cost of runs at once": (
+        AT_ONCE, "reported_user_run_seconds_by_step", {"n1": {1: 9}, "n1 (2)": {1: 7, 2: 5}}),
+    "a repeated round costs the sum of its runs, each with its last word": (
+        AGAIN, "training_cells_seconds_per_round", {"n1": {1: 12, 2: 3}}),
+    "a second training of a program is a line of its own": (
+        [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_line_is_what_was_measured(name: str, tmp_path: Path) -> None:
+    batches, of, expected = DRAWN[name]
+    found = chart(tmp_path / "a", of, *batches)
+
+    assert {line.label: points(found, line.label) for line in found.lines} == {
+        label: pytest.approx(line) for label, line in expected.items()
+    }
+
+
+def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(tmp_path: Path) -> None:
+    once = samples(training([7.0], [501.5]), node="b", stream="user")
+
+    assert points(chart(tmp_path / "a", "reported_loss_by_step", LONG, once), "b") == {501.0: 7.0}
+
+
+def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
+    spaces = {"/": (50.0, 40.0, 100.0), "/home": (9.0, 1.0, 10.0)}
+    columns = {series(f"host_filesystem_{what}_bytes", mountpoint=mount): [last if what == "size" else first, last]
+               for mount, (*space, size) in spaces.items()
+               for what, (first, last) in (("free", space), ("available", space), ("size", (size, size)))}  # fmt: skip
+
+    found = made(tmp_path / "a", samples(columns))
+
+    told = {one.title: one.limits for one in found.first}
+    assert told == {"File system space: /": (("size", 100.0),), "File system space: /home": (("size", 10.0),)}
+
+
 def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
     batches = [reported(node, f"round-{at}-{node}", 30 * at, 2.0 / (at + scale), at)
                for at in range(4) for node, scale in (("a", 1), ("b", 2))]  # fmt: skip
@@ -284,10 +294,6 @@ def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_r
     assert [line.label for line in found.lines] == ["a", "b", "mean"]
     assert points(found, "a") == {0: 2, 1: 1, 2: 0.666667, 3: 0.5}
     assert points(found, "mean")[3] == pytest.approx(0.45)
-
-
-def training(losses: list[float | None], steps: list[float | None]) -> dict[str, list[float | None]]:
-    return {series("user_value", name="loss"): losses, series("user_step", name="loss"): steps}
 
 
 def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_each_round(tmp_path: Path) -> None:
@@ -321,18 +327,6 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
     assert pictures.count("<img") == 3
 
 
-def test_two_runs_at_once_are_two_lines_and_one_that_goes_on_joins_its_line(tmp_path: Path) -> None:
-    batches = [reported("n1", "one", 0, 4.0, 0, seconds=9), reported("n1", "two", 5, 8.0, 0, seconds=7),
-               reported("n1", "one", 10, 3.0, 1, seconds=9), reported("n1", "two", 15, 6.0, 1, seconds=7),
-               reported("n1", "more", 30, 5.0, 2, seconds=5)]  # fmt: skip
-
-    found = named(made(tmp_path / "a", *batches))
-
-    loss, seconds = found["reported_loss_by_step"], found["reported_user_run_seconds_by_step"]
-    assert (points(loss, "n1"), points(loss, "n1 (2)")) == ({0: 4, 1: 3}, {0: 8, 1: 6, 2: 5})
-    assert (points(seconds, "n1"), points(seconds, "n1 (2)")) == ({1: 9}, {1: 7, 2: 5})
-
-
 def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_it(tmp_path: Path) -> None:
     batches = [reported(node, f"{node}-{at}", 10 * at, value, at, group="cells", seconds=5.0 + at, rows=rows)
                for node, rows, values in (("a", 100.0, {1: 4.0, 2: 3.0, 3: 2.0}), ("b", 300.0, {1: 8.0, 3: 6.0}))
@@ -345,17 +339,6 @@ def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_
     assert points(loss, "mean, by rows") == {1: 7, 2: 3, 3: 5}
     assert points(seconds, "b") == {1: 6, 3: 8}
     assert figure(seconds, found).axes[0].lines[1].get_marker() == "o"
-
-
-def test_a_repeated_round_costs_the_sum_of_its_runs_each_with_its_last_word(tmp_path: Path) -> None:
-    batches = [reported("n1", run, at, loss, step, group="cells", seconds=seconds)
-               for run, at, loss, step, seconds in (("one", 0, 4.0, 1, 2.0), ("one", 10, 4.0, 1, 5.0),
-                                                    ("again", 20, 2.0, 1, 7.0), ("two", 30, 1.0, 2, 3.0))]  # fmt: skip
-    batches.append(samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", seq=25))
-
-    found = made(tmp_path / "a", *batches)
-
-    assert points(found.first[1], "n1") == {1: 12, 2: 3}
 
 
 @pytest.mark.parametrize(("group", "title"), [("", "Reported: loss"), ("cells", "Training cells: loss")])
@@ -397,15 +380,6 @@ def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tm
     assert len(shared) > len(found.x) - 8
     assert all(told["mean"][at] == pytest.approx(1.5 / (1 + at / 500), rel=1e-3) for at in shared)
     assert len(found.x) <= 480
-
-
-def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(tmp_path: Path) -> None:
-    long = samples(training([1.0 + at for at in range(2000)], [float(at) for at in range(2000)]), stream="user")
-    once = samples(training([7.0], [501.5]), node="b", stream="user")
-
-    found = chart(tmp_path / "a", "reported_loss_by_step", long, once)
-
-    assert points(found, "b") == {501.0: 7.0}
 
 
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
@@ -450,6 +424,18 @@ def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_
     assert set(named(found)) == {"cpu_load_per_node", "load_per_node", "other_user_thing_per_node"}
 
 
+def test_marks_of_an_axis_are_even_minutes_and_whole_rounds(tmp_path: Path) -> None:
+    minutes = samples({CPU: [0.1, 0.2, 0.3] * 20}, step_s=10.0)
+    rounds = samples(training([1.0, 0.5, 0.3, 0.2], [0.0, 1.0, 2.0, 3.0]), stream="user")
+
+    found = made(tmp_path / "a", minutes, rounds)
+
+    axes = {one.figure: figure(one, found).axes[0] for one in found.first}
+    marks = [label.get_text() for label in axes["cpu_load"].get_xticklabels()]
+    assert marks == ["04:40", "04:42", "04:44", "04:46", "04:48"]
+    assert all(mark == round(mark) for mark in axes["training"].get_xticks())
+
+
 def test_the_memory_of_a_job_on_several_nodes_is_shown_first(tmp_path: Path) -> None:
     kinds = {"job_memory_charged_bytes": 2.0, "job_memory_rss_bytes": 1.0}
     batches = [samples({name: [scale * MIB, 2 * scale * at * MIB] for name, scale in kinds.items()}, node=node,
@@ -470,12 +456,11 @@ def test_no_two_charts_have_one_name(tmp_path: Path) -> None:
     assert len(names) == len(set(names)) == 4
 
 
-def test_40_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_path: Path) -> None:
-    assert len(HOSTILE) == 40
+def test_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_path: Path) -> None:
     texts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for first in range(0, 40, 7):
+        for first in range(0, len(HOSTILE), 7):
             disks = {series("host_disk_busy_seconds_total", device=f"{name}{at}"): [0.0, 0.5, 0.6 + at / 100]
                      for at, name in enumerate(HOSTILE[first : first + 7])}  # fmt: skip
             found = made(tmp_path / f"{first}", samples(disks))
@@ -484,7 +469,7 @@ def test_40_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_p
             legend = figure(busy, found).legends[0].get_texts()
             assert not any(text.get_parse_math() for text in legend)
             texts += [text.get_text() for text in legend]
-    assert {"$x$4", "a_b^c1"} <= set(texts)
+    assert {f"{name}{HOSTILE.index(name) % 7}" for name in ("$x$", "a_b^c")} <= set(texts)
     assert not any("\n" in text for text in texts)
 
     values = {series("user_value", name=name or "x"): [1.0, 2.0] for name in (*HOSTILE[:20], "a/b", "a b", "../evil")}
@@ -509,14 +494,3 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]
     assert not (tmp_path / "none").exists()
-
-
-def test_a_second_training_of_a_program_is_a_line_of_its_own(tmp_path: Path) -> None:
-    losses = [[2.0, 1.5, 1.0, 0.9, 0.8], [3.0, 2.5, 2.0, 1.9, 1.8]]
-    steps: list[float | None] = [0.0, 1.0, 2.0, 3.0, 4.0]
-
-    found = chart(tmp_path / "a", "reported_loss_by_step",
-                  samples(training([*losses[0], *losses[1]], steps * 2), stream="user"))  # fmt: skip
-
-    assert [line.label for line in found.lines] == ["n1", "n1 (2)"]
-    assert [list(points(found, line.label).values()) for line in found.lines] == losses

@@ -26,19 +26,9 @@ from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.report import TidyTable, WideTable, save
 from fedmon.report.export import FORMATS, format_of, write
 from fedmon.report.source import Source
-from tests.report.tables import T0, FixedTable, recording, samples
+from tests.report.tables import HOSTILE, T0, FixedTable, recording, samples
 
-HOSTILE = [
-    "=cmd|' /C calc'!A0", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "a,b", 'a"b', '"', '""', "a\nb", "a\r\nb",
-    "\n", ",", ";", "'", "`id`", "$(id)", "${HOME}", "%s", "%00", "a/b", "/", ".", "..", "../../etc/passwd", " a ",
-    "\x00", "a\x00b", "\x1b[31mred", "\x7f", "é", "日本", "\u202e", "😀", "\udc80", "a\udcffb", "NULL", "nan",
-    "{}", "x" * 300,
-]  # fmt: skip
 MOMENT = datetime.fromtimestamp(T0, UTC)
-
-
-def clean(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def table_of(text: str, *, name: str = "wide", rows: int = 2) -> FixedTable:
@@ -107,8 +97,7 @@ READERS: dict[str, Callable[[Path], Read]] = {
 def test_another_library_reads_what_was_written_and_hostile_text_survives_in_values_and_names(
     name: str, tmp_path: Path
 ) -> None:
-    texts = list(dict.fromkeys(map(clean, HOSTILE)))
-    assert len(texts) >= 40
+    texts = [text.encode("utf-8", "backslashreplace").decode() for text in (*HOSTILE, "\udc80")]
     columns = [texts, [MOMENT] * len(texts), *([1.5] * len(texts) for _ in texts), [None] * len(texts)]
     fields = [("host", pa.string()), ("time", pa.timestamp("us", tz="UTC"))]
     schema = pa.schema(
