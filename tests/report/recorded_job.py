@@ -28,7 +28,6 @@ HARDWARE: dict[str, Any] = {
     "os": "Rocky Linux 9.4", "kernel": "5.14.0-427.el9.x86_64", "python": "3.11.7", "virtualisation": None,
     "emission_factor": {"region": "FR", "name": "France", "gco2e_per_kwh": 56.0, "date": "2023", "source": "Ember",
                         "table": "carbon_intensity.csv", "pue": 1.2},
-    "reasons": {}, "notes": {},
 }  # fmt: skip
 
 
@@ -66,7 +65,6 @@ class RecordedJob:
             "host_memory_total_bytes": self._each(lambda _t: 64 * GIB),
             "host_memory_available_bytes": [(60 - 20 * one) * GIB for one in wave],
             "host_memory_used_bytes": [(4 + 20 * one) * GIB for one in wave],
-            "host_load1": self._each(lambda _t: self.load + 0.2),
             'host_disk_read_bytes_total{device="nvme0n1"}': self._each(lambda t: 1e9 + 3e6 * t),
             'host_disk_written_bytes_total{device="nvme0n1"}': self._each(lambda t: 1e9 + 8e6 * t),
             'host_network_receive_bytes_total{interface="eth0"}': self._each(lambda t: 5e6 * t),
@@ -76,13 +74,9 @@ class RecordedJob:
             'infiniband_receive_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
             'infiniband_transmit_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
             'host_pressure_seconds_total{resource="io",stalled="full"}': self._each(lambda t: 0.16 * t),
-            'host_pressure_seconds_total{resource="cpu",stalled="some"}': self._each(lambda t: 0.02 * t),
             'node_energy_joules_total{method="components"}': self._each(lambda t: 10 + 410 * t),
             'host_temperature_celsius{chip="coretemp",sensor="Package id 0"}': [55 + 20 * one for one in wave],
-            "host_cpu_frequency_hertz": [2.4e9 + 0.6e9 * one for one in wave],
-            "host_cpu_frequency_max_hertz": self._each(lambda _t: 3.7e9),
             "agent_cpu_seconds_total": self._each(lambda t: 0.001 * t),
-            "agent_memory_rss_bytes": self._each(lambda _t: 36 * 2**20),
         }  # fmt: skip
         for gpu in range(2):
             is_idle = self.idle_gpu and gpu == 1
@@ -110,7 +104,6 @@ class RecordedJob:
             "job_memory_rss_bytes": list(rss),
             "job_memory_peak_bytes": [max(rss[: at + 1]) for at in range(self.samples)],
             "job_processes": self._each(lambda _t: 5),
-            "job_threads": self._each(lambda _t: 40),
             "job_storage_read_bytes_total": self._each(lambda t: 2.5e6 * t),
             "job_storage_written_bytes_total": self._each(lambda t: 7e6 * t),
             "job_energy_joules_total": self._each(lambda t: 260 * t),

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from fedmon.report.blocks import Block
+from fedmon.report.charts import Charts, Choice, charts_of, read_bins
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
 
 T0 = 1_763_700_000.0
 HOSTILE = (
@@ -54,6 +60,14 @@ def samples(
     )
 
 
+def block(seq: int, mono: ArrayLike, columns: Mapping[str, ArrayLike], *, boot: int = 1,
+          stream: str = "host", ahead_s: float = 1e9) -> Block:  # fmt: skip
+    """Return samples as they are read."""
+    times = np.array(mono, dtype=np.float64)
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+    return Block("n1", boot, stream, seq, times + ahead_s, times, arrays)
+
+
 def recording(path: Path, *batches: Batch, documents: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
     """Store samples one batch after another, and what is known of nodes."""
     with Recording(path) as store:
@@ -62,6 +76,14 @@ def recording(path: Path, *batches: Batch, documents: Mapping[str, Mapping[str, 
         for node, document in (documents or {}).items():
             store.describe(node, 1, document)
     return path
+
+
+def made(path: Path, *batches: Batch, **choice: Any) -> Charts:
+    """Return the charts of samples."""
+    with Source([recording(path, *batches)]) as source:
+        subject = choose(source)
+        chosen = Choice(**choice)
+        return charts_of(read_bins(subject, wanted=chosen.wanted), subject, choice=chosen)
 
 
 class FixedTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 
 from fedmon.report.bins import Bins, SeriesKey
-from fedmon.report.blocks import Block
+from tests.report.tables import block
 
 GAUGE = SeriesKey("n1", "host", "host_load1")
 COUNTER = SeriesKey("n1", "host", 'host_disk_read_bytes_total{device="sda"}')
-
-
-def block(t: list[float], columns: dict[str, list[float]], *, seq: int = 0, boot: int = 1) -> Block:
-    moments = np.array(t, dtype=np.float64)
-    return Block(
-        "n1", boot, "host", seq, moments, moments.copy(), {name: np.array(c, float) for name, c in columns.items()}
-    )
 
 
 def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
@@ -28,7 +21,7 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
 
     for first in range(0, len(t), 333):
         part = slice(first, first + 333)
-        bins.add(block(t[part].tolist(), {"host_load1": values[part].tolist()}, seq=first))
+        bins.add(block(first, t[part], {"host_load1": values[part]}, ahead_s=0))
 
     found = bins.of(GAUGE)
     assert len(found.t) == 50
@@ -44,9 +37,9 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
 def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_restart() -> None:
     bins = Bins((0.0, 50.02))
 
-    bins.add(block([0, 10, 20, 30, 30.01], {COUNTER.series: [0, 100, 200, 300, 400]}))
-    bins.add(block([40, 40.01, 50], {COUNTER.series: [500, 100, 200]}, seq=5))
-    bins.add(block([50.01], {COUNTER.series: [900]}, seq=8))
+    bins.add(block(0, [0, 10, 20, 30, 30.01], {COUNTER.series: [0, 100, 200, 300, 400]}, ahead_s=0))
+    bins.add(block(5, [40, 40.01, 50], {COUNTER.series: [500, 100, 200]}, ahead_s=0))
+    bins.add(block(8, [50.01], {COUNTER.series: [900]}, ahead_s=0))
 
     found = bins.of(COUNTER)
     assert (found.t.tolist(), found.mean.round(2).tolist()) == ([10, 20, 30, 40, 50], [10, 10, 10, 20, 10.01])
@@ -54,11 +47,11 @@ def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_resta
 
 def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:
     few, many, slower = Bins((0.0, 20.0)), Bins((0.0, 9999.0), count=100), Bins((0.0, 200.0))
-    few.add(block([0, 1, 2, 3, 10, 11, 12], {"host_load1": [1] * 7}))
+    few.add(block(0, [0, 1, 2, 3, 10, 11, 12], {"host_load1": [1] * 7}, ahead_s=0))
     t = [float(n) for n in range(10_000) if not 4000 <= n < 5000]
-    many.add(block(t, {"host_load1": [1.0] * len(t)}))
+    many.add(block(0, t, {"host_load1": [1.0] * len(t)}, ahead_s=0))
     t = [*map(float, range(20)), *map(float, range(20, 200, 10))]
-    slower.add(block(t, {"host_load1": [1.0] * len(t)}))
+    slower.add(block(0, t, {"host_load1": [1.0] * len(t)}, ahead_s=0))
 
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]

@@ -48,11 +48,8 @@ def test_a_folder_of_a_job_becomes_a_file_of_the_format_that_its_ending_says(
 def test_text_goes_to_stdout(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.fmr", samples(COLUMNS))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "fedmon", "export", str(path), "-o", "-", "-f", "csv", "--tidy", "--no-rates"],
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, "-m", "fedmon", "export", str(path), "-o", "-", "-f", "csv", "--tidy", "--no-rates"]
+    done = subprocess.run(words, capture_output=True, text=True)
 
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
@@ -118,11 +115,8 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(tmp_path: Path) -> No
     path = recording(tmp_path / "r.fmr", samples(COLUMNS))
     code = "import sys; sys.modules['pyarrow'] = None; from fedmon.cli import main; main(sys.argv[1:])"
 
-    done = subprocess.run(
-        [sys.executable, "-c", code, "export", str(path), "-o", str(tmp_path / "x.csv")], capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", code, "export", str(path), "-o", str(tmp_path / "x.csv")]
+    done = subprocess.run(words, capture_output=True, text=True)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == "fedmon: an export needs pyarrow: install fedmon with its extra [report], as its README says\n"
-    )
+    said = "fedmon: an export needs pyarrow: install fedmon with its extra [report], as its README says\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

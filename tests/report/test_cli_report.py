@@ -60,27 +60,19 @@ def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) ->
     assert not [one for one in tmp_path.iterdir() if not one.name.startswith("job.fmr")]
 
 
-def test_what_was_found_is_there_for_programs(tmp_path: Path) -> None:
+def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=601)
+    part = ("--since", str(BEGIN_T + 100), "--until", str(BEGIN_T + 200))
 
-    document = json.loads(fedmon("job.fmr", "--json", "--node", "n2", cwd=tmp_path).stdout)
-    found = {one["name"]: one for one in document["findings"]}
+    for words, seconds in (((), 600), (part, 100)):
+        document = json.loads(fedmon("job.fmr", "--json", "--node", "n2", *words, cwd=tmp_path).stdout)
+        found = {one["name"]: one for one in document["findings"]}
 
-    assert (document["job"], document["nodes"], document["written"]) == ("4711", ["n2"], [])
-    assert found["cpu-efficiency"]["severity"] == "warning"
-    assert found["cpu-efficiency"]["figures"]["ratio"] == pytest.approx(0.55)
-    assert found["cpu-efficiency"]["figures"]["elapsed_seconds"] == 600
-
-
-def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
-    write_job(tmp_path / "job.fmr", samples=601, series=DRAWN)
-    arguments = ("--since", str(BEGIN_T + 100), "--until", str(BEGIN_T + 200))
-
-    document = json.loads(fedmon("job.fmr", "--json", *arguments, cwd=tmp_path).stdout)
-    found = {one["name"]: one for one in document["findings"]}
-
-    assert (document["since_t"], document["until_t"]) == (BEGIN_T + 100, BEGIN_T + 200)
-    assert found["cpu-efficiency"]["figures"]["elapsed_seconds"] == 100
+        assert (document["job"], document["nodes"], document["written"]) == ("4711", ["n2"], [])
+        assert document["until_t"] - document["since_t"] == seconds
+        assert found["cpu-efficiency"]["severity"] == "warning"
+        assert found["cpu-efficiency"]["figures"]["ratio"] == pytest.approx(0.55)
+        assert found["cpu-efficiency"]["figures"]["elapsed_seconds"] == seconds
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
@@ -15,7 +14,6 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.blocks import Block
 from fedmon.report.source import Source
-from tests.common.store.recordings import batch
 from tests.report.tables import samples
 from tests.support.compaction import compact
 
@@ -32,24 +30,17 @@ VALUES = st.one_of(
 COLUMNS = st.one_of(st.lists(VALUES, min_size=40, max_size=40), VALUES.map(lambda value: [value] * 40))
 
 
-def of_batches(batches: Iterable[Batch]) -> Flat:
-    return [
-        (
-            *(one.node_id, one.stream, one.boot, one.seq + at, one.t[at], one.mono[at]),
-            {name: float(column[at]) for name, column in one.columns.items() if column[at] is not None},  # type: ignore[arg-type]
-        )
-        for one in batches
-        for at in range(len(one.t))
-    ]
-
-
-def of_blocks(blocks: Iterable[Block]) -> Flat:
+def flat(parts: Iterable[Batch | Block]) -> Flat:
     return [
         (
             *(one.node_id, one.stream, one.boot, one.seq + at, float(one.t[at]), float(one.mono[at])),
-            {name: float(column[at]) for name, column in one.columns.items() if not math.isnan(column[at])},
+            {
+                name: float(value)
+                for name, column in one.columns.items()
+                if (value := column[at]) is not None and not math.isnan(value)
+            },
         )
-        for one in blocks
+        for one in parts
         for at in range(len(one.t))
     ]
 
@@ -61,6 +52,7 @@ def of_blocks(blocks: Iterable[Block]) -> Flat:
     gap=st.sampled_from([0, 0, 3]),
     is_compacted=st.booleans(),
     since=st.sampled_from([None, 5.0]),
+    series=st.sampled_from([None, "x0".__eq__]),
 )
 def test_blocks_hold_what_read_gives(
     columns: list[list[float | None]],
@@ -68,6 +60,7 @@ def test_blocks_hold_what_read_gives(
     gap: int,
     is_compacted: bool,
     since: float | None,
+    series: Callable[[str], bool] | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("decoding") / "recording"
@@ -75,33 +68,18 @@ def test_blocks_hold_what_read_gives(
     for number, length in enumerate(lengths):
         moments = [seq + at * 1.001 for at in range(length)]
         named = {f"x{at}": column[:length] for at, column in enumerate(columns) if (at + number) % 3}
-        batches.append(
-            Batch(node_id="n", boot=1, stream="host", seq=seq, t=moments, mono=moments, columns=named, reasons={})
-        )
+        one = samples(named | {"y": [None] * length}, boot=1 + number // 3, seq=seq, t=moments, mono=moments)
+        batches.append(msgspec.structs.replace(one, reasons={"y": "failed: busy"}))
         seq += length + gap
     with Recording(path) as recording:
         for one in batches:
             recording.append([one])
         if is_compacted:
             compact(recording)
-        expected = of_batches(recording.read(since_t=since))
+        expected = flat(recording.read(since_t=since, series=series))
 
     with Source([path]) as source:
-        actual = of_blocks(source.blocks(since_t=since))
+        actual = flat(source.blocks(since_t=since, series=series))
+        assert source.damaged == 0
 
     assert expected == actual
-
-
-def test_reasons_of_nulls_and_series_that_come_and_go_change_no_value(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    with Recording(path) as recording:
-        recording.append([batch(0, 600), batch(600, 35, boot=2), batch(0, 5, node="b"), batch(1000, 90)])
-        odd = samples({"y": [None, 4], "x": [None, None]}, node="a", seq=600)
-        recording.append([msgspec.structs.replace(odd, reasons={"y": "failed: busy"})])
-        expected = of_batches(recording.read())
-        wanted = of_batches(recording.read(series=lambda name: name.startswith("host_cpu")))
-
-    with Source([path]) as source:
-        assert expected == of_blocks(source.blocks())
-        assert wanted == of_blocks(source.blocks(series=lambda name: name.startswith("host_cpu")))
-        assert source.damaged == 0

@@ -31,7 +31,7 @@ from fedmon.report.source import Host, Source
 from fedmon.report.subject import choose
 from tests.report.cases import case, cpu, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
-from tests.report.tables import HOSTILE
+from tests.report.tables import HOSTILE, recording, samples
 
 SCRIPT = "<script>alert(1)</script>"
 DRAWN = (
@@ -235,12 +235,12 @@ def test_hostile_text_in_names_events_and_series_is_shown_and_nothing_else(text:
         f'user_value{{name="{labelled}"}}': [1.0, 2.0, 3.0],
         f"plugin_{cleaned}": [1.0, 1.0, 1.0],
     }
-    with Recording(path) as recording:
-        recording.append([one.batch("n1", "host", columns), one.batch("n1", "job-1", {"job_processes": [1.0] * 3})])
-        recording.describe("n1", 1, {"hostname": text, "jobs": {"1": told}, "labels": {"env": text},
+    with Recording(path) as store:
+        store.append([one.batch("n1", "host", columns), one.batch("n1", "job-1", {"job_processes": [1.0] * 3})])
+        store.describe("n1", 1, {"hostname": text, "jobs": {"1": told}, "labels": {"env": text},
                                      "capabilities": {"host_load1": text}, "hardware": {"model": text, "os": text},
                                      "tool": {"version": text}})  # fmt: skip
-        recording.mark("n1", 1, "host", BEGIN_T, text)
+        store.mark("n1", 1, "host", BEGIN_T, text)
 
     document = made(path)
     source = "".join(html(document))
@@ -260,9 +260,9 @@ def test_a_pdf_of_text_in_any_script_can_be_written_and_shows_what_it_cannot_dra
     path = write_job(
         tmp_path / "j.fmr", samples=2, told={"name": " ".join(names), "user": "x" * 5000}, series=("job_m",)
     )
-    with Recording(path) as recording:
+    with Recording(path) as store:
         for at, hostile in enumerate(HOSTILE):
-            recording.mark("n1", 1, "host", BEGIN_T + at / 100, hostile)
+            store.mark("n1", 1, "host", BEGIN_T + at / 100, hostile)
     pages = pdf_of(made(path), tmp_path / "r.pdf")
 
     for name in names:
@@ -285,8 +285,8 @@ def test_no_mark_of_a_finding_is_broken_in_a_pdf_and_a_table_has_its_title(tmp_p
 def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
     port, card = {"device": "mlx5_0", "rates": 100}, {"model": None, "memory_bytes": 10**400}
     path = write_job(tmp_path / "j.fmr", nodes=("n1",), samples=2)
-    with Recording(path) as recording:
-        recording.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "infiniband": [port], "gpus": [card]}})
+    with Recording(path) as store:
+        store.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "infiniband": [port], "gpus": [card]}})
 
     with Source(path) as source:
         (row,) = hardware_table(choose(source).read()).rows
@@ -323,13 +323,12 @@ def test_one_sample_is_a_report_that_claims_no_rate(tmp_path: Path) -> None:
 
 
 def test_a_store_of_many_nodes_without_a_job_is_a_report_of_nodes(tmp_path: Path) -> None:
-    path = tmp_path / "store.fmr"
-    with Recording(path) as recording:
-        for at in range(12):
-            one = RecordedJob(samples=3, load=0.6 * at)
-            columns = {name: values for name, values in one.host().items() if name.startswith("host_")}
-            recording.append([one.batch(f"hospital-{at}", "host", columns)])
-    pages = pdf_of(made(path), tmp_path / "r.pdf")
+    batches = []
+    for at in range(12):
+        host = RecordedJob(samples=3, load=0.6 * at).host()
+        columns = {name: values for name, values in host.items() if name.startswith("host_")}
+        batches.append(samples(columns, node=f"hospital-{at}"))
+    pages = pdf_of(made(recording(tmp_path / "store.fmr", *batches)), tmp_path / "r.pdf")
 
     assert "Report of hospital-0, hospital-1 and 10 more" in pages[0]
     assert "most on hospital-11" in pages[0]
@@ -339,25 +338,16 @@ def test_a_store_of_many_nodes_without_a_job_is_a_report_of_nodes(tmp_path: Path
 
 
 def test_long_tables_break_with_their_headers_again(tmp_path: Path) -> None:
-    path = tmp_path / "store.fmr"
-    with Recording(path) as recording:
-        for at in range(150):
-            one = RecordedJob(samples=2)
-            recording.append([one.batch(f"node-{at:03}", "host", {"host_cpu_busy_ratio": [0.5, 0.6]})])
-    pages = pdf_of(made(path), tmp_path / "r.pdf")
+    batches = [samples({"host_cpu_busy_ratio": [0.5, 0.6]}, node=f"node-{at:03}") for at in range(150)]
+    pages = pdf_of(made(recording(tmp_path / "store.fmr", *batches)), tmp_path / "r.pdf")
 
     assert sum("Node CPUs busy" in page for page in pages) >= 3
     assert all(f"node-{at:03}" in " ".join(pages) for at in range(150))
 
 
 def test_every_series_is_in_the_page_in_figures_unless_there_are_hundreds(tmp_path: Path) -> None:
-    path = tmp_path / "store.fmr"
-    with Recording(path) as recording:
-        columns: dict[str, Column] = {
-            f'host_disk_reads_total{{device="sd{at}"}}': [0.0, float(at)] for at in range(403)
-        }
-        recording.append([RecordedJob(samples=2).batch("n", "host", columns)])
-    text = page_of(made(path)).text
+    columns = {f'host_disk_reads_total{{device="sd{at}"}}': [0.0, float(at)] for at in range(403)}
+    text = page_of(made(recording(tmp_path / "store.fmr", samples(columns)))).text
 
     assert all(f'device="sd{at}"' in text for at in range(400))
     assert "3 more series are in the recording; 'fedmon export' writes all of them." in text

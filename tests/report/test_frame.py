@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from fedmon.common.errors import NotFoundError, StorageError
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report import Source, WideTable, frame, learning_curves, save
 from fedmon.report.export.tables import data_frame
@@ -58,18 +59,48 @@ def test_streams_of_an_instant_share_a_row_and_other_moments_have_their_own(tmp_
     assert str(table["time"].dtype) == "datetime64[us, UTC]"
 
 
-def test_rows_bear_the_job_only_while_it_ran(tmp_path: Path) -> None:
-    path = recording(
-        tmp_path / "r",
-        samples({BUSY: [0.1, 0.2, 0.3, 0.4, 0.5]}),
-        samples({RSS: [5, 6]}, stream="job-7", seq=0, t=[T0 + 1, T0 + 2]),
-        samples({RSS: [7]}, stream="job-7", boot=2, seq=0, t=[T0 + 4]),
-    )
+SECONDS = "seconds since T0"
+ACCURACY = 'user_value{name="acc"}'
+BACK = [T0, T0 + 1, T0 - 3600, T0 - 3599, T0 - 3598]
+FOUR = samples({BUSY: [0, 1, 2, 3], RECEIVED: [0, 1, 3, 6], "host_load1": [1, 1, 1, 1]})
+TABLES: dict[str, tuple[list[Batch], dict[str, Any], dict[str, list[Any]]]] = {
+    "rows bear the job only while it ran": (
+        [samples({BUSY: [0.1, 0.2, 0.3, 0.4, 0.5]}), samples({RSS: [5, 6]}, stream="job-7", t=[T0 + 1, T0 + 2]),
+         samples({RSS: [7]}, stream="job-7", boot=2, t=[T0 + 4])], {},
+        {"job": [None, "7", "7", None, "7", "7"], BUSY: [0.1, 0.2, 0.3, 0.4, 0.5, None],
+         RSS: [None, 5, 6, None, None, 7]}),
+    "hosts that measure different things have nulls and come in natural order": (
+        [samples({BUSY: [0.5, 0.6]}, node="n10", t=[T0 + 2, T0 + 3]), samples({"host_load1": [1, 2]}, node="n2")], {},
+        {"host": ["n2", "n2", "n10", "n10"], BUSY: [None, None, 0.5, 0.6], "host_load1": [1, 2, None, None]}),
+    "rates come from the monotonic clock and a reset has none": (
+        [samples({RECEIVED: [10, 20, None, 60, 5]}, seq=7, t=BACK, mono=[100, 101, 102, 103, 105]),
+         samples({RECEIVED: [7, 8]}, boot=2, t=[T0 + 9, T0 + 10], mono=[1, 2])], {},
+        {SECONDS: [-3600, -3599, -3598, 0, 1, 9, 10], RECEIVED: [None, 60, 5, 10, 20, 7, 8],
+         RATE: [None, 20, None, None, 10, None, 1]}),
+    "a clock set back keeps every sample, also at a time that comes twice": (
+        [samples({BUSY: [0.1, 0.2, 0.3]}, t=[T0, T0 + 1, T0], mono=[5, 6, 7])], {},
+        {SECONDS: [0, 0, 1], BUSY: [0.1, 0.3, 0.2]}),
+    "values of one instant share a row unless they contradict each other": (
+        [samples({LOSS: [1, None, 3], ACCURACY: [None, 2, None]}, stream="user", t=[T0] * 3)], {},
+        {ACCURACY: [2, None], LOSS: [1, 3]}),
+    "metrics and times choose": (
+        [FOUR], {"metrics": ["host_network_*", "host_load1"], "since_t": T0 + 1, "until_t": T0 + 2},
+        {"host_load1": [1, 1], RECEIVED: [1, 3], RATE: [1, 2]}),
+    "counters may come without rates": (
+        [FOUR], {"rates": False}, {BUSY: [0, 1, 2, 3], "host_load1": [1] * 4, RECEIVED: [0, 1, 3, 6]}),
+}  # fmt: skip
 
-    with Source([path]) as source:
-        table = frame(source)
 
-    assert [None if pd.isna(job) else job for job in table["job"]] == [None, "7", "7", None, "7", "7"]
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_what_was_recorded(name: str, tmp_path: Path) -> None:
+    batches, options, expected = TABLES[name]
+    with Source([recording(tmp_path / "r", *batches)]) as source:
+        table = frame(source, **options)
+
+    assert set(table.columns) - {"host", "time"} == expected.keys() - {"host", SECONDS}
+    table[SECONDS] = seconds(table)
+    found = table[[*expected]].astype(object)
+    assert found.where(found.notna(), None).to_dict("list") == expected
 
 
 def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recorded(tmp_path: Path) -> None:
@@ -95,47 +126,6 @@ def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recor
     ]  # fmt: skip
 
 
-def test_hosts_that_measure_different_things_have_nulls_and_come_in_natural_order(tmp_path: Path) -> None:
-    path = recording(
-        tmp_path / "r",
-        samples({BUSY: [0.5, 0.6]}, node="n10", t=[T0 + 2, T0 + 3]),
-        samples({"host_load1": [1, 2]}, node="n2"),
-    )
-
-    with Source([path]) as source:
-        table = frame(source)
-
-    assert list(table["host"]) == ["n2", "n2", "n10", "n10"]
-    np.testing.assert_array_equal(table[BUSY], [NAN, NAN, 0.5, 0.6])
-    np.testing.assert_array_equal(table["host_load1"], [1, 2, NAN, NAN])
-
-
-def test_rates_come_from_the_monotonic_clock_and_a_reset_has_none(tmp_path: Path) -> None:
-    t = [T0, T0 + 1, T0 - 3600, T0 - 3599, T0 - 3598]
-    path = recording(
-        tmp_path / "r",
-        samples({RECEIVED: [10, 20, None, 60, 5]}, seq=7, t=t, mono=[100, 101, 102, 103, 105]),
-        samples({RECEIVED: [7, 8]}, boot=2, t=[T0 + 9, T0 + 10], mono=[1, 2]),
-    )
-
-    with Source([path]) as source:
-        table = frame(source)
-
-    assert seconds(table) == [-3600, -3599, -3598, 0, 1, 9, 10]
-    np.testing.assert_array_equal(table[RECEIVED], [NAN, 60, 5, 10, 20, 7, 8])
-    np.testing.assert_array_equal(table[RATE], [NAN, 20, NAN, NAN, 10, NAN, 1])
-
-
-def test_a_clock_set_back_keeps_every_sample_also_at_a_time_that_comes_twice(tmp_path: Path) -> None:
-    path = recording(tmp_path / "r", samples({BUSY: [0.1, 0.2, 0.3]}, t=[T0, T0 + 1, T0], mono=[5, 6, 7]))
-
-    with Source([path]) as source:
-        table = frame(source)
-
-    assert seconds(table) == [0, 0, 1]
-    assert list(table[BUSY]) == [0.1, 0.3, 0.2]
-
-
 def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -> None:
     first = recording(tmp_path / "a", samples({RECEIVED: [0, 1, 3]}))
     second = recording(tmp_path / "b", samples({RECEIVED: [3, 6, 10]}, seq=2))
@@ -145,16 +135,6 @@ def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -
 
     assert list(table[RECEIVED]) == [0, 1, 3, 6, 10]
     np.testing.assert_array_equal(table[RATE], [NAN, 1, 2, 3, 4])
-
-
-def test_values_of_one_instant_share_a_row_unless_they_contradict_each_other(tmp_path: Path) -> None:
-    other = 'user_value{name="acc"}'
-    path = recording(tmp_path / "r", samples({LOSS: [1, None, 3], other: [None, 2, None]}, stream="user", t=[T0] * 3))
-
-    with Source([path]) as source:
-        table = frame(source)
-
-    np.testing.assert_array_equal(table[[other, LOSS]], [[2, 1], [NAN, 3]])
 
 
 @pytest.mark.parametrize("values", [[], [0.5]])
@@ -193,18 +173,6 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
     assert set(table["job"]) == {"a_1"}
     assert [name for name in both.columns if name.startswith(RSS)] == [f'{RSS}{{job="a_1"}}', f'{RSS}{{job="b"}}']
     assert "job" not in both.columns
-
-
-def test_metrics_and_times_choose_what_is_in_the_table(tmp_path: Path) -> None:
-    path = recording(tmp_path / "r", samples({BUSY: [0, 1, 2, 3], RECEIVED: [0, 1, 3, 6], "host_load1": [1, 1, 1, 1]}))
-
-    with Source([path]) as source:
-        table = frame(source, metrics=["host_network_*", "host_load1"], since_t=T0 + 1, until_t=T0 + 2)
-        raw = frame(source, rates=False)
-
-    assert list(table.columns)[2:] == ["host_load1", RECEIVED, RATE]
-    assert list(table[RATE]) == [1, 2]
-    assert RATE not in raw.columns
 
 
 def test_the_tidy_table_has_a_row_for_each_value(tmp_path: Path) -> None:

@@ -25,9 +25,7 @@ TICKS = [0.0, 1.0, 2.0, 3.0, 3.4]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    seconds: list[float | None] = [1.0, 2.0, 3.0, 4.0, 5.0]
-    machine: list[float | None] = [5000.0 * (at + 1) for at in range(5)]
-    job: list[float | None] = [100.0 * (at + 1) for at in range(5)]
+    seconds, machine, job = ([each * (at + 1) for at in range(5)] for each in (1.0, 5000.0, 100.0))
     t = [1_763_700_000.0 + tick for tick in TICKS]
     return recording(
         tmp_path / "job.fmr",

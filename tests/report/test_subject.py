@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
 from fedmon.report.charts import charts_of, read_bins
@@ -67,7 +66,7 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
     path = tmp_path / "r.fmr"
     found(path)
     with Recording(path) as store:
-        store.append([Batch(node_id="n2", boot=1, stream="host", seq=0, t=[T0], mono=[0.0], columns={"x": [1.0]})])
+        store.append([samples({"x": [1.0]}, node="n2")])
         store.describe("n3", 1, {"jobs": {"7": {"job_id": 4711}}})
 
     with Source([path]) as source:
@@ -79,9 +78,6 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
             with pytest.raises(NotFoundError, match=why):
                 choose(source, **wanted)
         assert choose(source, job="4711").read().job == "7"
-
-
-def test_no_recording_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least one recording"):
         Source([])
 
@@ -147,11 +143,8 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
 
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
     assert told["one-machine"].nodes == ("b",)
-    assert [row[0] + row[-1] for row in node_table(shared).rows] == [
-        "a101",
-        f"b (see a){MISSING}",
-        "c101",
-    ]
+    rows = [row[0] + row[-1] for row in node_table(shared).rows]
+    assert rows == ["a101", f"b (see a){MISSING}", "c101"]
     assert "Network traffic, total of 2 nodes" in lines
     assert lines["Network traffic: received"] == ["a (machine shared with 1 more node) and c (same values)"]
 
@@ -231,16 +224,15 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
 def test_nodes_of_one_machine_are_counted_once_only_where_they_overlap(
     begins: tuple[int, int], since_s: float | None, joules: float, tmp_path: Path
 ) -> None:
-    with Recording(tmp_path / "a.fmr") as store:
-        for node, begin in zip("ab", begins, strict=True):
-            for at in range(0, COUNT, 10):
-                part = [float(one) for one in range(at, min(at + 10, COUNT))]
-                store.append([Batch(node_id=node, boot=1, stream="host", seq=at, t=[T0 + begin + one for one in part],
-                                    mono=[1000.0 + begin + one for one in part],
-                                    columns={"node_energy_joules_total": [10.0 * one for one in part]})])  # fmt: skip
-            store.describe(node, 1, {"hardware": {"boot_id": "one"}})
+    batches = []
+    for node, begin in zip("ab", begins, strict=True):
+        for first in range(0, COUNT, 10):
+            part = range(first, min(first + 10, COUNT))
+            batches.append(samples({"node_energy_joules_total": [10.0 * at for at in part]}, node=node, seq=first,
+                                   t=[T0 + begin + at for at in part]))  # fmt: skip
+    documents = {node: {"hardware": {"boot_id": "one"}} for node in "ab"}
 
-    with Source([tmp_path / "a.fmr"]) as source:
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
         case = choose(source, since_t=None if since_s is None else T0 + since_s).read()
 
     assert {one.name: one for one in find(case)}["energy"].figures["joules"] == joules

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
 
 from fedmon.report.blocks import Block
 from fedmon.report.totals import StreamTotal, Totals
+from tests.report.tables import block
 
 NAN = float("nan")
-
-
-def block(seq: int, mono: Sequence[float], columns: Mapping[str, ArrayLike], *, boot: int = 1,
-          stream: str = "host", ahead_s: float = 1e9) -> Block:  # fmt: skip
-    times = np.array(mono, dtype=np.float64)
-    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
-    return Block("n1", boot, stream, seq, times + ahead_s, times, arrays)
 
 
 def total(*blocks: Block) -> StreamTotal:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.sample import Batch, Instant
+from fedmon.common.metrics.sample import Instant
 from fedmon.common.store.recording import Recording
 from fedmon.node.collectors.base import Collector
+from tests.report import tables
 
 T0 = 1_700_000_000.25
 Values = Mapping[str, float | None]
@@ -50,17 +51,8 @@ class RecordedHost:
                 for first in range(0, len(samples), 2):
                     part = samples[first : first + 2]
                     names = dict.fromkeys(name for _, _, values in part for name in values)
-                    store.append(
-                        [
-                            Batch(
-                                node_id=self.node_id,
-                                boot=1,
-                                stream=stream,
-                                seq=first,
-                                t=[t for t, _, _ in part],
-                                mono=[mono for _, mono, _ in part],
-                                columns={name: [values.get(name) for _, _, values in part] for name in names},
-                            )
-                        ]
-                    )
+                    columns = {name: [values.get(name) for _, _, values in part] for name in names}
+                    times, monos = [t for t, _, _ in part], [mono for _, mono, _ in part]
+                    one = tables.samples(columns, node=self.node_id, stream=stream, seq=first, t=times, mono=monos)
+                    store.append([one])
         return path

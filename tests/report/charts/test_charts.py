@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedmon import report
@@ -13,16 +15,32 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
 from fedmon.report import charts
+from fedmon.report.charts import Chart, Charts
 from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.charts.recordings import chart, made, named, points
-from tests.report.tables import HOSTILE, T0, recording, samples
+from tests.report.tables import HOSTILE, T0, made, recording, samples
 
 MIB = 1024.0**2
 CPU = "host_cpu_busy_ratio"
 READ, WRITTEN = (series(f"host_disk_{what}_bytes_total", device="sda") for what in ("read", "written"))
+
+
+def named(charts: Charts) -> dict[str, Chart]:
+    return {chart.name: chart for chart in (*charts.first, *charts.rest)}
+
+
+def chart(path: Path, name: str, *batches: Batch, **choice: Any) -> Chart:
+    return named(made(path, *batches, **choice))[name]
+
+
+def points(chart: Chart, label: str) -> dict[float, float]:
+    """The values of one line by seconds since T0, or by step, as far as there are any."""
+    (line,) = (line for line in chart.lines if line.label == label)
+    x = chart.x - (0.0 if chart.is_over_steps else T0)
+    known = np.flatnonzero(np.isfinite(line.values))
+    return {round(float(x[at]), 3): round(float(line.values[at]), 6) for at in known}
 
 
 def test_a_gauge_is_its_values_and_a_counter_its_growth_in_a_unit_that_people_read(tmp_path: Path) -> None:
@@ -174,30 +192,6 @@ def test_a_total_that_is_never_known_has_no_chart(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("limit", "shown"), [(3 * MIB, (("limit", 3 * MIB),)), (2.0**62, ())])
-def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(
-    limit: float, shown: tuple[tuple[str, float], ...], tmp_path: Path
-) -> None:
-    job = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}
-
-    assert chart(tmp_path / "a", "job_memory_per_node", samples(job, stream="job-1")).limits == shown
-
-
-def test_the_limit_of_a_line_of_several_devices_is_that_of_all_of_them(tmp_path: Path) -> None:
-    def gpus(totals: list[float], *kinds: str) -> dict[str, list[float | None]]:
-        shares = (1, 0.5, 0.1)
-        return {series(f"gpu_memory_{kind}_bytes", gpu=str(at)): [total * share, total * share * 1.1]
-                if kind != "total" else [total] * 2
-                for at, total in enumerate(totals) for kind, share in zip(kinds, shares, strict=False)}  # fmt: skip
-
-    def limits(name: str, totals: list[float], *kinds: str) -> tuple[tuple[str, float], ...]:
-        return chart(tmp_path / name, "gpu_memory_per_node", samples(gpus(totals, *kinds))).limits
-
-    assert limits("sum", [80.0] * 4, "total", "used", "reserved") == (("total", 320.0),)
-    assert limits("alike", [80.0] * 4, "total", "used") == (("total", 80.0),)
-    assert limits("unlike", [80.0, 40.0], "total", "used") == ()
-
-
 def reported(
     node: str, run: str, at: int, value: float, step: float, *, name: str = "loss", group: str = "", **costs: float
 ) -> Batch:
@@ -226,7 +220,6 @@ AGAIN = [samples({series("user_run_seconds", job="failed", group="cells"): [90.0
 AT_ONCE = [reported("n1", run, at, loss, step, seconds=seconds)
            for run, at, loss, step, seconds in (("one", 0, 4.0, 0, 9), ("two", 5, 8.0, 0, 7), ("one", 10, 3.0, 1, 9),
                                                 ("two", 15, 6.0, 1, 7), ("more", 30, 5.0, 2, 5))]  # fmt: skip
-LONG = samples(training([1.0 + at for at in range(2000)], [float(at) for at in range(2000)]), stream="user")
 TWICE = samples(training([2.0, 1.5, 1.0, 3.0, 2.5, 2.0], [0.0, 1.0, 2.0] * 2), stream="user")
 DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "the total of a plug-in is its growth per second": (
@@ -249,6 +242,10 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         AT_ONCE, "reported_loss_by_step", {"n1": {0: 4, 1: 3}, "n1 (2)": {0: 8, 1: 6, 2: 5}}),
     "the cost of runs at once": (
         AT_ONCE, "reported_user_run_seconds_by_step", {"n1": {1: 9}, "n1 (2)": {1: 7, 2: 5}}),
+    "a training is a line a node over its steps and their mean, though each round is a job": (
+        [reported(node, f"round-{at}-{node}", 30 * at, 6.0 / (at + scale), at)
+         for at in range(3) for node, scale in (("a", 1), ("b", 2))], "reported_loss_by_step",
+        {"a": {0: 6, 1: 3, 2: 2}, "b": {0: 3, 1: 2, 2: 1.5}, "mean": {0: 4.5, 1: 2.5, 2: 1.75}}),
     "a repeated round costs the sum of its runs, each with its last word": (
         AGAIN, "training_cells_seconds_per_round", {"n1": {1: 12, 2: 3}}),
     "a second training of a program is a line of its own": (
@@ -266,10 +263,33 @@ def test_each_line_is_what_was_measured(name: str, tmp_path: Path) -> None:
     }
 
 
-def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(tmp_path: Path) -> None:
-    once = samples(training([7.0], [501.5]), node="b", stream="user")
+def of_job(limit: float) -> Batch:
+    return samples({"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}, stream="job-1")
 
-    assert points(chart(tmp_path / "a", "reported_loss_by_step", LONG, once), "b") == {501.0: 7.0}
+
+def gpus(totals: list[float], *kinds: str) -> Batch:
+    columns = {series("gpu_memory_total_bytes", gpu=str(at)): [total] * 2 for at, total in enumerate(totals)}
+    for kind, share in zip(kinds, (0.5, 0.1), strict=False):
+        columns |= {series(f"gpu_memory_{kind}_bytes", gpu=str(at)): [total * share, total * share * 1.1]
+                    for at, total in enumerate(totals)}  # fmt: skip
+    return samples(columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "limits"),
+    [
+        ("job_memory", of_job(3 * MIB), (("limit", 3 * MIB),)),
+        ("job_memory", of_job(2.0**62), ()),
+        ("gpu_memory", gpus([80.0] * 4, "used", "reserved"), (("total", 320.0),)),
+        ("gpu_memory", gpus([80.0] * 4, "used"), (("total", 80.0),)),
+        ("gpu_memory", gpus([80.0, 40.0], "used"), ()),
+    ],
+    ids=["near", "far away", "the sum of devices", "of devices alike", "of devices unlike"],
+)
+def test_a_limit_is_drawn_with_what_it_limits(
+    name: str, batch: Batch, limits: tuple[tuple[str, float], ...], tmp_path: Path
+) -> None:
+    assert chart(tmp_path / "a", f"{name}_per_node", batch).limits == limits
 
 
 def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
@@ -282,18 +302,6 @@ def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
 
     told = {one.title: one.limits for one in found.first}
     assert told == {"File system space: /": (("size", 100.0),), "File system space: /home": (("size", 10.0),)}
-
-
-def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
-    batches = [reported(node, f"round-{at}-{node}", 30 * at, 2.0 / (at + scale), at)
-               for at in range(4) for node, scale in (("a", 1), ("b", 2))]  # fmt: skip
-
-    found = made(tmp_path / "a", *batches).first[0]
-
-    assert (found.name, found.title) == ("reported_loss_by_step", "Reported: loss, by step")
-    assert [line.label for line in found.lines] == ["a", "b", "mean"]
-    assert points(found, "a") == {0: 2, 1: 1, 2: 0.666667, 3: 0.5}
-    assert points(found, "mean")[3] == pytest.approx(0.45)
 
 
 def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_each_round(tmp_path: Path) -> None:
@@ -366,6 +374,16 @@ def test_values_named_like_a_column_of_the_frame_overwrite_none(tmp_path: Path) 
         "group": "cells", "round": 2, "node": "n1", **dict.fromkeys(taken[3:], 100),
     }  # fmt: skip
     assert {row[f"value_{name}"] for name in taken} == {2}
+
+
+def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(tmp_path: Path) -> None:
+    steps = range(2000)
+    batches = (
+        samples(training([*steps], [*steps]), stream="user"),
+        samples(training([7.0], [501.5]), node="b", stream="user"),
+    )
+
+    assert points(chart(tmp_path / "a", "reported_loss_by_step", *batches), "b") == {501.0: 7.0}
 
 
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import matplotlib as mpl
 import pytest
 
 from fedmon.report.charts.draw import KINDS, drawn
-from tests.report.charts.recordings import made
-from tests.report.tables import recording, samples
+from tests.report.tables import made, recording, samples
 
 CPU = "host_cpu_busy_ratio"
 SETTINGS = "text.usetex: True\nfont.size: 30\naxes.facecolor: black\nbackend: none of them\nno.such.name: 1\n"

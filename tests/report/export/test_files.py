@@ -74,17 +74,13 @@ def read_hdf5(path: Path) -> Read:
     return names, [text.decode() for text in sets["host"]], list(sets[names[2]]), list(sets["y"])
 
 
-def read_frame_of_hdf5(path: Path) -> Read:
-    frame = pd.read_hdf(path, "wide_all")
-    assert isinstance(frame, pd.DataFrame)
+def of_frame(frame: Any) -> Read:
     assert set(frame["time"]) == {pd.Timestamp(MOMENT)}
     return list(frame.columns), list(frame["host"]), list(frame.iloc[:, 2]), list(frame["y"])
 
 
 def read_pickle(path: Path) -> Read:
-    frame = pd.read_pickle(path)
-    assert set(frame["time"]) == {pd.Timestamp(MOMENT)}
-    return list(frame.columns), list(frame["host"]), list(frame.iloc[:, 2]), list(frame["y"])
+    return of_frame(pd.read_pickle(path))
 
 
 READERS: dict[str, Callable[[Path], Read]] = {
@@ -112,7 +108,7 @@ def test_another_library_reads_what_was_written_and_hostile_text_survives_in_val
     expected = [f"'{text}" if name == "csv" and text[:1] in tuple("=+-@\t\r") and text else text for text in texts]
     if name == "hdf5":  # texts of a fixed length end before their last NUL
         expected = [text.rstrip("\0") for text in expected]
-        assert read_frame_of_hdf5(file)[:3] == (escaped, texts, [1.5] * len(texts))
+        assert of_frame(pd.read_hdf(file, "wide_all"))[:3] == (escaped, texts, [1.5] * len(texts))
     assert (names, hosts, first) == (escaped, expected, [1.5] * len(texts))
     assert all(map(math.isnan, second))
     assert os.listdir(tmp_path) == [file.name]
@@ -178,9 +174,8 @@ for file in map(Path, sys.argv[2:]):
     files = [write(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all") for name in READERS]
     before = [file.read_bytes() for file in files]
 
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)], capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True)
 
     assert done.stdout.splitlines() == [f"cannot write {file}: File too large" for file in files], done.stderr
     assert [file.read_bytes() for file in files] == before

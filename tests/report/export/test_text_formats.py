@@ -188,53 +188,35 @@ def test_json_lines_are_an_object_for_each_row_with_null_for_what_is_not_known(t
         assert [row["host_cpu_busy_ratio"] for row in rows] == [0.25, None, 0.25, None, None, None]
 
 
-def hostile(folder: Path) -> Path:
-    """A recording whose interfaces, events, values and jobs are called what nobody should call them."""
+def test_hostile_names_of_interfaces_events_values_jobs_and_runs_survive(tmp_path: Path) -> None:
     host = RecordedHost("node-a", labels={"name": NAME, "system": SYSTEM})
-    found: dict[str, float] = {}
+    received, counted = "host_network_receive_bytes_total", "perf_events_total"
+    recorded: dict[str, float] = {}
     for number, text in enumerate(HOSTILE):
-        found[series("host_network_receive_bytes_total", interface=text)] = number
-        found[series("perf_events_total", group=text, event=text)] = number
-        found[series("user_value", name=text, job=text)] = number
-    host.tick(0.0, found, {"job_threads": 1})
-    return host.write(folder / "hostile.fmr")
+        recorded[series(received, interface=text)] = number
+        recorded[series(counted, group=text, event=text)] = number
+        recorded[series("user_value", name=text, job=text)] = number
+    host.tick(0.0, recorded, {"job_threads": 1})
+    path = host.write(tmp_path / "hostile.fmr")
 
+    openmetrics, lines, rows = (
+        text_of(path, write, rates=False) for write in (write_openmetrics, write_influx, write_json_lines)
+    )
 
-def test_hostile_names_survive_openmetrics(tmp_path: Path) -> None:
-    found = samples(text_of(hostile(tmp_path), write_openmetrics, rates=False))
-
-    for number, text in enumerate(HOSTILE):
-        run = {"host": "node-a", "job": "7", "name": NAME, "system": SYSTEM}
-        received = found["host_network_receive_bytes_total", labels(interface=text, **run)]
-        assert received == [(T0, number)]
-        assert found["perf_events_total", labels(group=text, event=text, **run)] == [(T0, number)]
-        own = {"host": "node-a", "run_job": "7", "run_name": NAME, "system": SYSTEM}
-        assert found["user_value", labels(name=text, job=text, **own)] == [(T0, number)]
-
-
-def test_hostile_names_survive_influx_lines(tmp_path: Path) -> None:
-    found = points(text_of(hostile(tmp_path), write_influx, rates=False))
-
-    for measurement, field, tag in (
-        ("host", "host_network_receive_bytes_total", "interface"),
-        ("perf", "perf_events_total", "event"),
-        ("user", "user_value", "name"),
-    ):
-        values = {
-            unquote(point["tags"][tag]): point["fields"][field]
-            for point in found
-            if point["measurement"] == measurement
-        }
-        assert values == {text: float(number) for number, text in enumerate(HOSTILE)}
-    assert {unquote(point["tags"]["system"]) for point in found} == {SYSTEM}
-
-
-def test_hostile_names_survive_json_lines(tmp_path: Path) -> None:
-    row = json.loads(text_of(hostile(tmp_path), write_json_lines, rates=False))
-
+    found, row = samples(openmetrics), json.loads(rows)
+    run = {"host": "node-a", "job": "7", "name": NAME, "system": SYSTEM}
+    own = {"host": "node-a", "run_job": "7", "run_name": NAME, "system": SYSTEM}
     assert (row["name"], row["system"]) == (NAME, SYSTEM)
     for number, text in enumerate(HOSTILE):
-        assert row[series("host_network_receive_bytes_total", interface=text)] == number
+        assert found[received, labels(interface=text, **run)] == [(T0, number)]
+        assert found[counted, labels(group=text, event=text, **run)] == [(T0, number)]
+        assert found["user_value", labels(name=text, job=text, **own)] == [(T0, number)]
+        assert row[series(received, interface=text)] == number
+    told = points(lines)
+    assert {unquote(point["tags"]["system"]) for point in told} == {SYSTEM}
+    for field, tag in ((received, "interface"), (counted, "event"), ("user_value", "name")):
+        values = {unquote(one["tags"][tag]): one["fields"][field] for one in told if field in one["fields"]}
+        assert values == {text: float(number) for number, text in enumerate(HOSTILE)}
 
 
 def test_a_view_has_families_and_fields_after_its_headers(tmp_path: Path) -> None:

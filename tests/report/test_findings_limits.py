@@ -1,15 +1,18 @@
-"""What is said of waiting, throttling, balance, energy, gaps, clocks and the end, at the borders of each limit."""
+"""What is said at the borders of each limit, and of what could not be measured."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.report.findings import Severity, completeness, find, run, stalls, traffic
 from fedmon.report.findings import gpu as gpus
+from fedmon.report.findings.cpu import cpu_efficiency
+from fedmon.report.findings.memory import memory
 from fedmon.report.totals import ClockStep
-from tests.report.cases import T, case, node, only
+from tests.report.cases import GIB, T, case, cpu, gauge, node, only
 
 W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN
 
@@ -105,3 +108,63 @@ def test_the_finder_is_named_with_its_confidence(confidence: str, severity: Seve
 
     assert severity is finding.severity
     assert f"environment (confidence: {confidence})" in finding.text
+
+
+def test_what_was_not_measured_is_unknown_with_the_reason_of_the_node() -> None:
+    reasons = {
+        "cpu-efficiency": ("job_cpu_user_seconds_total", "no permission: /proc/1/stat"),
+        "gpu-use": ("gpu_utilization_ratio", "not found: libnvidia-ml.so.1"),
+        "energy": ("job_energy_joules_total", "no permission: energy_uj is for root only"),
+        "cpu-throttling": ("job_cpu_throttled_seconds_total", "unsupported: the job has no separate cgroup"),
+    }
+    lacking = node(job={"job_processes": 1.0}, capabilities=dict(reasons.values()))
+    findings = {one.name: one for one in find(case(lacking))}
+
+    for name, (_, reason) in reasons.items():
+        assert (findings[name].severity, findings[name].text) == (U, f"Not measured: {reason}.")
+        assert not any(value == 0 for value in findings[name].figures.values())
+
+
+def test_ranks_share_memory_only_while_both_ran_as_told() -> None:
+    times = {"a": ("12:00:00.000", "12:01:00.000"), "b": ("12:00:59.000", "12:02:00.000"), "c": ("12:02:00.001", None)}
+    ranks = []
+    for (name, (began, ended)), peak in zip(times.items(), (1, 2, 2.5), strict=True):
+        told = {"started": f"2023-11-14T{began}+00:00", "ended": ended and f"2023-11-14T{ended}+00:00"}
+        one = node(name, job={"job_memory_peak_bytes": peak * GIB}, document={"method": "command", **told})
+        ranks.append(msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="boot a")))
+
+    finding = only(memory(case(*ranks)))
+
+    assert (finding.figures["peak_bytes"], finding.nodes) == (3 * GIB, ("b",))
+    assert "peaks of ranks that ran at once on one host are added up" in finding.how
+
+
+@pytest.mark.parametrize("cpus", [8, 1e12])
+def test_one_absurd_sample_asks_for_no_more_cpus_than_there_are(cpus: float) -> None:
+    busy = msgspec.structs.replace(gauge("job_cpus_busy", 1.0, high=1e15), levels=((1.0, 0.9), (1e15, 0.1)))
+    finding = only(cpu_efficiency(case(node(job={**cpu(1.0), "job_cpus_busy": busy}, document={"cpus": cpus}))))
+
+    assert "In some phases it used all of them" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "nodes", "line"),
+    [
+        ("pbs", ("n1",), " For example: #PBS -l ncpus=1"),
+        ("oar", ("n1",), " For example: #OAR -l core=1"),
+        ("slurm", ("n1",), ""),  # of how many tasks a job is, nobody told
+        ("pbs", ("n1", "n2"), ""),
+        ("oar", ("n1", "n2"), ""),
+    ],
+)
+def test_a_line_to_copy_is_only_there_where_it_means_the_whole_job(
+    scheduler: str, nodes: tuple[str, ...], line: str
+) -> None:
+    told = {"cpus": 4, "scheduler": scheduler, "nodes": list(nodes)}
+    whole = case(*(node(name, job=cpu(0.8), document=told) for name in nodes))
+    part = case(node(job=cpu(0.8), document=told))
+
+    for one in (whole, part):
+        advice = only(cpu_efficiency(one)).advice
+        assert advice.endswith(line)
+        assert ("For example" in advice) is bool(line)
