@@ -35,7 +35,7 @@ from fedmon.experiment.events import (
     VerbBegan,
 )
 from fedmon.experiment.journal import ReplayedRun
-from fedmon.experiment.machine import due_at, step
+from fedmon.experiment.machine import due_at, step_safely
 from fedmon.experiment.states import FailureLevel, ResourceState
 
 _P = ParamSpec("_P")
@@ -360,9 +360,11 @@ class Engine:
             raise
 
     def _apply(self, event: AnyEvent) -> None:
-        self.state, actions = step(self.state, event)
+        self.state, actions, wrong = step_safely(self.state, event)
         self._actions += actions
         self._changed.notify_all()
+        if wrong:
+            logger.error("%s; the experiment ends here, and can only be released", wrong)
 
     def perform(self, action: Action) -> None:
         """Perform an action of the machine."""
@@ -376,7 +378,9 @@ class Engine:
             case Inform(guid=guid):
                 self._inform(guid)
             case Abandon(guid=guid):
-                self._find(guid).abandon()
+                resource = self._find(guid)
+                if resource is not None:
+                    resource.abandon()
 
     def _begin(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Start the timeout of a verb, and call its hook."""

@@ -38,7 +38,7 @@ from fedmon.experiment.events import (
     TaskDone,
     TaskScheduled,
 )
-from fedmon.experiment.machine import step
+from fedmon.experiment.machine import step_safely
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 
@@ -242,7 +242,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
 
     def take(self, event: AnyEvent) -> None:
         """Go on by an event."""
-        self.state, actions = step(self.state, event)
+        self.state, actions, _ = step_safely(self.state, event)
         self.until = max(self.until, event.t)
         match event:
             case Opened():

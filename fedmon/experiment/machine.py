@@ -574,3 +574,17 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
     change = Change(state, event.t)
     handler(change, event)
     return change.finish(), tuple(change.actions)
+
+
+def step_safely(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...], str]:
+    """Return the result of `step`, and ""; if it raises, an aborted state without wants, and the error.
+
+    A replay of the journal ends in the same state, so the error needs no event.
+    """
+    try:
+        return *step(state, event), ""
+    except Exception as error:  # noqa: BLE001 - the experiment counts as failed, and can still be released
+        wrong = f"the machine failed on {event!r:.200}: {error!r}"
+        reason = state.level_reason if state.is_aborted else wrong
+        state = replace(state, wants=Map(), watchers=Map(), level=FailureLevel.EC_FAILURE, level_reason=reason)
+        return state, (), wrong

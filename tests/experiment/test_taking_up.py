@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -30,8 +31,9 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.calls import ResultLostError
 from fedmon.experiment.errors import UnknownTypeError
+from fedmon.experiment.events import Fired, SetWanted, Timer
 from fedmon.experiment.journal import NAME, Journal
-from tests.experiment.own_types import own, started
+from tests.experiment.own_types import blocking, deployed, own, started
 from tests.support.waiting import stays, wait_until
 
 MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
@@ -275,6 +277,24 @@ def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(tmp_path: P
 
     with ExperimentController.reconnect(run) as again:
         assert again.failure_level is FailureLevel.RM_FAILURE
+
+
+def test_an_error_of_the_machine_ends_an_experiment_that_can_still_be_released_and_reconnected(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with deployed(tmp_path, do_start=blocking(gate)) as ec:
+        wait_until(lambda: ec.snapshot.resources[1].calling == "start")
+
+        ec.engine.note(SetWanted(guids=(1,), name="critical", value=False))
+        ec.engine.note(Fired(timer=Timer(guid=1, purpose="verb-timeout", want="start")))  # which has no timeout
+
+        reason, run = ec.snapshot.level_reason, shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
+        assert (ec.failure_level, reason[:27]) == (FailureLevel.EC_FAILURE, "the machine failed on Fired")
+        assert reason in str(ec.plan())
+        gate.set()
+        assert ec.release()
+    with ExperimentController.reconnect(run) as again:
+        assert (again.failure_level, again.snapshot.level_reason) == (FailureLevel.EC_FAILURE, reason)
+    assert again.state(1) is ResourceState.RELEASED
 
 
 def test_a_run_goes_on_with_credentials_that_are_given_and_with_changed_code(tmp_path: Path) -> None:

@@ -86,9 +86,10 @@ def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCo
     for action, condition in resource.conditions:
         yield VERB_OF[action], VERB_OF[action], condition
     for name in resource.sets:
-        want = state.wants[resource.guid, name]
-        for condition in want.conditions:
-            yield name, want.words, condition
+        want = state.wants.get((resource.guid, name))
+        if want is not None:  # else an error of the machine ended all wants
+            for condition in want.conditions:
+                yield name, want.words, condition
 
 
 class Step(NamedTuple):
