@@ -91,8 +91,11 @@ def _is_json_text(note: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same in a file. Raises ValueError for one that no file can hold."""
-    one, other = plain(one), plain(other)
+    """Tell whether two values are the same in a file."""
+    try:
+        one, other = plain(one), plain(other)
+    except ValueError:  # no file can hold one of them
+        return False
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)  # True equals 1
 
 

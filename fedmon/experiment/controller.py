@@ -181,7 +181,7 @@ class ExperimentController:
             if self._netgraph is not None:
                 nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
         except BaseException:
-            self.shutdown() if opened is None else self.give_up()
+            self.give_up() if left.state.resources else self.shutdown()
             raise
 
     @classmethod
@@ -199,9 +199,14 @@ class ExperimentController:
         Python; it does not judge old failures again. Raises StorageError without a journal, FolderInUseError while
         the process lives, and ConnectionFailedError if a resource needs the broker: then the run stays as it was.
         """
-        policy = failure.policy_left_in(path_of("run_dir", run_dir)) if fm is None else fm
         left = replayed_run(run_dir)
-        made = cls(left=left, fm=policy, federation=federation)
+        try:
+            policy = failure.policy_left_in(left.folder) if fm is None else fm
+            made = cls(left=left, fm=policy, federation=federation)
+        except BaseException:
+            if left.journal is not None:
+                left.journal.close()
+            raise
         running = [one for one in left.state.resources.values() if one.state < ResourceState.FAILED]
         try:
             for guid, values in (attributes or {}).items():

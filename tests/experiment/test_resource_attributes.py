@@ -87,6 +87,7 @@ class Hooked(ResourceManager):
         Attribute("number", "", Types.Integer),
         Attribute("thing", "", set_hook=lambda _old, _new: object()),
         Attribute("pair", "", Types.Enumerate, allowed=[(1, 2), (3, (4, 5))]),
+        Attribute("signer", "", flags=Flags.Credential, allowed=["key"], set_hook=lambda _old, _new: object()),
         Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
         Attribute("plain", ""),
     )
@@ -293,6 +294,13 @@ def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: st
 
     with ExperimentController.reconnect(left) as again:
         assert again.get(guid, name) == stored
+
+
+def test_a_credential_that_no_file_can_hold_is_that_of_the_next_run_too(ec: ExperimentController) -> None:
+    guid = ec.register_resource("own::Hooked", signer="key")
+
+    with ec.repeats()() as again:
+        assert again.get(guid, "signer") is ec.get(guid, "signer")
 
 
 def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) -> None:

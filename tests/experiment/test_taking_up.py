@@ -30,7 +30,7 @@ from fedmon.experiment import (
     clsinit_copy,
 )
 from fedmon.experiment.calls import ResultLostError
-from fedmon.experiment.errors import UnknownTypeError
+from fedmon.experiment.errors import InvalidExperimentError, UnknownTypeError
 from fedmon.experiment.events import Fired, SetWanted, Timer
 from fedmon.experiment.journal import NAME, Journal
 from tests.experiment.own_types import blocking, deployed, own, started
@@ -295,6 +295,19 @@ def test_an_error_of_the_machine_ends_an_experiment_that_can_still_be_released_a
     with ExperimentController.reconnect(run) as again:
         assert (again.failure_level, again.snapshot.level_reason) == (FailureLevel.EC_FAILURE, reason)
     assert again.state(1) is ResourceState.RELEASED
+
+
+def test_a_reconnect_that_is_refused_lets_the_run_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec = ExperimentController("test", tmp_path)
+    ec.give_up()
+    monkeypatch.setenv("NEPI_LOGLEVEL", "loud")
+    with pytest.raises(InvalidExperimentError) as refused:
+        ExperimentController.reconnect(ec.run_dir)
+    monkeypatch.delenv("NEPI_LOGLEVEL")
+
+    ExperimentController.reconnect(ec.run_dir).shutdown()
+
+    assert "'loud'" in str(refused.value)  # a notebook keeps the error, too, with all that it refers to
 
 
 def test_a_run_goes_on_with_credentials_that_are_given_and_with_changed_code(tmp_path: Path) -> None:

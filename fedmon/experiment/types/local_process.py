@@ -108,12 +108,14 @@ class SupervisedCommand:
         return next(iter(self._read()[1:]), None)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to its process group; do nothing if it has ended. Raises PermissionError."""
+        """Send a signal to its process group; do nothing if it has ended. Raises ResourceFailedError."""
         try:
             if self.is_running:
                 os.killpg(self.pid, number)
         except ProcessLookupError:
             return
+        except PermissionError as error:  # it took the rights of another user
+            raise ResourceFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
 
     def _read(self) -> list[int]:
         return [int(word) for word in os.pread(self._record.fileno(), _RECORD_BYTES, 0).split()]

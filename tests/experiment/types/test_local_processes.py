@@ -21,6 +21,7 @@ from fedmon.experiment.events import Retry
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
+from fedmon.experiment.types.base import ResourceFailedError
 from fedmon.experiment.types.local_process import LocalProcess, SupervisedCommand
 from tests.experiment.own_types import started
 from tests.experiment.types.conftest import process, python
@@ -114,7 +115,7 @@ def test_a_command_runs_again_though_the_first_attempt_to_restart_it_failed(
         local.start(guid)
 
     wait_until(lambda: local.state(guid) is STOPPED and local.get_stop_time(guid) != first)
-    assert (tmp_path / "log").read_text() == "ran\nran\n"
+    assert ((tmp_path / "log").read_text(), local.get(guid, "exitCode")) == ("ran\nran\n", 0)
 
 
 def test_a_command_is_killed_when_its_resource_is_removed(local: ExperimentController) -> None:
@@ -263,6 +264,23 @@ def test_the_late_kill_of_a_stopped_command_does_not_reach_the_one_that_was_star
     assert started.is_running
     started.send(signal.SIGTERM)
     assert started.wait() == -signal.SIGTERM
+
+
+def test_a_command_of_another_user_fails_to_end(tmp_path: Path) -> None:
+    require(os.geteuid() == 0, "only root can drop its rights")
+    command = SupervisedCommand.begin(tmp_path / "process", ["sleep", "60"], cwd=tmp_path, env=dict(os.environ))
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            command.send(signal.SIGTERM)
+        except ResourceFailedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    command.send(signal.SIGKILL)
 
 
 # --- after a crash ----------------------------------------------------------------------------------------------------
