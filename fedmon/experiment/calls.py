@@ -108,7 +108,7 @@ class Tasks:
 
 def _check_callable(function: object) -> None:
     if not callable(function):
-        raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and its arguments after it")
+        raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and not its result")
 
 
 def _name_of(function: Callable[[], Any]) -> str:

@@ -205,7 +205,7 @@ def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
         with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
             ec.result(never)
         for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
-            with pytest.raises(InvalidTaskError, match="3 cannot be called"):
+            with pytest.raises(InvalidTaskError, match="3 cannot be called: give a function"):
                 ask(3)  # type: ignore[arg-type]
         with pytest.raises(InvalidTaskError, match="is not a function"):
             ec.result(ec.register_resource("local::Process"))
