@@ -180,7 +180,8 @@ def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(
                 journal.write([])
             except StorageError:
                 os._exit(7)
-            os._exit(1)
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     journal.path.unlink()
     with pytest.raises(StorageError, match="cannot read the journal"):

@@ -486,7 +486,7 @@ def test_an_interrupt_shortens_a_release_and_is_raised_at_its_end(tmp_path: Path
 
     try:
         with pytest.raises(KeyboardInterrupt), deployed(tmp_path, do_release=do_release) as ec:
-            ec.schedule("0.2s", lambda: late.append(1))  # due while it is released
+            ec.schedule("0.5s", lambda: late.append(1))  # due while it is released
     finally:
         signal.signal(signal.SIGINT, before)
         gate.set()
