@@ -307,7 +307,7 @@ class BrokerConnection:
             self._up = self._was_up = True
             self._changed.notify_all()
         logger.info("connected to the broker at %s:%d", host.host, host.port)
-        self._on_link(Link(up=True, host=host))
+        self._tell(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
         first = self._error is None or str(self._error) != str(error)
@@ -321,7 +321,14 @@ class BrokerConnection:
             logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
         else:
             logger.log(level, "%s", error)
-        self._on_link(Link(up=False, host=host))
+        self._tell(Link(up=False, host=host))
+
+    def _tell(self, link: Link) -> None:
+        try:
+            self._on_link(link)
+        except Exception:
+            # A raise here would end the thread that connects again.
+            logger.exception("the link callback failed")
 
 
 class MqttClient:
@@ -507,7 +514,7 @@ class MqttClient:
 
 
 def _tls_context(broker: BrokerSettings) -> ssl.SSLContext:
-    files = f"certificate file {broker.ca_file}"
+    files = f"certificate file {broker.ca_file}" if broker.ca_file else "TLS"
     try:
         context = ssl.create_default_context(cafile=broker.ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_3

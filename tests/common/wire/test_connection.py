@@ -18,7 +18,7 @@ from paho.mqtt import publish
 
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, broker_from_url
-from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection
+from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_client_authority
 from tests.support.brokers import Broker
 from tests.support.ports import free_port
@@ -49,11 +49,13 @@ def made(
     subscriptions: Sequence[tuple[str, int]] = (),
     on_message: Callable[[str, bytes, bool], None] = lambda _topic, _payload, _retained: None,
     *,
+    on_link: Callable[[Link], None] = lambda _link: None,
     keeps_session: bool = False,
 ) -> BrokerConnection:
     return BrokerConnection(
-        broker, client_id="north", subscriptions=subscriptions, on_message=on_message, keeps_session=keeps_session
-    )
+        broker, client_id="north", subscriptions=subscriptions, on_message=on_message, on_link=on_link,
+        keeps_session=keeps_session,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -166,18 +168,24 @@ def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> Non
     assert silent.cause == "no answer within 0.3 s; a firewall may be in the way"
 
 
-def test_a_message_whose_callback_fails_costs_no_other() -> None:
+def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.LogCaptureFixture) -> None:
     port, taken = free_port(), list[bytes]()
 
     def take(_topic: str, payload: bytes, _retained: bool) -> None:  # the connection's shape
         taken.append(payload)
         raise KeyError(payload)
 
-    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("a", 0)], take)
+    def fail(link: Link) -> None:
+        raise KeyError(link)
+
+    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("a", 0)], take, on_link=fail)
     granted = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"  # CONNACK, SUBACK
     sent = b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"  # PUBLISH
     with greeter("127.0.0.1", port, granted + sent), started(connection):
         wait_until(lambda: taken == [b"1", b"2"], what="both messages")
+        wait_until(lambda: "the link callback failed" in caplog.text, what="the call of the link callback")
+
+        assert connection.is_connected
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
