@@ -56,17 +56,16 @@ class Compaction:
         With ``everything`` also the newest rows are merged, as at the end of a recording. Raises StorageError, with
         nothing changed.
         """
-        for stream in self._streams.in_order():
-            if not stream.stored:
-                continue
-            complete = everything or now - stream.kept >= IDLE_S
-            for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (HALFWAY_SAMPLES, stream.joined_to)):
-                waiting = stream.stored.last + 1 - done_to
-                final = complete and target == TARGET_SAMPLES and waiting > 0
-                if waiting >= target or final:
-                    with self._file.transaction():
-                        if self._compact(stream, target, done_to, complete=final):
-                            return True
+        with self._file.transaction():
+            for stream in self._streams.in_order():
+                if not stream.stored:
+                    continue
+                complete = everything or now - stream.kept >= IDLE_S
+                for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (HALFWAY_SAMPLES, stream.joined_to)):
+                    waiting = stream.stored.last + 1 - done_to
+                    final = complete and target == TARGET_SAMPLES and waiting > 0
+                    if (waiting >= target or final) and self._compact(stream, target, done_to, complete=final):
+                        return True
         return self._shrink()
 
     def _compact(self, stream: Stream, target: int, done_to: int, *, complete: bool) -> bool:
