@@ -115,6 +115,8 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
     try:
         made = plan()
         made.add_dependency(made.init_dependencies())
+    except InvalidPlanError:
+        raise
     except Exception as error:
         raise InvalidPlanError(
             f"{plan.__name__}() failed with {type(error).__name__}: {error}; give an instance instead of the class"

@@ -39,6 +39,13 @@ class NeedsArguments(TrainingPlan):
         self.rounds = rounds
 
 
+class NeedsNoImport(TrainingPlan):
+    """A plan with a dependency that is no import."""
+
+    def init_dependencies(self) -> list[str]:
+        return ["x = 1"]
+
+
 def test_a_file_is_sent_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "my_plan.py"
     path.write_bytes(BODY.encode())
@@ -142,6 +149,8 @@ def test_what_is_no_plan_at_all_is_refused(plan: object) -> None:
 def test_a_class_that_cannot_be_made_asks_for_an_instance() -> None:
     with pytest.raises(InvalidPlanError, match="give an instance"):
         load_source(NeedsArguments)
+    with pytest.raises(InvalidPlanError, match=r"^dependency 'x = 1' is not an import line"):
+        load_source(NeedsNoImport)
 
 
 def test_a_class_without_kept_source_is_refused() -> None:
