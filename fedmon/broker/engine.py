@@ -184,7 +184,10 @@ class BrokerEngine(abc.ABC):
         command = self._command()
         self.log_file.touch(mode=0o600)
         self._log_start = self.log_file.stat().st_size
-        self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        try:
+            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
+        except OSError as error:
+            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
         try:
             self._await_ready(self._process)
         except BaseException:

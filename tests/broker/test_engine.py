@@ -135,6 +135,16 @@ def test_an_address_of_another_machine_is_refused_by_name(tmp_path: pathlib.Path
         broker.start()
 
 
+def test_a_program_that_cannot_be_run_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    class Foreign(MosquittoEngine):
+        @staticmethod
+        def program() -> str:
+            return str(tmp_path)
+
+    with pytest.raises(BrokerStartError, match=f"cannot run {tmp_path}: Permission denied"):
+        Foreign(folder=tmp_path).start()
+
+
 def test_an_engine_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "iotcore", None)
 
