@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import json as json_text
 import shlex
 import shutil
@@ -25,6 +24,7 @@ import typer
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotFoundError
+from fedmon.common.files import storage_errors
 from fedmon.common.options import JsonOption, clean_up_at_signals
 from fedmon.common.text import ago, table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
@@ -66,6 +66,7 @@ COLUMNS = tuple(f"worst_{name}" for name in (*_MEASURES, "symmetry", "fractal_di
 TABLE: Mapping[str, Any] = {"columns": list(COLUMNS), "outcome": "diagnosis", "positive": "M"}
 PENALTY = 1.0
 ENOUGH = 1e-9
+MAX_ROUNDS = 12
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Sequence[str]
@@ -92,7 +93,9 @@ def demo(
     document: dict[str, Any] = {"ok": True, "timings_s": {}}
     started = time.monotonic()
     clean_up_at_signals()  # a demo must end its nodes and its broker, too
-    with tempfile.TemporaryDirectory(prefix="fedmon-demo-") as name, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-demo-"))
+        stack.enter_context(storage_errors(Path(name)))
         broker = _broker(stack, keep=keep)
         hospitals = stack.enter_context(Hospitals(Path(name), broker.url))
         document["broker"] = {"engine": broker.name, "url": broker.url}
@@ -402,6 +405,8 @@ class Story:
                 update(ROUND_COLUMNS, list(map(round_row, rounds)))
         self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
+        if not rounds[-1].is_last:
+            raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
         self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
 
     def _held(self) -> None:
@@ -517,7 +522,7 @@ def training(federation: Federation, plan: Path) -> Iterator[TrainingRound]:
     scale = np.sqrt(_average(described, "square") - center**2)
     weights = np.zeros(len(COLUMNS) + 1)
     penalty = np.diag([0.0, *[PENALTY / sum(part["rows"] for part in described.values())] * len(COLUMNS)])
-    for number in itertools.count(1):
+    for number in range(1, MAX_ROUNDS + 1):
         began = time.monotonic()
         model = {"weights": weights, "center": center, "scale": scale}
         sent_bytes = parcels.pack(model).size_bytes

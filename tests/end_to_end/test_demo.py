@@ -87,6 +87,16 @@ def test_a_demo_without_numpy_names_the_extra_that_brings_it(monkeypatch: pytest
     assert "install fedmon with its extra [runs]" in done.stderr
 
 
+def test_a_demo_without_room_for_its_files_names_their_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("fedmon.demo.hospitals.DATA", tmp_path / "file")
+
+    done = fedmon_here("demo")
+
+    assert done.returncode == 1
+    assert re.match("fedmon: cannot write /.*/fedmon-demo-.*: Not a directory", done.stderr)
+
+
 @pytest.mark.soak
 def test_a_demo_that_nobody_keeps_ends_well_by_itself() -> None:
     done = fedmon("demo", "--json", timeout_s=STEPS_S + 20)
