@@ -57,6 +57,28 @@ def violations(tree: ast.AST) -> list[str]:
     return found
 
 
+BANNED_LINES = """
+eval(text)
+exec(text)
+compile(text, "", "exec")
+import pickle
+from pickle import loads
+from xml.dom import minidom
+time.sleep(1)
+from time import sleep
+os.system(text)
+subprocess.run(text, shell=True)
+subprocess.Popen(text, shell=flag)
+yaml.load(text)
+"""
+
+
+def test_the_ban_sees_what_it_bans() -> None:
+    seen = {int(line.partition(":")[0]) for line in violations(ast.parse(BANNED_LINES))}
+
+    assert seen == set(range(2, 2 + BANNED_LINES.count("\n") - 1))
+
+
 def test_no_file_does_what_is_banned() -> None:
     found = {str(path.relative_to(PACKAGE)): violations(parsed(path)) for path in PACKAGE.rglob("*.py")}
 

@@ -94,6 +94,13 @@ def test_what_the_containers_may_use_is_enough_for_every_connection(compose: dic
     assert int(counted[1]) + connections * 41_984 < 3 * 2**30
 
 
+def test_the_configuration_bounds_packets_sessions_and_queues() -> None:
+    lines = production_files()["mosquitto.conf"].splitlines()
+    bounds = {"max_packet_size 262144", "persistent_client_expiration 1h", "max_queued_bytes 33554432"}
+
+    assert bounds <= set(lines)
+
+
 def test_what_the_compose_file_mounts_is_what_config_write_makes(
     production: Production, compose: dict[str, Any]
 ) -> None:
