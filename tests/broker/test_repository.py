@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,12 @@ def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(
 
     assert (whole.status_code, late) == (201, 408)
     assert held == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
+
+
+def test_an_upload_may_take_as_long_as_a_node_tries() -> None:
+    server, node = import_module("fedmon.broker.repository"), import_module("fedmon.node.runs.outcome")
+
+    assert server.UPLOAD_S >= node._TRANSFER_S
 
 
 def test_the_line_of_the_readme_without_containers_takes_the_tokens_of_its_folder(
