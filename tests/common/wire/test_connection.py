@@ -164,7 +164,8 @@ def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> Non
             client.connect_ex(full.getsockname())
         silent = first_failure(broker_from_url(f"mqtt://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.3))
 
-    assert without_tls == "TLS failed: WRONG_VERSION_NUMBER; is this a TLS port?"
+    # Versions of OpenSSL name it differently.
+    assert re.fullmatch(r"TLS failed: [A-Z_]+; is this a TLS port\?", without_tls)
     assert silent.cause == "no answer within 0.3 s; a firewall may be in the way"
 
 
