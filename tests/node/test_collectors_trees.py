@@ -208,9 +208,22 @@ ON_HYPER_V = CARD | {"master/device/uevent": ""}
         ({"eth0": CARD, "enP1s2": ON_HYPER_V}, ["eth0"]),
         ({"eth0": ETHERNET, "sit0": {"type": "776\n"}, "wg0": TUNNEL, "docker0": BRIDGE, "vethab": VETH}, ["eth0"]),
         ({"wg0": TUNNEL, "sit0": {"type": "776\n"}}, ["wg0", "sit0"]),
-        ({"eth0": {}, "ib0": {}}, ["eth0", "ib0"]),
+        ({"ib0": CARD, "ib1": CARD, "storage": {"type": "32\n", "lower_ib0/type": ""}}, ["ib0", "ib1"]),
+        ({"eth0": ETHERNET, "veth12": ETHERNET, "cali34": ETHERNET, "gretap0": ETHERNET}, ["eth0"]),
+        ({"eth0": VETH, "eth1": VETH, "bond0": ETHERNET | {"lower_eth0/type": ""}}, ["eth0", "eth1"]),
+        ({"en0": {}, "ib0.8001": {}, "utun3": {}, "bridge0": {}, "en0.12": {}}, ["en0", "ib0.8001"]),
     ],
-    ids=["named like others", "partitions", "a virtual function", "a container", "a tunnel alone", "no sysfs"],
+    ids=[
+        "named like others",
+        "partitions",
+        "a virtual function",
+        "a container",
+        "a tunnel alone",
+        "a bond of InfiniBand",
+        "a container with containers",
+        "a bond in a container",
+        "no sysfs",
+    ],
 )
 def test_traffic_that_leaves_the_host_is_counted_once(
     tmp_path: Path, listed: dict[str, dict[str, str]], expected: list[str]

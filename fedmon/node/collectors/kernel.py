@@ -87,7 +87,12 @@ NETWORK = tuple(
 )
 _ETHERNET, _INFINIBAND = "1", "32"
 """Kinds of interfaces in sysfs. Source: Linux include/uapi/linux/if_arp.h."""
-_OF_LAYERS = ("bridge", "lower_", "master", "tun_flags")
+_ON_OTHERS = ("bridge", "lower_", "tun_flags")
+# By its files in sysfs the end of a container looks like the way out of one; other systems have no sysfs.
+_VIRTUAL = re.compile(
+    rb"(?:bond|team|(?:fw|vir|vm)?br|cali|cilium|cni|docker|dummy|flannel|fwln|fwpr|ifb|kube-|lx[cd]|podman|tailscale|tap"
+    rb"|u?tun|veth|(?:mac|ip)?vlan|vnet|vxlan|wg|zt).*|(?!ib).+\.\d+|(?:sit|gre|gretap|erspan|ip6tnl|ip6gre|ip6?_vti)\d+"
+)
 
 PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
 NUMA_MEMORY = {
@@ -161,22 +166,30 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
 def choose_interfaces(names: tuple[bytes, ...], folder: Path) -> dict[bytes, tuple[str, ...]]:
     """Map each interface that is reported to its series; ``folder`` is ``/sys/class/net``.
 
-    Interfaces with a device, such as a network card, are reported. If none has one, as in a container, or in a tree
-    without ``folder``, these are all but loopback, and but bridges, VLANs, tunnels and the like unless there are no
-    others. Source: Linux Documentation/ABI/testing/sysfs-class-net.
+    Interfaces with a device, such as a network card, are reported. If none has one, as in a container, or without
+    ``folder``, these are all but loopback, and but bridges, VLANs, tunnels and the like unless there are no others.
+    Source: Linux Documentation/ABI/testing/sysfs-class-net.
     """
+    leaving = [name for name in names if name.rstrip(b"0123456789") != b"lo"]
+    layers = [_layer(name, folder / os.fsdecode(name)) for name in leaving]
+    lowest = [name for name, layer in zip(leaving, layers, strict=True) if layer == min(layers)]
+    return _series_of(lowest, NETWORK, "interface")
 
-    def layer(name: bytes) -> int:
-        own = folder / name.decode(errors="surrogateescape")
-        kind = text_or(own / "type", _ETHERNET)
-        # A virtual function below the interface of a hypervisor is counted there; a partition of IPoIB counts apart.
-        if kind == _INFINIBAND or ((own / "device").exists() and not (own / "master/device").exists()):
-            return 0
-        return 1 + (kind != _ETHERNET or any(entry.startswith(_OF_LAYERS) for entry in entries_or_none(own)))
 
-    layers = {name: layer(name) for name in names if name.rstrip(b"0123456789") != b"lo"}
-    lowest = min(layers.values(), default=0)
-    return _series_of((name for name in layers if layers[name] == lowest), NETWORK, "interface")
+def _layer(name: bytes, own: Path) -> int:
+    """Return 0 for an interface with a device, 1 for a plain one, 2 for a part of another one, 3 for one on others."""
+    # A virtual function below the interface of a hypervisor is counted there.
+    if entries_or_none(own / "device") and not entries_or_none(own / "master/device"):
+        return 0
+    if _VIRTUAL.fullmatch(name):  # there may be hundreds
+        return 3
+    files = entries_or_none(own)
+    if any(file.startswith(_ON_OTHERS) for file in files):  # a bond has the kind of its members
+        return 3
+    kind = text_or(own / "type", _ETHERNET)
+    if kind == _INFINIBAND:  # a partition counts apart
+        return 0
+    return 3 if kind != _ETHERNET else 1 + ("master" in files)
 
 
 class PressureCollector(SourceCollector):
