@@ -99,6 +99,8 @@ def test_a_file_that_is_closed_to_us_costs_only_what_it_holds(machine: Path) -> 
         assert reason == f"no permission: {machine / name}"
     assert found["values"]["host_load1"] == 1.25
     assert found["values"]['host_cpu_core_frequency_hertz{cpu="0"}'] == 2_400_000_000
+    assert found["values"]['host_numa_memory_total_bytes{node="1"}'] == 32_768_000 * 1024
+    assert found["values"]['host_pressure_ratio{resource="memory",stalled="some"}'] is not None
     assert found["values"]['infiniband_receive_bytes_total{device="mlx5_1",port="1"}'] == 4 * 2**40
     assert found["hardware"]["reasons"]["memory_bytes"] == f"no permission: {machine / 'proc/meminfo'}"
     assert found["hardware"]["sockets"] == 2

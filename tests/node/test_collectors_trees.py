@@ -500,6 +500,13 @@ def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
     assert found['host_numa_other_total{node="0"}'] == 120
 
 
+def test_a_kernel_without_numa_says_so(tmp_path: Path) -> None:
+    none = NumaCollector(sys=tmp_path)
+
+    assert values(none) == {}
+    assert {str(reason).partition(":")[0] for reason in none.probe().values()} == {"unsupported"}
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

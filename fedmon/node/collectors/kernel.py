@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import Lane, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
     LONGEST_TEXT,
     FileCollector,
@@ -22,6 +22,7 @@ from fedmon.node.collectors.files import (
     Values,
     entries,
     entries_or_none,
+    miss,
     read_bytes,
     text_or,
 )
@@ -210,14 +211,25 @@ class PressureCollector(SourceCollector):
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
+        reasons: Reasons = {}
+        problem: CollectorUnavailableError | None = None
         for file, keys in self._keys.items():
-            for line in file.head().splitlines():
+            try:
+                text = file.head()
+            except CollectorUnavailableError as error:
+                problem = problem or error
+                if not error.is_lack:
+                    miss(values, reasons, (key for pair in keys.values() for key in pair), error.reason)
+                continue
+            for line in text.splitlines():
                 kind, last_10_s, _, _, total = line.split()
                 seconds, ratio = keys[kind]
                 values[seconds] = int(total[6:]) / 1_000_000
                 # The kernel rounds, and the value may be a little above 100 %.
                 values[ratio] = min(round(float(last_10_s[6:]) / 100, 4), 1.0)
-        return values, {}
+        if problem is not None and len(reasons) == len(values):
+            raise problem
+        return values, reasons
 
 
 class NumaCollector(SourceCollector):
@@ -228,16 +240,25 @@ class NumaCollector(SourceCollector):
         super().__init__("numa", Lane.MEDIUM, (*NUMA_MEMORY, *NUMA_PAGES), where=self._nodes)
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        try:
+            names = entries(self._nodes, r"node\d+")[:MAX_DEVICES]
+        except CollectorUnavailableError as error:
+            if error.why is Why.NOT_FOUND:
+                raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None
+            raise
         values: Values = {}
-        for name in entries(self._nodes, r"node\d+")[:MAX_DEVICES]:
+        reasons: Reasons = {}
+        for name in names:
             for metrics, file, factor in ((NUMA_MEMORY, "meminfo", _KIB), (NUMA_PAGES, "numastat", 1)):
-                found = dict(re.findall(r"(\w+):? +(\d+)", read_bytes(self._nodes / name / file).decode()))
-                values |= {
-                    series(metric, node=name[4:]): int(found[word]) * factor
-                    for metric, word in metrics.items()
-                    if word in found
-                }
-        return values, {}
+                keys = {series(metric, node=name[4:]): word for metric, word in metrics.items()}
+                try:
+                    text = read_bytes(self._nodes / name / file).decode()
+                except CollectorUnavailableError as error:
+                    miss(values, reasons, keys, error.reason)
+                    continue
+                found = dict(re.findall(r"(\w+):? +(\d+)", text))
+                values.update({key: int(found[word]) * factor for key, word in keys.items() if word in found})
+        return values, reasons
 
 
 def _load(text: bytes) -> Values:
