@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Roots
 from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Birth, Process
 from fedmon.node.collectors.job.tree import Ledger
@@ -257,6 +258,28 @@ def test_descendants_are_found_by_a_kernel_that_lists_no_children(proc: ProcTree
         proc.put(pid, parent=parent)
 
     assert [each.pid for each in descendants(10, proc=proc.root)] == [11, 12]
+
+
+def test_new_processes_are_found_in_a_proc_of_processes_alone(proc: ProcTree) -> None:
+    (proc.root / "self").symlink_to(str(os.getpid()))
+    proc.put(10)
+    watch = watched(proc, 10)
+
+    proc.put(11, parent=10)
+    watch.tick()
+
+    assert set(watch.watches.pids()["a"]) == {10, 11}
+
+
+def test_processes_that_cannot_be_listed_leave_a_reason_and_the_seconds_of_the_last_reading(proc: ProcTree) -> None:
+    proc.put(10, used=(100, 0))
+    watch = watched(proc, 10)
+    watch.tick(mono=time.monotonic() - 10.0)
+    proc.root.rename(proc.root.with_name("gone"))
+
+    assert watch.watches.cpu_seconds() == {"a": 100 / TICKS}
+    with pytest.raises(CollectorUnavailableError, match="not found: "):
+        watch.tick(mono=time.monotonic() + 1.0)
 
 
 def test_processes_without_open_files_of_ours_are_read_alike() -> None:

@@ -75,6 +75,8 @@ class JobReading:
         self.cpu_s = (0.0, 0.0)
         self.noted_cpu_s = 0.0
         """The CPU seconds of the ended job as its owner counted them, for its share of the energy."""
+        self.cpu_problem = ""
+        """The reason if the CPU time could not be read this time."""
         self.is_last = self.is_over = False
         self.awaits_end = False
         self.switches: tuple[int, int] | None = None
@@ -108,14 +110,15 @@ class JobReading:
 
     def _read(self, mono: float) -> None:
         self.tree.refresh(mono)
+        self.cpu_problem = ""
         if self._cpu is None:
             self.cpu_s = self.tree.counts[USER] / TICKS_PER_S, self.tree.counts[SYSTEM] / TICKS_PER_S
             return
         try:
             self.cpu_s = self._cpu.read()
-        except CollectorUnavailableError:
+        except CollectorUnavailableError as error:
             if not self.tree.has_ended:  # a cgroup that vanished with its last process keeps its last reading
-                raise
+                self.cpu_problem = error.reason
 
 
 class TreeCollector:
@@ -170,6 +173,9 @@ class TreeCollector:
         self._watched.close()
 
     def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:
+        if self._watched.cpu_problem:
+            miss(values, reasons, (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY), self._watched.cpu_problem)
+            return
         user_s, system_s = self._watched.cpu_s
         values[USER_SECONDS], values[SYSTEM_SECONDS] = round(user_s, 6), round(system_s, 6)
         earlier, self._earlier = self._earlier, (now.mono, user_s + system_s)

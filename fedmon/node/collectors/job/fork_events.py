@@ -48,6 +48,8 @@ class ForkEvents:
 
     def open(self) -> None:
         """Begin to listen, if that is possible; once, until `close`."""
+        if self._socket is not None:
+            return
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
         with contextlib.suppress(OSError), contextlib.ExitStack() as failed:
             # Our process numbers must be the kernel's own, as in its reports.

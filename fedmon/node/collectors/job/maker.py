@@ -79,23 +79,26 @@ class JobMaker:
         births = self._roots_of(pids, starts or {})
         found = find_hierarchies(self._roots.cgroup)
         excluded = Excluded(exclude, overhead=overhead, is_overhead_now=is_overhead_now)
-        if isinstance(cgroup, JobCgroup):
-            return self._of_cgroup(cgroup, excluded, mono)
-        if cgroup is not None:
-            job_cgroup = named(found, self._roots.cgroup, cgroup)
-            self._check_inside(job_cgroup, pids)
-            return self._of_cgroup(job_cgroup, excluded, mono)
-        marked = os.fsencode(marker)
-        tree = self._tree(
-            Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
-        )
-        own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
-        if own_cgroup is not None:
-            tree.close()
-            return self._of_cgroup(own_cgroup, excluded, mono)
-        methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
-        watched = JobReading(tree, cpu=None)
-        return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
+        try:
+            if isinstance(cgroup, JobCgroup):
+                return self._of_cgroup(cgroup, excluded, mono)
+            if cgroup is not None:
+                job_cgroup = named(found, self._roots.cgroup, cgroup)
+                self._check_inside(job_cgroup, pids)
+                return self._of_cgroup(job_cgroup, excluded, mono)
+            marked = os.fsencode(marker)
+            tree = self._tree(
+                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
+            )
+            own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
+            if own_cgroup is not None:
+                tree.close()
+                return self._of_cgroup(own_cgroup, excluded, mono)
+            methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
+            watched = JobReading(tree, cpu=None)
+            return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
+        except CollectorUnavailableError as error:
+            raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
 
     def _of_cgroup(self, cgroup: JobCgroup, excluded: Excluded, mono: float) -> Watching:
         cpu: CgroupCpu | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
 from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
@@ -48,14 +49,14 @@ class Births:
         self._lock = threading.Lock()
 
     def everything(self) -> list[Birth]:
-        """Return all processes."""
+        """Return all processes. Raises CollectorUnavailableError if they cannot be listed."""
         return self._read(self._listing())
 
     def since(self, position: int | None, mono: float) -> tuple[Sequence[Birth] | None, int]:
         """Return the births since a position, parents before children, and the next position.
 
         ``mono`` is the monotonic time of now. None instead of births means that the position is too old or unknown:
-        look at everything.
+        look at everything. Raises CollectorUnavailableError if processes cannot be listed.
         """
         with self._lock:
             if self._last is None and self._is_ours:
@@ -85,7 +86,10 @@ class Births:
     def _look(self, mono: float) -> list[Birth]:
         if not self._is_ours:
             return self.everything()
-        last = int(self._loadavg.head().split()[4])
+        try:
+            last = int(self._loadavg.head().split()[4])
+        except CollectorUnavailableError:  # as in a /proc of processes alone
+            return self.everything()
         before, self._last = self._last, last
         again, self._again = self._again, []
         if before is None:  # the first look of each job is a scan
@@ -116,7 +120,10 @@ class Births:
         return tuple(found)
 
     def _listing(self) -> list[int]:
-        names = os.listdir(self._proc)  # noqa: PTH208 - names are all that is wanted, and there are thousands
+        try:
+            names = os.listdir(self._proc)  # noqa: PTH208 - names are all that is wanted, and there are thousands
+        except OSError as error:
+            raise why(error) from None
         return [int(name) for name in names if name.isdigit()]
 
     def _read(self, pids: Iterable[int]) -> list[Birth]:

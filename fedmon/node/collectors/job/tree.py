@@ -123,7 +123,10 @@ class ProcessTree:
         self.has_ended = False
 
     def refresh(self, mono: float) -> None:
-        """Find new processes, and read all; ``mono`` is the monotonic time of now."""
+        """Find new processes, and read all; ``mono`` is the monotonic time of now.
+
+        Raises CollectorUnavailableError if the processes of the machine cannot be listed.
+        """
         with self._lock:
             self._tick += 1
             tick = self._tick
