@@ -207,7 +207,7 @@ class Pipeline:
             if not sample.values:
                 continue
             if (joules := sample.values.get(_JOB_ENERGY)) is not None:
-                _, first, _ = self._job_energy.pop(stream, (0.0, sample.mono, 0.0))  # the newest are the last
+                _, first, _ = self._job_energy.get(stream, (0.0, sample.mono, 0.0))
                 self._job_energy[stream] = joules, first, sample.mono
             self.publisher.publish(stream, sample)
             if stream.startswith(JOB_STREAM):
@@ -219,7 +219,8 @@ class Pipeline:
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
-        for over in list(self._job_energy)[:-_ENERGIES_KEPT]:
+        watched = set(self.sampler.streams)
+        for over in [each for each in list(self._job_energy) if each not in watched][:-_ENERGIES_KEPT]:
             self._job_energy.pop(over, None)
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
