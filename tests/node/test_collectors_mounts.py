@@ -100,7 +100,7 @@ def test_spaces_and_other_bytes_in_a_mount_point_are_kept(tmp_path: Path) -> Non
         asked.append(point)
         return SPACE
 
-    text = b"/dev/sda1 /my\\040disk\\134x ext4 rw 0 0\n/dev/sdb1 /caf\xc3\xa9\xff ext4 rw 0 0\n"
+    text = b"/dev/sda1 /my\\040disk\\134x ext4 rw 0 0\na /b\rc fuse rw 0 0\n/dev/sdb1 /caf\xc3\xa9\xff ext4 rw 0 0\n"
     values = filesystems(tmp_path, text, statvfs).collect(at(0.0)).values
 
     assert [os.fsencode(point) for point in asked] == [b"/caf\xc3\xa9\xff", b"/my disk\\x"]

@@ -53,7 +53,7 @@ def parse_mounts(text: bytes) -> Mounts:
     second mount of one device. Source of the format: fstab(5).
     """
     entries: dict[str, tuple[str, str]] = {}
-    for line in text.splitlines():
+    for line in filter(None, text.split(b"\n")):  # other line ends may stand in names, which any user may give
         device, point, kind, _ = line.decode(errors="surrogateescape").split(" ", 3)
         entries[_unescaped(point)] = (device, kind)  # a later mount hides an earlier one
     return choose_mounts(entries)
