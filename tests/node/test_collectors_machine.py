@@ -72,6 +72,22 @@ def test_a_function_that_psutil_lacks_on_a_system_costs_its_own_metrics() -> Non
     assert str(lacking.probe()["host_load1"]).startswith("unsupported: psutil: ")
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (psutil.AccessDenied(), "no permission: "),
+        (PermissionError(13, "Permission denied"), "no permission: "),
+        (FileNotFoundError(2, "No such file or directory"), "not found: "),
+        (psutil.ZombieProcess(1), "unsupported: psutil: "),
+    ],
+)
+def test_an_error_of_psutil_is_a_reason(error: Exception, reason: str) -> None:
+    def fail() -> dict[str, float | None]:
+        raise error
+
+    assert str(PortableCollector("load", ["host_load1"], fail).probe()["host_load1"]).startswith(reason)
+
+
 @pytest.mark.skipif(not LINUX, reason="needs /proc")
 def test_reading_proc_by_hand_agrees_with_psutil() -> None:
     wait_until(lambda: differing() == [], what="a moment at which both agree")

@@ -11,7 +11,7 @@ import psutil
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors import agent, cpu, kernel, sensors
-from fedmon.node.collectors.base import THIS_MACHINE, Collector, CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.base import THIS_MACHINE, Collector, CollectorUnavailableError, Lane, Why, why
 from fedmon.node.collectors.files import Reasons, SourceCollector, Values
 from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
@@ -29,7 +29,11 @@ class PortableCollector(SourceCollector):
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         try:
             values = self._group()
-        except (NotImplementedError, AttributeError) as error:
+        except OSError as error:
+            raise why(error) from None
+        except psutil.AccessDenied as error:
+            raise CollectorUnavailableError(Why.NO_PERMISSION, str(error)) from None
+        except (psutil.Error, NotImplementedError, AttributeError) as error:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"psutil: {error}") from None
         return values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None}
 

@@ -11,7 +11,8 @@ import pytest
 
 from fedmon.common.settings import NodeSettings, broker_from_url
 from fedmon.common.settings.values import MetricsSettings, PerfSettings
-from fedmon.node.measure.survey import Instruments
+from fedmon.node.measure.survey import Instruments, survey
+from tests.support.machine_tree import write_tree
 
 SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
 
@@ -47,3 +48,11 @@ def test_another_tree_of_files_is_another_machine(tmp_path: Path) -> None:
     followed.follow(other)
 
     assert followed.hardware() == instruments(other).hardware() != here
+
+
+def test_a_collector_that_fails_in_an_unforeseen_way_is_named_and_the_others_are_surveyed(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"loadavg": "1 2 3 1/2 3\n", "pressure/cpu": "newer avg10=0 avg60=0 avg300=0 total=0\n"})
+    found = survey(msgspec.structs.replace(SETTINGS, metrics=MetricsSettings(proc_root=tmp_path, sys_root=tmp_path)))
+
+    reasons = {each.name: each.reason for group in found.groups for each in group.metrics}
+    assert (reasons["pressure"], reasons["host_load1"]) == ("failed: KeyError: b'newer'", None)
