@@ -280,7 +280,7 @@ def test_closing_leaves_a_stuck_thread_behind_and_says_so(
         collectors[0].collect(tick())
         return str(collectors[0].probe()["gpu_power_watts"])
 
-    wait_until(lambda: re.fullmatch(r"failed: no answer for \d\.\d s: nvmlInit", reason()))
+    wait_until(lambda: re.fullmatch(r"failed: no answer for \d+\.\d s: nvmlInit", reason()))
     close(collectors)
     fake.release.set()
 
