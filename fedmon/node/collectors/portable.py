@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -114,12 +115,16 @@ def _disk() -> Values:
     return values
 
 
+@functools.lru_cache(maxsize=1)
+def _interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
+    """Choose interfaces, anew only if names come or go: that looks for files of each."""
+    return kernel.choose_interfaces(names, THIS_MACHINE.sys / "class" / "net")
+
+
 def _network() -> Values:
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     values: Values = {}
-    for name, keys in kernel.choose_interfaces(
-        tuple(name.encode() for name in counters), THIS_MACHINE.sys / "class" / "net"
-    ).items():
+    for name, keys in _interfaces(tuple(name.encode() for name in counters)).items():
         found = counters[name.decode()]
         numbers = (
             *(found.bytes_recv, found.packets_recv, found.errin, found.dropin),
