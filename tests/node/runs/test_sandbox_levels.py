@@ -122,6 +122,17 @@ def test_what_a_path_file_adds_is_not_given_to_plans(tmp_path: Path) -> None:
     assert str(tmp_path / "env" / "pyvenv.cfg") in found.needs
 
 
+def test_links_to_a_python_are_followed_as_the_kernel_does(tmp_path: Path) -> None:
+    for folder in ("bin", "opt/bin", "opt/one"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "current").symlink_to("opt/one")
+    python, real = tmp_path / "bin" / "python", tmp_path / "opt" / "bin" / "python"
+    python.symlink_to("../current/../bin/python")  # above opt/one, not above current
+    real.symlink_to(sys.executable)
+
+    assert {str(python), str(tmp_path / "current"), str(real)} <= set(look_at(python).needs)
+
+
 @pytest.mark.parametrize("text", [None, "not a program", "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 3\n"])
 def test_what_is_no_python_is_refused_by_name(tmp_path: Path, text: str | None) -> None:
     python = tmp_path / "python"

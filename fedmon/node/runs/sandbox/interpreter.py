@@ -110,17 +110,16 @@ _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "
 
 def _walked(path: str) -> Iterator[str]:
     """Return the links on the way to an existing path, and the file or folder at its end."""
-    while True:
-        whole, here = Path(os.path.normpath(path)), Path("/")
-        for part in whole.parts[1:]:
-            here /= part
-            if here.is_symlink():
-                yield str(here)
-                path = str(here.parent / here.readlink() / whole.relative_to(here))
-                break
-        else:
+    here, ahead = Path("/"), list(reversed(Path(path).parts))
+    while ahead:
+        part = ahead.pop()
+        # As the kernel does it: above the target of a link, not above the link.
+        here = here.parent if part == ".." else here / part
+        if part != ".." and here.is_symlink():
             yield str(here)
-            return
+            ahead += reversed(here.readlink().parts)
+            here = here.parent
+    yield str(here)
 
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:
