@@ -67,9 +67,12 @@ def no_new_privileges() -> None:
 def drop_capabilities() -> None:
     """Give up all capabilities for good, also those that root regains at exec."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    with contextlib.suppress(PermissionError):  # an ordinary user has none, and no_new_privs keeps it so
+    try:
         for capability in range(last + 1):
             prctl(PR_CAPBSET_DROP, capability)
+    except PermissionError:
+        pass  # an ordinary user has none, and no_new_privs keeps it so
+    else:
         prctl(PR_SET_SECUREBITS, _SECUREBITS)
     prctl(PR_CAP_AMBIENT, 4)  # clear all
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
