@@ -60,7 +60,12 @@ def main() -> int:
 
 
 def _fork(commands: socket.socket, pokes: socket.socket, folder: Path, descriptors: list[int]) -> None:
-    if os.fork():
+    try:
+        child = os.fork()
+    except OSError as error:
+        write_ending(folder, _not_started(f"no process could be started for it: {error.strerror}"))
+        return
+    if child:
         return
     try:
         commands.close()

@@ -541,7 +541,7 @@ class Runs:
 
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
-        logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
+        logger.warning("job %s has no keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = (active.folder.path / ORDER).exists() and (active.job.started is not None or active.folder.had_keeper())
         self._let_go(active)
         if began:

@@ -405,6 +405,8 @@ class ResultFile:
                 content, self.held = check_release(view, values, arrays, rules)
         except FedmonError as error:
             self.fault = str(error)
+        except MemoryError:
+            self.fault = "it is too large to be checked in the memory of this machine"
         return content
 
     def _failed(self, error: OSError) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +18,18 @@ from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, R
 from fedmon.node.runs.supervision import BURST, EventLog, ResultFile, Seen, decide, size_of
 from fedmon.plan.frame_reader import Failure
 
+CHECKS_WITH_LITTLE_MEMORY = """
+import resource, sys
+from pathlib import Path
+from fedmon.node.runs.supervision import ResultFile
+
+result = ResultFile(Path(sys.argv[1]))
+result.write(memoryview(b'{"a":[' + b"[]," * 400_000 + b"[]]}"))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
+result.keep("json", None)
+print(result.fault)
+"""
 State = Literal["failed", "invalid-result", "output-limit"]
 LIMITS = Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=8, output_bytes=2**20, tmp_bytes=2**20)
 
@@ -137,6 +151,14 @@ def test_a_result_that_the_disk_does_not_take_is_removed(tmp_path: Path, *, is_l
 
     assert result.problem.startswith(f"{tmp_path / 'result'}: No ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_needs_more_memory_than_there_is_has_a_named_fault(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", CHECKS_WITH_LITTLE_MEMORY, str(tmp_path / "result")]
+
+    done = subprocess.run(words, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("it is too large to be checked in the memory of this machine\n", "")
 
 
 def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:

@@ -23,6 +23,15 @@ from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import pause, wait_until
 
 FOREVER = "while True: signal.pause()"
+FORKS_NOTHING = """
+import errno, os, runpy, sys
+
+def fork():
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+os.fork, sys.argv[1:] = fork, sys.argv[-2:]
+runpy.run_module("fedmon.node.runs.keeper", run_name="__main__")
+"""
 HIDES = """
 context.report(ready=1)
 if os.fork() == 0:
@@ -91,6 +100,19 @@ def test_a_launcher_that_does_not_work_is_named(
         monkeypatch.setattr(sys, "executable", str(python))
         with pytest.raises(LauncherError, match=says):
             broken.launch(FOREVER, order)
+
+
+def test_a_keeper_that_cannot_be_forked_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{FORKS_NOTHING}' \"$@\"\n")
+    python.chmod(0o700)
+    with KeptJobs(tmp_path / "jobs") as full:
+        order = full.order("never")
+        monkeypatch.setattr(sys, "executable", str(python))
+        ending = full.ending(full.launch(FOREVER, order))
+
+    said = "no process could be started for it: Resource temporarily unavailable"
+    assert (ending.state, ending.reason) == (JobState.NOT_STARTED, said)
 
 
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
