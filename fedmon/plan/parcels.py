@@ -74,8 +74,7 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
     JSON values travel: texts, finite numbers, truths, None, lists, tuples (as lists) and mappings with text keys, at
     most 32 deep and 16 MiB; numpy's scalars as these; and arrays of truths, integers, floats, complex numbers and texts
     of any shape, with NaN allowed. Raises InvalidValuesError naming the place of anything else, such as
-    ``model.w: an array of objects``; and TooLargeError if the values alone have more than
-    ``max_bytes``.
+    ``model.w: an array of objects``; and TooLargeError if the values alone have more than ``max_bytes``.
     """
     walk = ValuesWalk(max_bytes=max_bytes)
     plain = walk.named(values)
@@ -234,6 +233,8 @@ def _npy(array: npt.NDArray[Any]) -> list[Piece]:
     import numpy as np
 
     plain = np.asarray(array)
+    if not plain.dtype.itemsize:  # texts of a structured array, all of them empty
+        plain = plain.astype(plain.dtype.kind + "1")
     header = array_header(plain.dtype.str, plain.shape, is_fortran=plain.flags.fnc)
     return [header, plain.ravel(order="A").view(np.uint8).data]
 

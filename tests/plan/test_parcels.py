@@ -57,6 +57,14 @@ def test_an_array_comes_back_with_its_type_shape_and_values_aligned(name: str) -
     assert back.flags.aligned
 
 
+def test_empty_texts_of_a_structured_array_travel() -> None:
+    texts = np.array([("", 1), ("", 2)], dtype="U,i4")["f0"]
+
+    back = unpack("npz", packed_bytes({"w": texts}))["w"]
+
+    assert (texts.itemsize, back.tolist()) == (0, ["", ""])
+
+
 def test_equal_values_make_the_bytes_that_earlier_versions_made() -> None:
     texts = np.array(["ab"], dtype="<U2")
     values = {"w": np.arange(6, dtype="<f8").reshape(2, 3), "deep": [{"t": texts}], "n": 1}
