@@ -16,6 +16,7 @@ class HistoricRepository:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.suffix = ""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="historic-repository")
 
@@ -60,7 +61,7 @@ class HistoricRepository:
                 assert isinstance(part, EmailMessage)
                 content = part.get_payload(decode=True)
                 assert isinstance(content, bytes)
-                url = repository.put(str(part.get_filename()), content)
+                url = repository.put(str(part.get_filename()), content) + repository.suffix
                 answer = {"url": url, "file": url, "created_at": "2023-06-14T10:41:07Z"}
                 self._answer(201, json.dumps(answer).encode())
 

@@ -182,13 +182,16 @@ def store_result(
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
     """Return the result with the URL that it has in the repository from now on.
 
-    Raises FedmonError, OSError for a file that cannot be read, and ValidationError for an unusable URL.
+    Raises FedmonError, and OSError for a file that cannot be read.
     """
     if repository.url is None:
         raise NoRepositoryError(parcel.size_bytes)
     with path.open("rb") as file:
         url = upload_from(file, repository, sha256=parcel.sha256, deadline_s=_TRANSFER_S)
-    return msgspec.convert({**msgspec.structs.asdict(parcel), "url": url}, Parcel)
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(parcel), "url": url}, Parcel)
+    except msgspec.ValidationError as error:
+        raise FedmonError(f"the repository gave the result a URL that cannot be used: {error}") from None
 
 
 def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequence[str]) -> int:

@@ -137,16 +137,27 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     assert sum(results.PAUSES_S) >= 30
 
 
+@pytest.mark.parametrize(("url", "says"), [
+    ("http://127.0.0.1:1/upload/", "refused"),
+    ("", "a URL that cannot be used: Expected `str` of length <= 2048"),
+])  # fmt: skip
 def test_a_result_that_cannot_be_stored_stays_with_its_owner(
-    node: Bench, repository: HistoricRepository, monkeypatch: pytest.MonkeyPatch
+    node: Bench,
+    repository: HistoricRepository,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    says: str,
 ) -> None:
     monkeypatch.setattr(results, "PAUSES_S", (0.01,))
-    follow(node, RepositorySettings(url="http://127.0.0.1:1/upload/", allowed_urls=(repository.url,)))
+    monkeypatch.setattr(repository, "suffix", "x" * 2048)
+    follow(node, RepositorySettings(url=url or repository.upload_url, allowed_urls=(repository.url,)))
     job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
     job = node.over(job_id)["job"]
     follow(node, node.settings.repository)
 
     assert (job["state"], "its owner has it for a day" in job["reason"]) == ("failed", True)
+    assert says in caplog.text
     assert (node.path / "runs" / job_id / "result").read_bytes() == CONTENT
 
 
