@@ -135,6 +135,14 @@ def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name:
     check(jobs, name, "bubblewrap")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("level", ["bubblewrap", "limits"])
+@pytest.mark.parametrize("name", CASES)
+def test_other_levels_end_every_plan_the_same(jobs: KeptJobs, name: str, level: Level) -> None:
+    require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
+    check(jobs, name, level)
+
+
 def test_a_job_whose_folder_was_removed_is_ended_for_nobody_could_stop_it(jobs: KeptJobs) -> None:
     order = jobs.order("removed", wall_s=600.0)
     folder = jobs.launch("time.sleep(600)", order)
