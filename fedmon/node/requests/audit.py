@@ -193,6 +193,8 @@ class Audit(Closing):
             with self.path.open("rb") as file:
                 first = read_line(file.readline())
             rotated = self.folder / f"audit-{first.n if first is not None else self._n:015d}.jsonl"
+            if rotated.exists():
+                raise FileExistsError(errno.EEXIST, f"{rotated.name} exists already")
             self.path.rename(rotated)
         fresh = _opened(self.path)
         os.close(self._file)

@@ -204,6 +204,22 @@ def test_a_line_with_a_fitting_hash_and_a_number_that_there_is_not_is_named(tmp_
     assert str(verify(folder).first_bad).startswith("audit.jsonl line 1 (number 1): not a line of an audit")
 
 
+def test_a_full_file_never_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    # given an audit whose newest file was put back from a backup, so that it begins as an earlier one
+    _written(tmp_path / "audit", 3, rotate_bytes=10**6)
+    backup = (tmp_path / "audit" / "audit.jsonl").read_bytes()
+    rotated = tmp_path / "audit" / f"audit-{1:015d}.jsonl"
+    with Audit(tmp_path / "audit", rotate_bytes=1) as audit:
+        audit.record("newer")
+    (tmp_path / "audit" / "audit.jsonl").write_bytes(backup)
+    before = rotated.read_bytes()
+
+    with pytest.raises(StorageError, match=f"{rotated.name} exists already"):
+        Audit(tmp_path / "audit", rotate_bytes=1)
+
+    assert rotated.read_bytes() == before
+
+
 def test_an_audit_that_is_no_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").mkdir()
 
