@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
 from fedmon.node.registers.database import Database, Row, timestamp
@@ -98,6 +98,8 @@ class DatasetRegister:
         Raises InvalidInputError when a field or the file cannot be used, ConflictError when the name is taken or the
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
+        if fields.path is None:
+            raise InvalidInputError("a dataset has a path")
         now, new_id = utc_now(), f"{ID_PREFIX}{uuid.uuid4()}"
         empty = DatasetRecord(
             dataset_id=new_id, name="", data_type="", tags=(), description="", path="", created=now, modified=now
@@ -134,8 +136,13 @@ class DatasetRegister:
         return record
 
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Redo a line of the audit, for a register that was restored from an earlier copy."""
+        """Redo a line of the audit, for a register that was restored from an earlier copy.
+
+        Raises StorageError for a line that does not hold the whole record, as those of earlier releases.
+        """
         is_there = line["event"] != "dataset-remove"
+        if is_there and "record" not in line:
+            raise StorageError("the audit holds only a part of the dataset: add it again")
         self._replace(line["dataset_id"], msgspec.convert(line["record"], DatasetRecord) if is_there else None)
 
     def all(self) -> list[DatasetRecord]:

@@ -35,7 +35,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def _add(register: DatasetRegister, path: Path | str, **fields: Any) -> DatasetRecord:
+def _add(register: DatasetRegister, path: Path | str, /, **fields: Any) -> DatasetRecord:
     given = {"path": str(path), "name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields}
     return register.add(DatasetFields(**given))
 
@@ -72,6 +72,7 @@ def test_images_and_subjects_are_counted_and_other_types_need_only_be_there(
         ({"name": " "}, "name is 1 to 256 visible characters"),
         ({"name": "x" * 257}, "name is 1 to 256 visible characters"),
         ({"name": "a\nb"}, "name is 1 to 256 visible characters"),
+        ({"path": None}, "a dataset has a path"),
         ({"name": "evil\u202e"}, r"⟦U\+202E⟧"),
         ({"name": "dataset_01234567-89ab-cdef-0123-456789abcdef"}, "looks like a dataset id"),
         ({"tags": []}, "1 to 64 tags, not 0"),

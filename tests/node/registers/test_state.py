@@ -250,6 +250,15 @@ def test_a_plan_whose_bytes_are_gone_is_named_and_not_approved(folder: Path) -> 
     assert [plan for plan in told(folder, "plan", "list")["plans"] if plan["status"] == "approved"] == []
 
 
+def test_a_dataset_of_which_an_earlier_release_wrote_only_a_part_is_named(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        desk.registers.audit.record("dataset-add", dataset_id="dataset_1", name="cells")
+    (folder / "state.sqlite").write_bytes(b"")
+
+    assert "dataset 'cells' (dataset_1) is not restored: the audit holds only a part" in _told_of_restore(folder)
+
+
 def test_a_request_from_before_the_restore_is_refused(lasting_broker: Broker, folder: Path) -> None:
     before = new_id()
     (folder / "state.sqlite").write_bytes(b"")
