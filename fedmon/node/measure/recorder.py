@@ -263,8 +263,8 @@ class Recorder:
     def _failed(self, error: StorageError) -> None:
         if not self.problem:
             logger.error("samples wait in memory: %s", error)
-        # Below what passes is an error of the system or of SQLite; without one, the file is not ours to change.
-        is_foreign = error.__cause__ is None and not tells_of_damage(error)
+        # An error of the system or of SQLite may pass; without one, a file that cannot be opened is not ours to change.
+        is_foreign = self._recording is None and error.__cause__ is None and not tells_of_damage(error)
         self.problem, self.foreign = str(error), str(error).replace(f"{self.path} ", "") if is_foreign else ""
         with self._lock:
             self._buffer.failed()

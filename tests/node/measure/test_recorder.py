@@ -264,6 +264,15 @@ def test_a_file_that_was_moved_away_is_begun_anew(path: Path) -> None:
         assert seqs(recording.read()) == list(range(10, 20))
 
 
+def test_a_file_that_was_moved_away_is_no_foreign_one(path: Path) -> None:
+    with running(path, check_every_s=0.05) as recorder:
+        wait_until(lambda: recorder.ready)
+        path.rename(path.with_name("elsewhere"))
+
+        assert "not found" in wait_until(lambda: recorder.problem)
+        assert recorder.foreign == ""
+
+
 def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
     with running(path) as recorder:
 
