@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +16,31 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.plans import CodeCheck, PlanRegister, PlanType
-from fedmon.node.requests.audit import Audit
+from fedmon.node.requests.audit import Audit, verify
+from tests.node.owner.owner_desks import desk_of
 from tests.support.envelopes import approval
+from tests.support.node_process import write_node_folder
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
 SOURCE = b"class Plan:\n    pass\n"
 OTHER_LAYOUT = b"class Plan: pass  # same code\n"
+DECIDE_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.commands import OwnerCommands
+from tests.node.runs.run_desks import bench, digest
+from tests.support.envelopes import approval
+
+with bench(Path(sys.argv[1]), is_ready=False) as node:
+    owner = OwnerCommands(NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
+    for number in itertools.count(int(sys.argv[2])):
+        source = f"x = {number}".encode()
+        print("approval", node.ask(approval(source))["sha256"], flush=True)
+        grant = {"grant_id": f"grant-{number}", "sha256": digest(source)}
+        owner.run("plan-decide", {"plan": digest(source), "status": "approved", "grant": grant}, by="eve")
+        print("approved", digest(source), flush=True)
+"""
 
 
 @pytest.fixture
@@ -289,3 +311,39 @@ def test_a_plan_goes_by_its_id_digest_beginning_or_name(
         return
     with pytest.raises((NotFoundError, ConflictError, InvalidInputError), match=expected):
         known.get(reference)
+
+
+def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_nothing_acknowledged(
+    tmp_path: Path,
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rounds = random.Random(seed)
+    quota = {"requests_per_s": 10_000, "changes_per_hour": 100_000}
+    folder = write_node_folder(tmp_path / "n", node_id="n", url="mqtt://127.0.0.1:1", quota=quota)
+    acknowledged = set[tuple[str, str]]()
+    for trial in range(3):
+        command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder), str(trial * 10_000)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            seen = [child.stdout.readline() for _ in range(rounds.randint(1, 60))]
+            child.kill()
+            seen += [line for line in child.stdout if line.endswith("\n")]
+        for kind, digest in map(str.split, seen):
+            acknowledged.add((kind, digest))
+
+    with desk_of(folder) as desk:
+        plans, database = desk.registers.plans, desk.registers.database
+        kept = {("approval", plan.sha256) for plan in plans.all()}
+        approved = {("approved", plan.sha256) for plan in plans.all(status=APPROVED)}
+        told = {
+            ("approved", json.loads(row["message"])["sha256"]) for row in database.rows("SELECT message FROM outbox")
+        }
+        answered = {
+            ("approval", json.loads(row["reply"])["sha256"]) for row in database.rows("SELECT reply FROM effects")
+        }
+    lines = {("approved", line["sha256"]) for line in _audited(folder) if line.get("status") == "approved"}
+    assert acknowledged <= kept | approved
+    assert (answered, told) == (kept, approved)
+    assert approved <= lines
+    assert verify(folder).ok
