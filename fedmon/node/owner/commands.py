@@ -386,6 +386,8 @@ class OwnerCommands:
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
+            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
+                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
             granted = None
             if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
                 granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)

@@ -34,6 +34,17 @@ def _committed_messages(folder: Path) -> int:
         return int(other.execute("SELECT count(*) FROM outbox").fetchone()[0])
 
 
+@pytest.mark.parametrize("reference", ["logistic", hashlib.sha256(PLAN).hexdigest()[:12]])
+def test_a_name_or_a_prefix_approves_nothing_by_itself(tmp_path: Path, reference: str) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        ask_approval(desk)
+
+        with pytest.raises(InvalidInputError, match="approve by the whole id or sha256"):
+            done(desk, "plan-decide", plan=reference, status="approved")
+
+        assert done(desk, "plan-show", plan=reference)["plan"]["status"] == "pending"
+
+
 def test_a_file_that_changes_between_look_and_registration_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.py"
     file.write_bytes(PLAN)
