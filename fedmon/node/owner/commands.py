@@ -495,7 +495,10 @@ class OwnerCommands:
             self._running.runs.plan_withdrawn(plan.sha256)
             return
         for job in [record.job for record in self.registers.jobs.going_on() if record.job.sha256 == plan.sha256]:
-            JobFolder(self._folder.runs_dir / job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
+            try:
+                JobFolder(self._folder.runs_dir / job.job_id).stop(JobState.PLAN_REJECTED, WITHDRAWN)
+            except FedmonError as problem:
+                logger.error("job %s cannot be stopped: %s", job.job_id, problem)  # noqa: TRY400
 
     # --- runs of plans -----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.runs import confinement
-from fedmon.node.runs.folder import EVENTS, ORDER, JobFolder
+from fedmon.node.runs.folder import EVENTS, ORDER, STOP, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
@@ -153,14 +153,21 @@ def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
     assert outcome["job"]["reason"].startswith("stopped by researcher alice")
 
 
-def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node: Bench) -> None:
+def test_a_plan_rejected_while_no_daemon_runs_is_stopped_though_the_files_of_one_job_cannot_be_read(
+    node: Bench,
+) -> None:
     source = WAITS + b"# rejected\n"
-    jobs = [begun(node, source) for _ in range(2)]
+    unreadable, *jobs = [begun(node, source) for _ in range(3)]
+    place = node.path / "runs" / unreadable / STOP
+    place.mkdir()
 
     stopped = OwnerCommands(NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
     stopped.run("plan-decide", {"plan": digest(source), "status": "rejected"}, by="eve")
+    place.rmdir()
 
     assert {node.over(job_id)["job"]["state"] for job_id in jobs} == {"plan-rejected"}
+    node.ask(Stop(job_id=unreadable, **envelope()))
+    assert node.over(unreadable)["job"]["state"] == "stopped"
 
 
 def test_a_plan_rejected_before_its_result_was_sent_sends_none(tmp_path: Path) -> None:
