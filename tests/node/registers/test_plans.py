@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,21 +28,29 @@ APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatu
 SOURCE = b"class Plan:\n    pass\n"
 OTHER_LAYOUT = b"class Plan: pass  # same code\n"
 DECIDE_FOR_EVER = """
-import itertools, sys
+import itertools, os, sys
 from pathlib import Path
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
 from tests.node.runs.run_desks import bench, digest
 from tests.support.envelopes import approval
 
-with bench(Path(sys.argv[1]), is_ready=False) as node:
-    owner = OwnerCommands(NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
-    for number in itertools.count(int(sys.argv[2])):
-        source = f"x = {number}".encode()
-        print("approval", node.ask(approval(source))["sha256"], flush=True)
-        grant = {"grant_id": f"grant-{number}", "sha256": digest(source)}
-        owner.run("plan-decide", {"plan": digest(source), "status": "approved", "grant": grant}, by="eve")
-        print("approved", digest(source), flush=True)
+def decide(first):
+    with bench(Path(sys.argv[1]), is_ready=False) as node:
+        folder, registers = NodeFolder.open(node.path), node.local.registers
+        owner = OwnerCommands(folder, node.settings, registers, environ={}, boot=lambda: 1)
+        for number in itertools.count(first):
+            source = f"x = {number}".encode()
+            print("approval", node.ask(approval(source))["sha256"], flush=True)
+            grant = {"grant_id": f"grant-{number}", "sha256": digest(source)}
+            owner.run("plan-decide", {"plan": digest(source), "status": "approved", "grant": grant}, by="eve")
+            print("approved", digest(source), flush=True)
+
+for trial in range(15):
+    if (child := os.fork()) == 0:
+        print("begun", os.getpid(), flush=True)
+        decide(trial * 10_000)
+    os.waitpid(child, 0)
 """
 
 
@@ -322,15 +333,19 @@ def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_no
     quota = {"requests_per_s": 10_000, "changes_per_hour": 100_000}
     folder = write_node_folder(tmp_path / "n", node_id="n", url="mqtt://127.0.0.1:1", quota=quota)
     acknowledged = set[tuple[str, str]]()
-    for trial in range(3):
-        command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder), str(trial * 10_000)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            seen = [child.stdout.readline() for _ in range(rounds.randint(1, 60))]
-            child.kill()
-            seen += [line for line in child.stdout if line.endswith("\n")]
-        for kind, digest in map(str.split, seen):
-            acknowledged.add((kind, digest))
+    command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as nodes:
+        assert nodes.stdout is not None
+        pid = lines_left = 0
+        for kind, word in map(str.split, nodes.stdout):
+            if kind == "begun":
+                pid, lines_left = int(word), rounds.randint(1, 20)
+                continue
+            acknowledged.add((kind, word))
+            lines_left -= 1
+            if lines_left == 0:
+                threading.Event().wait(rounds.uniform(0, 0.02))  # anywhere in what it does meanwhile
+                os.kill(pid, signal.SIGKILL)
 
     with desk_of(folder) as desk:
         plans, database = desk.registers.plans, desk.registers.database
