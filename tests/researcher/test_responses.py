@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedmon.researcher.historic.responses import Responses
@@ -34,6 +35,12 @@ def test_replies_are_equal_as_python_says_even_when_deeply_nested() -> None:
 
     assert len(responses) == 2
     assert repr(responses) == repr([replies[0], replies[2]])
+
+
+def test_replies_of_a_script_may_hold_arrays_which_equal_only_themselves() -> None:
+    trained = [{"node_id": "a", "params": {"w": np.ones(2)}} for _ in range(2)]
+
+    assert len(Responses([*trained, trained[0]])) == 2
 
 
 def test_length_index_and_the_place_of_a_node_are_known_and_replaced() -> None:

@@ -136,7 +136,8 @@ def reply_rows(reply: Reply) -> list[Row]:
         case RunReply() | StopReply():
             job = reply.job
             # An id that is folded cannot be copied: no more columns than leave room for it.
-            return [{"job": job.job_id, "state": job.state.value, "created": job.created, "why": job.reason}]
+            asked = {"name": job.name, "created": job.created} if isinstance(reply, RunReply) else {}
+            return [{"job": job.job_id, "state": job.state.value, **asked, "why": job.reason}]
     return []
 
 

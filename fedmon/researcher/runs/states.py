@@ -291,6 +291,10 @@ class RunList(Outcomes[JobsReply]):
 
     explanation = summary
 
+    def text(self, limit: int | None = None) -> str:
+        """Return the newest runs as a table, and how many more there are."""
+        return str(RunList(self, limit=limit, rounds=self._rounds))
+
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: short ids, and each training as its newest round with their number."""
         runs, short, rows = self.runs(), short_ids(self.runs()), []

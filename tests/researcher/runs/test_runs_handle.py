@@ -59,7 +59,8 @@ def test_a_run_returns_what_every_node_returned(a: RunningNode, b: RunningNode, 
     handle = started(federate(), args={"rounds": 3})
     assert handle.states()["a"].state == "running"
     assert handle.started is not None
-    assert [(row["job"], row["state"]) for row in handle.started.rows()] == [(handle.job_id, "running")] * 2
+    rows = [(row["job"], row["name"], row["state"]) for row in handle.started.rows()]
+    assert rows == [(handle.job_id, "plan", "running")] * 2
     assert str(handle.__rich__()) == str(handle)
 
     a.end(handle.job_id, result=json_parcel({"mean": 1.5}))
@@ -719,8 +720,8 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     assert str(runs).endswith("runs of alice that 2 nodes know: 2")
     shown = short_ids(runs.runs())[first.job_id]
     assert shown in str(runs)
-    assert shown not in str(RunList(runs, limit=1))
-    assert "... and 1 older ones" in str(RunList(runs, limit=1))
+    assert shown not in runs.text(limit=1)
+    assert "... and 1 older ones" in runs.text(limit=1)
     assert first.job_id in runs._repr_html_()
     assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
     assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
@@ -747,7 +748,7 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_a
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
     assert [row["name"] for row in each.text_rows()] == ["trial", "fit", "fit"]
-    assert "... and 1 older ones" in str(RunList(runs, limit=1))
+    assert "... and 1 older ones" in runs.text(limit=1)
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 
