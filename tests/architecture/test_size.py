@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27609, 124, 17459),
     "plan": (1458, 9, 974),
     "report": (9831, 52, 6082),
-    "researcher": (10208, 47, 6655),
+    "researcher": (10216, 47, 6661),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -135,6 +135,7 @@ def test_what_a_job_answers_late_or_refuses_is_neither_kept_nor_among_the_outcom
 
         assert listed == [["a"]] * 5
         assert federation.status().kept_replies == 0
+        assert "errors from nodes" not in federation.status().counters
 
 
 def test_a_directed_request_names_its_node_and_a_broadcast_names_none(two: list[EchoNode], federate: Open) -> None:

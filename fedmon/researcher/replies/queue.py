@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -15,6 +16,8 @@ from fedmon.researcher.session.inbox import Tally
 
 if TYPE_CHECKING:
     from fedmon.common.store.queue import TasksQueue
+
+logger = logging.getLogger(__name__)
 
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 2**20
@@ -45,8 +48,11 @@ class _Incoming(NamedTuple):
         return f"{self.message.node_id}/{self.message.id}" if self.only_once else None
 
     def stored(self, key: int, *, first: bool) -> None:
-        if self.on_kept is not None:
-            self.on_kept(key, first)
+        try:
+            if self.on_kept is not None:
+                self.on_kept(key, first)
+        except Exception:  # such as no thread for a callback: the other messages of this write have theirs
+            logger.exception("the step after keeping message %s failed", self.message.id)
 
 
 class Replies:

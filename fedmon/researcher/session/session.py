@@ -21,7 +21,7 @@ from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, 
 from fedmon.common.wire.connection import Will
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import ErrorCode, LogRecord, Ping, PlanDecision
+from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, RunScalars
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
@@ -354,6 +354,8 @@ class Session:
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if self._is_of_use(reply):
+                    if isinstance(reply, Error):
+                        self.tally.count("errors from nodes", f"{reply.node_id}: {reply.code.value}: {reply.reason}")
                     self.replies.keep(reply)
             case ReplyMatch.REPEATED:
                 self.tally.count("repeated replies", quiet=True)

@@ -199,7 +199,9 @@ def test_no_machine_keeps_replies_to_another_with_the_id_of_its_researcher(
         assert [one.status().kept_replies for one in (laptop, server)] == [0, 0]
 
 
-def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Broker, federate: Open) -> None:
+def test_late_and_unknown_replies_are_kept_for_who_asks_for_them_and_errors_logged(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
         federation.nodes()
@@ -212,10 +214,13 @@ def test_late_and_unknown_replies_are_kept_for_who_asks_for_them(mosquitto: Brok
 
         for changes in ({}, *({"id": one, "session": "earlier"} for one in earlier)):
             node.publish(node.reply_topic(node.sent("list")[0]), late | changes)
-        wait_until(lambda: federation.status().kept_replies == 3)
+        failure = {"command": "error", "success": False, "code": "failed", "reason": "its disk is full"}
+        node.publish(node.reply_topic(node.sent("list")[0]), late | failure | {"id": "asked-long-ago"})
+        wait_until(lambda: federation.status().kept_replies == 4)
         kept = federation.session.replies.take()
 
     assert not outcomes.ok
-    assert [one.message.id for one in kept] == [late["id"], *earlier]
-    assert federation.status().counters == {"late replies": 1, "unknown replies": 2}
+    assert [one.message.id for one in kept] == [late["id"], *earlier, "asked-long-ago"]
+    assert federation.status().counters == {"errors from nodes": 1, "late replies": 1, "unknown replies": 3}
+    assert "the latest: a: failed: its disk is full" in caplog.text
     assert federation.status().kept_replies == 0

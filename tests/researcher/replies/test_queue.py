@@ -128,6 +128,19 @@ def test_what_a_disk_cannot_read_or_mark_is_told_and_can_be_taken(keep: Keep, tm
     assert taken == [1]
 
 
+def test_a_failing_step_after_one_message_takes_none_from_the_next(tmp_path: Path) -> None:
+    done: list[int] = []
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
+
+    # Both come before the first write, which takes them together.
+    replies.keep(pong(1), on_kept=lambda _key, _first: done[0])
+    replies.keep(pong(2), on_kept=lambda key, _first: done.append(key))
+    replies.start()
+    replies.stop()
+
+    assert len(done) == 1
+
+
 def test_what_waits_for_the_disk_is_bounded_and_counted() -> None:
     tally = Tally()
     replies = Replies(None, tally=tally)
