@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fedmon.common.errors import NotConnectedError
+from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Ping
 from fedmon.common.wire.samples import Columns, SamplesReply
@@ -261,3 +262,22 @@ def test_a_lease_is_renewed_once_after_a_standstill_however_long_it_was() -> Non
         consumers.tick(now)
 
     assert [message["action"] for message in bench.line.sent] == ["start"] * 3
+
+
+@pytest.mark.parametrize(("nodes", "lease_s", "every_s"), [(1000, 30.0, 10.0), (1001, 60.0, 20.0)])
+def test_a_lease_is_live_if_one_consumer_needs_it_and_renewed_more_rarely_above_a_thousand_nodes(
+    nodes: int, lease_s: float, every_s: float
+) -> None:
+    bench = Bench()
+    for number in range(nodes):
+        bench.asker.roster.heard(NodeId(f"n{number}"), now=Moment.now(), revives=True)
+    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None)
+    for live in (False, True):
+        consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None, live=live))
+        consumer.follower = bench.follower
+        consumers.add(consumer)
+
+    for after_s in (0.0, every_s - 0.1, every_s):
+        consumers.tick(bench.now + after_s)
+
+    assert [(message["lease_s"], message["live"]) for message in bench.line.sent] == [(lease_s, True)] * 2
