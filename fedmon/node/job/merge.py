@@ -124,21 +124,23 @@ def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
 def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
     copy = stage / "copy.fmr"
-    _copy(path, copy)
+    is_whole = _copied(path, copy)
     _lengthen(copy)
     try:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
             is_damaged = opened.aside is not None
         samples = join.add(copy, check=is_damaged)
+        if not is_whole:
+            return "it was being written: merge again for more"
         return f"damaged: {samples} samples could be read" if is_damaged else ""
     finally:
         for each in stage.glob("copy.fmr*"):
             each.unlink()
 
 
-def _copy(path: Path, copy: Path) -> None:
-    """Copy a recording with its log, again if it changed meanwhile, so that the copy is of one moment.
+def _copied(path: Path, copy: Path) -> bool:
+    """Copy a recording with its log; False if it changed meanwhile each time, so that the copy may be of two moments.
 
     A recording is never opened while another host may write it: SQLite shares memory between the processes of one
     machine only.
@@ -150,7 +152,8 @@ def _copy(path: Path, copy: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
         if _stamp(path) == before:
-            return
+            return True
+    return False
 
 
 def _lengthen(copy: Path) -> None:

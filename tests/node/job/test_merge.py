@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -213,6 +214,23 @@ def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(fold
     assert counts == sorted(counts), "what was merged once is not lost again"
     merge(folder)
     assert merged(folder)["b"] == list(range(written[-1] + 10))
+
+
+def test_a_recording_that_changes_at_each_copy_is_not_called_damaged(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, copyfile = record(folder, "a"), shutil.copyfile
+
+    def copy_too_late(source: Path, target: Path) -> None:
+        copyfile(source, target)
+        if source == path:
+            with target.open("r+b") as file:
+                file.truncate(target.stat().st_size * 9 // 10)
+            os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+    monkeypatch.setattr(shutil, "copyfile", copy_too_late)
+
+    assert merge(folder) == {path: "it was being written: merge again for more"}
 
 
 def test_of_no_recordings_at_all_comes_one_without_samples(folder: JobFolder) -> None:
