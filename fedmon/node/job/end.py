@@ -36,7 +36,7 @@ NEAR = "the time limit of the scheduler is near"
 _ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
 _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
-_MOST_BYTES = 64
+_MOST_BYTES, _MOST_TRIES = 64, 5
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
 """Programs that start one other program and wait for it: their caller takes them for that one."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -211,18 +211,21 @@ class StopFile:
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
         replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
         """
-        try:
-            with contextlib.suppress(TargetExistsError):
-                write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
-            text, changed = found = self._content()
-            is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
-            if not is_wanted and self._content() == found:
-                self._renew()
-            self._is_made = True
-        except FileNotFoundError:  # another run removed it meanwhile
-            self.begin(since)
-        except (OSError, StorageError) as error:
-            self._log_problem(f"cannot be used: {error}")
+        for _ in range(_MOST_TRIES):
+            try:
+                with contextlib.suppress(TargetExistsError):
+                    write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
+                text, changed = found = self._content()
+                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
+                if not is_wanted and self._content() == found:
+                    self._renew()
+                self._is_made = True
+            except FileNotFoundError:
+                continue  # another run removed it
+            except (OSError, StorageError) as error:
+                self._log_problem(f"cannot be used: {error}")
+            return
+        self._log_problem("cannot be used: it leads to no file")
 
     def check(self) -> str | None:
         """Return why to stop, None to continue."""
@@ -246,7 +249,8 @@ class StopFile:
     def remove(self) -> None:
         """Remove it, after the run of all hosts."""
         with contextlib.suppress(OSError):
-            self.path.unlink()
+            if self._is_made:
+                self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
         """Return its text, without zeros that our cut may have left, and when it was changed. Raises OSError."""

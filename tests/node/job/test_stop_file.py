@@ -82,14 +82,19 @@ def test_a_stop_file_that_cannot_be_made_or_read_holds_up_and_ends_no_run(
     file = running(tmp_path / "ipc")
     file.path.unlink()
     os.mkfifo(file.path)
+    (tmp_path / "link").symlink_to(tmp_path / "none")
+    unusable = [running(path) for path in (file.path, file.path / "ipc", tmp_path / "link")]
 
-    assert [file.check(), running(file.path).check(), running(file.path / "ipc").check()] == [None, None, None]
+    assert [each.check() for each in (file, *unusable)] == [None] * 4
     for problem in (
         "cannot be read: not a regular file",
         "cannot be used: not a regular file",
         "cannot be used: cannot",
+        "cannot be used: it leads to no file",
     ):
         assert problem in caplog.text
+    unusable[0].remove()
+    assert file.path.is_fifo()
 
 
 def test_a_stop_that_another_run_removes_meanwhile_stops_nothing(tmp_path: Path) -> None:
