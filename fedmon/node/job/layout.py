@@ -39,7 +39,10 @@ class JobFolder:
     @classmethod
     def found(cls, path: Path) -> list[Self]:
         """Return every job in a folder, by key. Raises NotFoundError if there is none."""
-        keys = sorted(each.name for each in path.glob("hosts/*") if each.is_dir())
+        try:
+            keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
+        except OSError:
+            keys = []
         if not keys:
             raise NotFoundError(
                 f"no job in {path}: name the folder that 'fedmon job' made, such as job-metrics-4711, or its --prefix"

@@ -81,5 +81,6 @@ def test_folders_are_for_their_owner_only_and_the_jobs_in_them_are_found(tmp_pat
     assert {0o700} == {path.stat().st_mode & 0o777 for path in [folders[0].path, *made]}
     assert [job.key for job in JobFolder.found(folders[0].path)] == ["7", "8"]
     assert folders[0].merged == JobFolder.found(folders[0].path)[1].merged
-    with pytest.raises(NotFoundError, match=r"no job in .*job-metrics-4711"):
-        JobFolder.found(tmp_path)
+    for path in (tmp_path, tmp_path / ("x" * 300)):
+        with pytest.raises(NotFoundError, match=r"no job in .*job-metrics-4711"):
+            JobFolder.found(path)
