@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import math
@@ -261,11 +262,17 @@ class JobMonitor:
         }
         if found.method != "pids" and self._first_start is None:
             self._first_start = min(found.starts.values(), default=None)
-        by_signs = {"pids": found.pids, "starts": found.starts, "marker": found.marker}
-        self._pipeline.jobs.add(
-            self._identity.key, exclude=(os.getpid(),), overhead=found.overhead, is_overhead_now=is_overhead_now,
-            **({"cgroup": found.cgroup} if found.cgroup is not None else by_signs),
+        add = functools.partial(
+            self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
+            is_overhead_now=is_overhead_now,
         )  # fmt: skip
+        if found.cgroup is not None:
+            try:
+                add(cgroup=found.cgroup)
+                return
+            except FedmonError as error:  # the hierarchy that is read may hold none of the processes
+                logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
+        add(pids=found.pids, starts=found.starts, marker=found.marker)
 
     # --- the description ---------------------------------------------------------------------------------------------
 

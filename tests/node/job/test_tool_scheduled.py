@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.node.job.cgroup import remove_cgroup
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 AGAIN = "it is looked for again"
@@ -42,11 +44,11 @@ def ended(folder: Path, job_id: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def step(environ: dict[str, str]) -> Iterator[None]:
+def step(environ: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A step of a job, which ends with the block."""
     with subprocess.Popen(["sleep", "600"], env=environ) as process:
         try:
-            yield
+            yield process
         finally:
             process.kill()
 
@@ -70,6 +72,26 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     found = the(folder)
     assert (kept.returncode, found.job["method"]) == (0, "environment")
     assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
+
+
+def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_its_processes(tmp_path: Path) -> None:
+    name, job_id = f"fedmon-test-{os.getpid()}", str(10**9 + os.getpid())
+    empty, own = Path("/sys/fs/cgroup/pids", name), Path("/sys/fs/cgroup/freezer", name)
+    require(os.geteuid() == 0 and own.parent.is_dir() and empty.parent.is_dir(), "this takes root and cgroups v1")
+    environ = environment(SLURM_JOB_ID=job_id, FEDMON_JOB_CGROUPS=name)
+    try:
+        for folder in (empty, own):
+            folder.mkdir()
+        with step(environment()) as process:
+            (own / "cgroup.procs").write_text(str(process.pid))
+            with start(tmp_path, "-i", "0.2", environ=environ):
+                wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
+                process.kill()
+    finally:
+        remove_cgroup([empty, own])
+
+    assert (the(tmp_path).job["method"], the(tmp_path).job["pids"]) == ("cgroup", [process.pid])
+    assert "the job's cgroup cannot be watched, its processes are" in logs(tmp_path)
 
 
 UNKNOWN = {
