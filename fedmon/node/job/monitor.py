@@ -112,7 +112,7 @@ class JobMonitor:
         if options.broker is not None:
             self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
-        self._describe_at = 0.0
+        self._describe_at, self._is_described = 0.0, True
         self.limit = TimeLimit(identity, environ, runner(environ))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
@@ -294,7 +294,7 @@ class JobMonitor:
         }
 
     def _write(self, document: Mapping[str, Any], *, mark: str = "") -> bool:
-        """Write a description, and a mark; a failure is logged, and returns False."""
+        """Write a description, and a mark; a failure is logged once, and returns False."""
         node_id, boot = self._members.node_id, self._members.boot
         try:
             with Recording(self._members.recording) as recording:
@@ -302,8 +302,13 @@ class JobMonitor:
                 if mark:
                     recording.mark(node_id, boot, HOST_STREAM, utc_now().timestamp(), mark)
         except StorageError as error:
-            logger.warning("the description of the job waits to be written: %s", error)
+            level = logging.WARNING if self._is_described else logging.DEBUG
+            logger.log(level, "the description of the job waits to be written: %s", error)
+            self._is_described = False
             return False
+        if not self._is_described:
+            logger.info("the description of the job is written")
+        self._is_described = True
         return True
 
 
