@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError
 from fedmon.node.collectors.job.cgroup import Hierarchies, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
 from fedmon.node.collectors.job.process import Birth, descended, find_birth
@@ -26,14 +27,16 @@ _MAX_DEPTH = 128
 
 
 class Processes:
-    """The programs at one moment, without kernel threads and zombies. An unreadable file of a process is empty.
+    """The programs at one moment, without kernel threads and zombies; none if they cannot be listed.
 
-    Raises CollectorUnavailableError if they cannot be listed.
+    An unreadable file of a process is empty.
     """
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
-        everything = Births(proc=proc).everything()
+        everything: list[Birth] = []
+        with contextlib.suppress(OSError, CollectorUnavailableError):  # such as ENOMEM; searches look again
+            everything = Births(proc=proc).everything()
         self.births = {birth.pid: birth for birth in everything if not (birth.is_kernel_thread or birth.is_zombie)}
         self._environments: dict[int, frozenset[bytes]] = {}
 

@@ -53,6 +53,15 @@ def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None
     assert got.starts == {61: 100}
 
 
+def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    search = machine.search(MARKER)
+    assert search.again() is None
+
+    machine.put(60, environ=MARKER)
+    assert search.find(retries=0).pids == (60,)
+
+
 @pytest.mark.parametrize(
     ("pid", "error", "why"),
     [
