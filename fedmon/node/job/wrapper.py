@@ -162,6 +162,8 @@ class Supervisor:
             code = monitor(theirs)
         except (FedmonError, OSError) as error:
             theirs.tell(kind="refused", text=str(error))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours, which nothing else would show
+            theirs.tell(kind="refused", text=f"measuring could not begin: {type(error).__name__}: {error}")
         finally:
             os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
 
@@ -283,11 +285,14 @@ def _context_switches(pid: int) -> tuple[int, int] | None:
     They are those of wait4(2), and the child stays a zombie. None on a machine with an unknown call number.
     Source: waitid(2), "C library/kernel differences": the system call fills a struct rusage, which libc does not pass.
     """
-    import ctypes
+    try:
+        import ctypes
 
-    number, usage = _WAITID.get(os.uname().machine), (ctypes.c_long * 32)()
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
+        number, usage = _WAITID.get(os.uname().machine), (ctypes.c_long * 32)()
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
+    except (ImportError, OSError):  # the command's exit code counts more
+        return None
     return (usage[_NVCSW], usage[_NVCSW + 1]) if done == 0 else None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
+from fedmon.node.job.cgroup import OwnCgroup
 from tests.node.job.tool_runs import (
     FEDMON,
     environment,
@@ -249,6 +250,25 @@ def test_a_command_goes_on_and_it_is_told_when_the_process_that_measures_is_kill
     assert (process.returncode, said) == (0, b"given")
     assert complained == b"fedmon: the process that measured was killed; 'fedmon job merge' takes its recording\n"
     assert fedmon_here("job", "merge", str(begun.parents[2])).returncode == 0
+
+
+def test_the_exit_code_of_a_command_outlives_a_python_without_ctypes(tmp_path: Path) -> None:
+    group = OwnCgroup(f"fedmon-test-{os.getpid()}")
+    require(group.folders, "no cgroup can be made")
+    group.remove()
+    (tmp_path / "ctypes.py").write_text("raise ImportError(__name__)\n")
+
+    with start(tmp_path, command=["sh", "-c", "exit 7"], environ=environment(PYTHONPATH=str(tmp_path))) as process:
+        _, complained = process.communicate(timeout=60)
+
+    assert (process.returncode, complained) == (7, b"fedmon: measuring failed: ImportError: ctypes\n")
+
+
+def test_a_mistake_of_ours_before_the_command_begins_is_told() -> None:
+    code = "from fedmon.node.job.wrapper import Supervisor; Supervisor(['touch', '/none/x'], 'k').run(lambda _: 1 // 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert "SettingsError: measuring could not begin: ZeroDivisionError" in done.stderr
 
 
 def _cgroups_of(pid: int) -> list[str]:
