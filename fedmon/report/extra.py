@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from fedmon.common.errors import SettingsError
 
+_LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "networkx", "numpy", "pandas", "PIL", "pyarrow"})
+
 
 class MissingExtraError(SettingsError):
     """A library of the extra `report` is not installed; the message says how to get it."""
@@ -19,6 +21,8 @@ def report_extra(what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
+        if missing not in _LIBRARIES:
+            raise
         raise MissingExtraError(
             f"{what} needs {missing}: install fedmon with its extra [report], as its README says"
         ) from error
