@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedmon.common.text import size
 
 _KWH = 3_600_000.0
@@ -15,6 +17,8 @@ def size_rate(per_second: float) -> str:
 
 def significant(value: float, digits: int = 3) -> str:
     """Return a number with this number of significant digits, and an exponent only if needed for reading."""
+    if not math.isfinite(value):
+        return "-"
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     if abs(value) >= 10**digits:

@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.series import split_series
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_format import VERBATIM, Chooser, checked, directory, inflated, restored
-from fedmon.common.store.recording_reader import RecordingRows, RowSelection
+from fedmon.common.store.recording_reader import CALENDAR, RecordingRows, RowSelection
 from fedmon.common.store.seq_ranges import SeqRanges
 
 Floats: TypeAlias = NDArray[np.float64]
 NEIGHBOURS = 9
 LARGEST = 1e300
 """A larger value counts as missing: sums of such overflow."""
-CALENDAR = (0.0, 253_402_300_799.0)
-"""The Unix times that have a date, from 1970 to 9999: samples of others are left out."""
 
 
 @functools.lru_cache(maxsize=32_768)
@@ -231,7 +229,7 @@ def _read(recording: RecordingRows, key: Key, selection: RowSelection, damage: D
             if block.last_seq >= position and block.seq <= selection.last_seq:
                 part = block.part(position, min(block.last_seq, selection.last_seq))
                 position = part.last_seq + 1
-                yield from _timed(part, selection)
+                yield from _timed(part, selection, damage)
 
     for row in recording.rows(key, selection):
         length = row.last_seq - row.first_seq + 1
@@ -295,17 +293,28 @@ def _block(key: Key, run: Sequence[Decoded]) -> Block:
     return Block(node_id, boot, stream, first.first_seq, t, mono, columns)
 
 
-def _timed(block: Block, selection: RowSelection) -> Iterator[Block]:
+def _timed(block: Block, selection: RowSelection, damage: Damage) -> Iterator[Block]:
     """Return the parts of a block between two times; several where the clock was set in between."""
-    low_t = CALENDAR[0] if selection.since_t is None else max(CALENDAR[0], selection.since_t)
-    high_t = CALENDAR[1] if selection.until_t is None else min(CALENDAR[1], selection.until_t)
-    inside = (block.t >= low_t) & (block.t <= high_t) & ~np.isnan(block.mono)
+    is_dated = (block.t >= CALENDAR[0]) & (block.t <= CALENDAR[1]) & ~np.isnan(block.mono)
+    if not is_dated.all():
+        logger.warning("left out: %d of samples %d to %d of stream %s of node %s have impossible times",
+                       np.count_nonzero(~is_dated), block.seq, block.last_seq, block.stream, block.node_id)  # fmt: skip
+        for low, high in _runs(~is_dated):
+            damage.add((block.node_id, block.stream, block.boot), block.seq + low, block.seq + high - 1)
+    low_t = -np.inf if selection.since_t is None else selection.since_t
+    inside = is_dated & (block.t >= low_t) & (block.t <= (np.inf if selection.until_t is None else selection.until_t))
     if inside.all():
         yield block
         return
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    for low, high in edges.reshape(-1, 2).tolist():
+    for low, high in _runs(inside):
         yield block.part(block.seq + low, block.seq + high - 1)
+
+
+def _runs(chosen: NDArray[np.bool_]) -> list[list[int]]:
+    """Return the begin and the end of each run of chosen samples."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    found: list[list[int]] = edges.reshape(-1, 2).tolist()
+    return found
 
 
 def usual_distance(apart: Floats) -> Floats:

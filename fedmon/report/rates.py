@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.blocks import Block, Floats
+from fedmon.report.blocks import LARGEST, Block, Floats
 
 PERF_CLOCK = "perf_counted_seconds_total"
 """The clock of perf, which tells its counts late: they are divided by this one's growth wherever it was recorded."""
@@ -62,6 +62,7 @@ class Rates:
             before = (float(moments[0]), np.nan)
         grown = np.diff(readings, prepend=before[1])
         elapsed = np.diff(moments, prepend=before[0])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            per_second[known] = np.where((grown >= 0) & (elapsed > 0), grown / elapsed, np.nan)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            speed = grown / elapsed
+        per_second[known] = np.where((grown >= 0) & (elapsed > 0) & (speed <= LARGEST), speed, np.nan)
         return per_second

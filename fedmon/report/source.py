@@ -14,9 +14,9 @@ from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import RecordingRows, RowSelection
+from fedmon.common.store.recording_reader import CALENDAR, RecordingRows, RowSelection
 from fedmon.common.store.seq_ranges import SeqRanges
-from fedmon.report.blocks import CALENDAR, LARGEST, Block, Damage, read_blocks
+from fedmon.report.blocks import LARGEST, Block, Damage, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""

@@ -14,14 +14,14 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (546, 4, 293),
     "broker": (1959, 10, 1111),
-    "common": (8371, 50, 4695),
+    "common": (8373, 50, 4696),
     "compat": (3017, 18, 1968),
     "demo": (892, 6, 606),
     "doctor": (449, 2, 302),
     "experiment": (11139, 46, 7370),
     "node": (27639, 124, 17485),
     "plan": (1458, 9, 974),
-    "report": (9835, 52, 6085),
+    "report": (9849, 52, 6095),
     "researcher": (10216, 47, 6661),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""

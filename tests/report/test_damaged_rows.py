@@ -73,18 +73,19 @@ def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path, capsys:
     assert len((tmp_path / "a.csv").read_text().splitlines()) >= 5
 
 
-def test_names_and_times_that_nobody_should_send_end_no_verb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.filterwarnings("error")
+def test_malformed_names_and_impossible_times_end_no_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("gpu_x{", "rapl_energy_joules_total{", "host_temperature_celsius{", "perf_events_total{x", "a/../../b")
-    odd = samples({name: [0.5, 0.6, 0.9] for name in (CPU, *names)})
+    odd = samples({name: [0.5, 0.6, 0.9] for name in (CPU, "job_energy_joules_total", *names)})
     said = samples({name: [1.0, 2.0, 3.0] for name in ("user_value{", "user_step{")}, stream="user")
-    clocks = ([T0, 1e299, 1e308], [0.0, 1.0, 2.0]), ([T0] * 3, [0.0, 1.7e308, -1e308])
+    clocks = (([T0, 1e299, 1e308], [0.0, 1.0, 2.0]), ([T0] * 3, [0.0, 1.7e308, -1e308]),
+              ([T0] * 3, [0.0, 5e-324, 1e-323]))  # fmt: skip
     late = [msgspec.structs.replace(odd, stream=f"job-{at}", t=t, mono=mono) for at, (t, mono) in enumerate(clocks)]
     path = recording(tmp_path / "a.fmr", odd, said, *late)
 
-    assert_well(["report -o a.html", "export -o a.csv", "plot --all -o plots", "export -o perfmon.csv --view perfmon",
-                 "export -o nebula.csv --view nebula"], path, capsys)  # fmt: skip
+    views = [f"export -o {view}.csv --view {view}" for view in ("perfmon", "nebula")]
+    assert_well(["report --job 2 -o a.html", "export -o a.csv", "plot --all -o plots", *views], path, capsys)
+    assert "a.csv: 6 rows\n4 samples are damaged and were left out\n" in capsys.readouterr().out
     assert "other_a_.._.._b_per_node.png" in os.listdir(tmp_path / "plots")
 
 

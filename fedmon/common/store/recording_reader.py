@@ -26,8 +26,8 @@ _HEAD_BYTES = 4096
 """The names of some hundred series fit in."""
 _FETCHED = 500
 _KNOWN_SERIES = 10_000
-_FIRST_T, _LAST_T = -62_135_596_800.0, 253_402_300_799.0
-"""The years 1 to 9999."""
+CALENDAR = (0.0, 253_402_300_799.0)
+"""The Unix times that have a date, from 1970 to 9999: samples of others count as damaged."""
 _SOURCES = (
     "SELECT id, node_id, stream, boot FROM source WHERE (?1 IS NULL OR node_id = ?1) AND (?2 IS NULL OR stream = ?2) "
     "AND (?3 IS NULL OR boot = ?3) ORDER BY node_id, stream, boot"
@@ -118,7 +118,7 @@ class SampleRow(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which samples a row holds, and the earliest and latest Unix time among them."""
+    """Which samples a row holds, and the earliest and latest Unix time among them, within the calendar."""
 
     first_seq: int
     last_seq: int
@@ -164,7 +164,9 @@ class RecordingRows:
             "SELECT first_seq, last_seq, low_t, high_t FROM batch WHERE source = ? ORDER BY last_seq",
             (self._source(key),),
         )
-        return [Reach._make(row) for row in found if _is_time(row[2]) and _is_time(row[3])]
+        # SQLite keeps any value, so damage may leave anything.
+        timed = (row for row in found if isinstance(row[2], int | float) and isinstance(row[3], int | float))
+        return [Reach(first, last, _dated(low_t), _dated(high_t)) for first, last, low_t, high_t in timed]
 
     def series(self, key: Key) -> dict[str, None]:
         """Return the series, in the order in which they came; a damaged row has none."""
@@ -211,6 +213,6 @@ class RecordingRows:
         return self._sources.get(key)
 
 
-def _is_time(value: object) -> bool:
-    """Tell whether this is a time of the calendar; SQLite keeps any value, so damage may leave anything."""
-    return isinstance(value, int | float) and _FIRST_T <= value <= _LAST_T
+def _dated(t: float) -> float:
+    """Return the time of the calendar next to this one."""
+    return min(max(t, CALENDAR[0]), CALENDAR[1])
