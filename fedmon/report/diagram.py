@@ -312,7 +312,8 @@ def curves_png(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
 
 def _scale(longest_s: float) -> Scale:
     """Return the unit of a time axis of this length."""
-    from fedmon.report.charts.catalogue import Quantity, scale_of
+    with report_extra("a drawing"):
+        from fedmon.report.charts.catalogue import Quantity, scale_of
 
     return scale_of(Quantity.SECONDS, longest_s)
 

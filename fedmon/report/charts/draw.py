@@ -58,7 +58,7 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
     if chart.is_over_steps:
         margin = 0.01 * (x[-1] - x[0]) or 0.5
         axes.set_xlim(x[0] - margin, x[-1] + margin)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=bool(np.all(x % 1 == 0)), min_n_ticks=1))
         axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)

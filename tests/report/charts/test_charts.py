@@ -232,6 +232,9 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         [samples(CORES)], "cpu_cores_per_node",
         {**{f"CPU {cpu}": {0: cpu / 64, 1: cpu / 32} for cpu in range(58, 64)},
          "57 others, average": {0: 29 / 64, 1: 29 / 32}}),
+    "a host without a metric shifts nothing": (
+        [samples({"host_load1": [5, 6], CPU: [0.1, 0.2]}), samples({CPU: [0.3, 0.4]}, node="n2")],
+        "cpu_load_per_node", {"n1": {0: 0.1, 1: 0.2}, "n2": {0: 0.3, 1: 0.4}}),
     "nodes that show the same are one line with both names": (
         [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")], "cpu_load_per_node",
         {"a and b (same values)": {0: 0.1, 1: 0.5}}),
@@ -442,7 +445,7 @@ def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_
     assert set(named(found)) == {"cpu_load_per_node", "load_per_node", "other_user_thing_per_node"}
 
 
-def test_marks_of_an_axis_are_even_minutes_and_whole_rounds(tmp_path: Path) -> None:
+def test_marks_of_an_axis_are_even_minutes_and_whole_rounds_unless_steps_are_parts_of_rounds(tmp_path: Path) -> None:
     minutes = samples({CPU: [0.1, 0.2, 0.3] * 20}, step_s=10.0)
     rounds = samples(training([1.0, 0.5, 0.3, 0.2], [0.0, 1.0, 2.0, 3.0]), stream="user")
 
@@ -452,6 +455,8 @@ def test_marks_of_an_axis_are_even_minutes_and_whole_rounds(tmp_path: Path) -> N
     marks = [label.get_text() for label in axes["cpu_load"].get_xticklabels()]
     assert marks == ["04:40", "04:42", "04:44", "04:46", "04:48"]
     assert all(mark == round(mark) for mark in axes["training"].get_xticks())
+    parts = made(tmp_path / "b", samples(training([3.0, 2.0, 1.0], [0.25, 0.5, 1.0]), stream="user"))
+    assert len(figure(parts.first[0], parts).axes[0].get_xticks()) > 3
 
 
 def test_the_memory_of_a_job_on_several_nodes_is_shown_first(tmp_path: Path) -> None:
