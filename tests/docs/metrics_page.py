@@ -71,9 +71,9 @@ _AFTER = """\
 - Disks: partitions, loop, RAM, floppy and optical devices are not listed. Volumes, arrays and caches (`dm-0`, `md0`,
   `bcache0`, `drbd0`, `zd0`) are listed only if their disks are not, since their disks count the same traffic. At most
   64 are.
-- Interfaces: those that only carry traffic inside the machine (loopback, container and virtual machine ends, bridges
-  of Docker, Podman, LXC and libvirt) are not listed. Bonds, teams, bridges, VLANs and tunnels (`bond0`, `vmbr0`,
-  `vxlan.calico`, `wg-site`, `tailscale0` and the like) are listed only if there are no others. At most 64 are.
+- Interfaces: those with a device, such as network cards, and partitions of IPoIB are listed. If there are none, as in a
+  container, all others but loopback are; bonds, bridges, VLANs, tunnels and ends of containers (`bond0`, `docker0`,
+  `wg-site`, `veth1a2b` and the like) only if nothing else is left. At most 64 are listed.
 - Single CPUs are measured only with the setting `per_core`: modes up to 64 CPUs, busy shares and frequencies up to 512.
 - Thermal zones are used if no hwmon chip has a temperature, since they repeat the same sensors. At most 256 sensors
   are read. If chips have the same name, the name of their device is added: `coretemp-coretemp.1`.

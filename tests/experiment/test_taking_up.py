@@ -400,6 +400,7 @@ def test_a_journal_that_cannot_be_written_ends_the_experiment(tmp_path: Path, mo
     with ExperimentController("test", tmp_path) as ec:
         guid = ec.register_resource("local::Process", command=["sleep", "60"])
         started(ec, guid)
+        wait_until(lambda: ec.snapshot.resources[guid].calling is None)
         monkeypatch.setattr("fedmon.experiment.journal.os.write", full)
         with pytest.raises(StorageError, match="No space left"):
             ec.set(guid, "grace", "1s")

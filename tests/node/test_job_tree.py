@@ -104,6 +104,21 @@ def test_a_child_that_nobody_waits_for_stays_counted(program: Program, watch: Wa
         assert watch.value(name, ended) >= watch.value(name, alive) > 0
 
 
+def test_counters_never_go_down_while_children_come_and_go(program: Program, watch: Watch) -> None:
+    readings = []
+    for _ in range(4):
+        workers = [program.tell("worker 0.01") for _ in range(3)]
+        readings.append(watch.tick())
+        for worker in workers:
+            program.tell(f"end {worker}")
+        readings.append(watch.tick())
+
+    for name in readings[0].values:
+        if "_total" in name:
+            values = [watch.value(name, reading) for reading in readings]
+            assert values == sorted(values), name
+
+
 def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_it() -> None:
     with Program() as program, Program() as stranger, Watch() as watch:
         watch.add(program.pid)
@@ -167,6 +182,17 @@ def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals(pro
     assert after.values == {}
     assert [(record.job_id, record.reason) for record in records] == [("a", "all of its processes have ended")]
     assert watch.streams == {}
+
+
+def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back(program: Program, watch: Watch) -> None:
+    program.tell("burn 0.03")
+    before = watch.tick()
+    program.end()
+
+    reading = watch.tick()
+
+    assert reading.values["job_processes"] == 0
+    assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.01
 
 
 def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(

@@ -55,7 +55,7 @@ INDEX: dict[int, str] = {
     21: f"{REPLAY}::test_hardware_events_and_what_follows_from_them_are_told",
     22: f"{EVENTS}::test_each_group_fits_the_counters_with_two_threads_and_a_watchdog",
     23: f"{PORTS}::test_data_are_octets_and_packets_are_packets",
-    24: f"{MACHINE}::test_network_counters_are_those_of_interfaces_that_leave_the_host",
+    24: f"{MACHINE}::test_traffic_that_leaves_the_host_is_counted_once",
     25: f"{RAPL}::test_a_wrap_is_counted_once_and_each_zone_has_its_own_range",
     26: f"{GPU_JOBS}::test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once",
     27: f"{GPUS}::test_every_value_is_in_base_units",
