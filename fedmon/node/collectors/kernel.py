@@ -171,10 +171,9 @@ def choose_interfaces(names: tuple[bytes, ...], folder: Path) -> dict[bytes, tup
     ``folder``, these are all but loopback, and but bridges, VLANs, tunnels and the like unless there are no others.
     Source: Linux Documentation/ABI/testing/sysfs-class-net.
     """
-    leaving = [name for name in names if name.rstrip(b"0123456789") != b"lo"]
-    layers = [_layer(name, folder / os.fsdecode(name)) for name in leaving]
-    lowest = [name for name, layer in zip(leaving, layers, strict=True) if layer == min(layers)]
-    return _series_of(lowest, NETWORK, "interface")
+    layers = {name: _layer(name, folder / os.fsdecode(name)) for name in names if name.rstrip(b"0123456789") != b"lo"}
+    lowest = min(layers.values(), default=0)
+    return _series_of([name for name, layer in layers.items() if layer == lowest], NETWORK, "interface")
 
 
 def _layer(name: bytes, own: Path) -> int:
