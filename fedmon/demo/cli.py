@@ -406,7 +406,7 @@ class Story:
         self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:
-            raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
+            raise DemoError(f"the regression did not converge within {len(rounds)} rounds")
         self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
 
     def _held(self) -> None:
