@@ -98,7 +98,7 @@ class JobMaker:
             watched = JobReading(tree, cpu=None)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
-            raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
+            raise NotFoundError(f"the processes of the job cannot be read: {error.reason}") from None
 
     def _of_cgroup(self, cgroup: JobCgroup, excluded: Excluded, mono: float) -> Watching:
         cpu: CgroupCpu | None = None
