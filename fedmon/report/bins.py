@@ -91,8 +91,8 @@ class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. ``machines`` names those that several nodes
-    share, by the id of the node whose samples count. Values that ``trainings`` keep exactly are not kept twice.
+    says which series are kept. ``machines`` names those that several nodes share, by the id of the node whose samples
+    count. Values that ``trainings`` keep exactly are not kept twice.
     """
 
     def __init__(

@@ -248,8 +248,8 @@ class StopFile:
 
     def remove(self) -> None:
         """Remove it, after the run of all hosts."""
-        with contextlib.suppress(OSError):
-            if self._is_made:
+        if self._is_made:
+            with contextlib.suppress(OSError):
                 self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
