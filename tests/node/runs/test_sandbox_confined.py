@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from fedmon.common.errors import ConflictError, StorageError
@@ -164,6 +165,8 @@ def test_a_program_that_cannot_be_started_is_told_with_its_cause(target: Machine
 
 
 def test_a_program_that_does_not_come_to_be_is_not_waited_for_without_end(target: Machine) -> None:
+    others = set(psutil.Process().children())
     with pytest.raises(StorageError, match=r"not ready after 0\.1 s"):
         process.start(target.order("limits"), {0: 0}, first=signal.pause, timeout_s=0.1)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+    (child,) = set(psutil.Process().children()) - others
+    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == -signal.SIGKILL
