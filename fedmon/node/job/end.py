@@ -51,7 +51,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def catch_signals() -> Channel:
-    """Return a channel that names the first signal from now on that would end this process."""
+    """Return a channel that names each signal from now on that would end this process."""
     ours, theirs = Channel.pair()
 
     def note(number: int, _frame: object) -> None:
