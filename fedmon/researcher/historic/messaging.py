@@ -99,11 +99,15 @@ class Messaging:
             self._failed = error
             raise
         self._failed = None
-        with self._lock:
-            begun, self._begun = self._begun, self.federation.session
-            first, begin = begun is not self._begun, tuple(self._at_start)
-        for one in begin if first else ():
-            one()
+        try:
+            with self._lock:
+                begun, self._begun = self._begun, self.federation.session
+                first, begin = begun is not self._begun, tuple(self._at_start)
+            for one in begin if first else ():
+                one()
+        except InvalidInputError:
+            if self._session() is not None:
+                raise  # otherwise another thread has called `stop` meanwhile
         if block:
             self._stopped.wait()
 

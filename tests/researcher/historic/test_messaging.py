@@ -112,6 +112,24 @@ def test_start_can_block_until_stop(messaging: Messaging) -> None:
     assert not blocked.is_alive()
 
 
+def test_a_stop_during_a_start_ends_the_start_without_an_error(messaging: Messaging) -> None:
+    is_stopping = threading.Event()
+
+    def listen_after_another_thread_stopped_it() -> None:
+        if is_stopping.is_set():
+            messaging.stop()
+        messaging.federation.on("telemetry", print)
+
+    messaging.start()
+    messaging.at_start(listen_after_another_thread_stopped_it)
+    messaging.stop()
+    is_stopping.set()
+
+    messaging.start(block=True)
+
+    assert not messaging.is_connected()
+
+
 @pytest.mark.usefixtures("alice")
 def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
