@@ -133,7 +133,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         self.messaging: Messaging = mess
         self._federation = self.messaging.federation
         self._lock = threading.Lock()
-        self._logs: Subscription
+        self._logs: Subscription | None = None
         self._monitor: Subscription | None = None
         self._callback: Callable[[Message], object] | None = None
         self.messaging.start(block=False)
@@ -145,7 +145,8 @@ class Requests(Closing, metaclass=OnePerProcess):
         type(self).forget(self)
         self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()
-        self._logs.remove()
+        if self._logs is not None:
+            self._logs.remove()
         if self._owned:
             self.messaging.stop()
 

@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27638, 124, 17484),
     "plan": (1458, 9, 974),
     "report": (9850, 52, 6096),
-    "researcher": (10220, 47, 6664),
+    "researcher": (10230, 47, 6672),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

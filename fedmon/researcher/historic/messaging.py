@@ -99,23 +99,32 @@ class Messaging:
             self._failed = error
             raise
         self._failed = None
-        try:
+        with self._unless_stopped():
             with self._lock:
                 begun, self._begun = self._begun, self.federation.session
                 first, begin = begun is not self._begun, tuple(self._at_start)
             for one in begin if first else ():
                 one()
-        except InvalidInputError:
-            if self._session() is not None:
-                raise  # otherwise another thread has called `stop` meanwhile
         if block:
             self._stopped.wait()
 
+    @contextlib.contextmanager
+    def _unless_stopped(self) -> Iterator[None]:
+        """Leave a block without an error if another thread calls `stop` meanwhile."""
+        try:
+            yield
+        except InvalidInputError:
+            if self._session() is not None:
+                raise
+
     def at_start(self, begin: Callable[[], None]) -> None:
-        """Call something now, as the connection is started, and at each later start."""
+        """Call something at each start of the connection, and now if it is started."""
         with self._lock:
             self._at_start.append(begin)
-        begin()
+            is_started = self._begun is not None
+        if is_started:  # otherwise another thread has called `stop`
+            with self._unless_stopped():
+                begin()
 
     def not_at_start(self, begin: Callable[[], None]) -> None:
         """Undo `at_start`."""

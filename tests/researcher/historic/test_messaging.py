@@ -130,6 +130,55 @@ def test_a_stop_during_a_start_ends_the_start_without_an_error(messaging: Messag
     assert not messaging.is_connected()
 
 
+class Stopping(Messaging):
+    """A connection that another thread stops as soon as it is started, once."""
+
+    is_stopped = False
+
+    def start(self, block: bool = False) -> None:
+        super().start(block)
+        if not self.is_stopped:
+            self.is_stopped = True
+            self.stop()
+
+
+def test_requests_over_a_connection_that_is_stopped_meanwhile_listen_at_its_next_start(
+    alice: None, mosquitto: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    messaging = Stopping(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", mosquitto.port)
+    with Requests(messaging), EchoNode(mosquitto.port, "a") as node, caplog.at_level(logging.INFO):
+        was_connected = messaging.is_connected()
+        messaging.start()
+
+        def is_logged() -> bool:
+            node.publish("general/logger/a", log_record("INFO", "a plan came in"))
+            return "a plan came in" in caplog.text
+
+        wait_until(is_logged)
+        messaging.stop()
+
+    assert not was_connected
+
+
+def test_requests_over_a_connection_that_was_stopped_meanwhile_can_be_closed(alice: None, mosquitto: Broker) -> None:
+    messaging = Stopping(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", mosquitto.port)
+
+    Requests(messaging).close()
+
+    assert not messaging.is_connected()
+
+
+def test_a_stop_during_a_call_at_start_ends_it_without_an_error(messaging: Messaging) -> None:
+    def listen_after_another_thread_stopped_it() -> None:
+        messaging.stop()
+        messaging.federation.on("telemetry", print)
+
+    messaging.start()
+    messaging.at_start(listen_after_another_thread_stopped_it)
+
+    assert not messaging.is_connected()
+
+
 @pytest.mark.usefixtures("alice")
 def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
