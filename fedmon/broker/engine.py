@@ -168,7 +168,9 @@ class BrokerEngine(abc.ABC):
 
     def _new_log(self) -> str:
         """Return the log since the last start."""
-        return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
+        with contextlib.suppress(FileNotFoundError):  # others may clean this folder, or rotate its logs
+            return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
+        return ""
 
     def _require_free_ports(self) -> None:
         for role, port in self.ports.items():

@@ -145,6 +145,15 @@ def test_a_program_that_cannot_be_run_is_refused_by_name(tmp_path: pathlib.Path)
         Foreign(folder=tmp_path).start()
 
 
+def test_a_broker_whose_log_is_removed_as_it_ends_is_said_to_have_ended(tmp_path: pathlib.Path) -> None:
+    class Vanishing(MosquittoEngine):
+        def _command(self) -> list[str]:
+            return ["rm", str(self.log_file)]
+
+    with pytest.raises(BrokerStartError, match=r"mosquitto broker on .* ended; its log says: nothing"):
+        Vanishing(folder=tmp_path).start()
+
+
 def test_an_engine_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "iotcore", None)
 
