@@ -279,7 +279,8 @@ class _Server(uvicorn.Server):
             create = functools.partial(loop.create_server, ssl_handshake_timeout=REQUEST_S)
             loop.create_server = create  # type: ignore[method-assign]  # of this one loop
         await super().startup(sockets)
-        self._ready()
+        if not self.should_exit:  # a signal may have come meanwhile
+            self._ready()
 
 
 class _Connection(H11Protocol):

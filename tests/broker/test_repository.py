@@ -10,6 +10,7 @@ import re
 import shlex
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,24 @@ def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(
 
     assert (whole.status_code, late) == (201, 408)
     assert held == {"status": "ok", "files": 1, "bytes": len(CONTENT)}
+
+
+STOPPED = """
+import os, signal, sys, uvicorn
+from fedmon.cli import main
+begin = uvicorn.Server.startup
+async def stopped(self, sockets=None):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await begin(self, sockets)
+uvicorn.Server.startup = stopped
+main(["broker", "repository", "start", "--port", "0", "--open-uploads", "--data-dir", sys.argv[1]])
+"""
+
+
+def test_a_repository_that_is_stopped_as_it_starts_is_not_announced(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED, tmp_path], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_an_upload_may_take_as_long_as_a_node_tries() -> None:
