@@ -140,9 +140,10 @@ class Controller:
 
     def stop(self, timeout_s: float) -> None:
         """Send waiting statuses while that succeeds, drop the rest, and end the thread, within about ``timeout_s``."""
-        self._is_running, self._stop_by = False, Deadline(timeout_s)
-        self._actor.post(self._close)
-        if not self._actor.close(timeout_s=timeout_s + 0.1):
+        # Another thread may start a new one as soon as none runs.
+        actor, self._stop_by, self._is_running = self._actor, Deadline(timeout_s), False
+        actor.post(self._close)
+        if not actor.close(timeout_s=timeout_s + 0.1):
             logger.warning("a request to the controller is left to its timeout")
         self._drop_all()
 

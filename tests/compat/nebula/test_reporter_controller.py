@@ -7,12 +7,15 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedmon.common.actor import Actor
 from fedmon.common.clock import Deadline
+from fedmon.compat.nebula import outlets
 from fedmon.compat.nebula.outlets import Controller, status_body
 from tests.broker.certificates import make_broker_certificate
 from tests.support.http_controller import HttpController, Posted
@@ -149,6 +152,27 @@ def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
 
     assert [posted.body["n"] for posted in server.posted] == list(range(6))
     assert server.posted[0].headers["User-Agent"] == "NEBULA Participant 1X: "
+
+
+def test_a_start_during_a_stop_takes_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    during_stop: list[Callable[[], None]] = []
+
+    class Interrupted(Actor):
+        def post(self, job: Callable[[], object], **options: Any) -> bool:
+            taken = super().post(job, **options)
+            if during_stop:
+                during_stop.pop()()  # as another thread may do at this moment
+            return taken
+
+    monkeypatch.setattr(outlets, "Actor", Interrupted)
+    with HttpController() as server, to(server.address) as controller:
+        during_stop.append(controller.start)
+        controller.stop(60.0)
+
+        controller.status(body(1))
+        wait_until(lambda: controller.counts()["delivered"] == 1)
+
+    assert [posted.body["n"] for posted in server.posted] == [1]
 
 
 def test_a_controller_whose_authority_the_environment_names_is_trusted(
