@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.experiment.check.status import followed
 from fedmon.experiment.cli.runs import MANY
 from fedmon.experiment.events import Became, Registered
 from fedmon.experiment.journal import NAME, Follower, Journal
@@ -186,6 +187,15 @@ def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(
     journal.path.unlink()
     with pytest.raises(StorageError, match="cannot read the journal"):
         follower.look()
+
+
+def test_a_run_that_ends_while_its_journal_is_read_is_shown_as_ended(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("shown::Plain")) as ec:
+        ec.register_resource("shown::Plain")
+
+        shown = followed(Follower(ec.run_dir, on_event=lambda _event: ec.shutdown()))
+
+    assert (shown.status, shown.process, shown.counts) == ("ended", None, {"RELEASED": 1})
 
 
 def test_a_run_of_many_shows_delays_and_says_how_many_more_there_are(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def followed(follower: Follower) -> Overview:
     """Return the status of a run, of this process or another one, as it is now. Raises StorageError."""
     is_live = follower.is_held
     follower.look()  # after the look for the process, so that its last events are not missed
+    if is_live and not follower.is_held:  # it ended meanwhile
+        return followed(follower)
     state, folder = follower.run.state, follower.folder
     now = max(time.time(), follower.run.until) if is_live else follower.run.until
     counts = Counter(resource.state for resource in state.resources.values())
