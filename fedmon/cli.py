@@ -182,6 +182,10 @@ class _JsonTerminal(io.TextIOBase):
         """Show the written output."""
         self._terminal.flush()
 
+    def fileno(self) -> int:
+        """Return the terminal's descriptor, for a reader of another stream that has enough."""
+        return self._terminal.fileno()
+
 
 # --- help -------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from fedmon import __version__
 from fedmon.cli import EXIT_CODES, TREE, VERBS, overview
 from fedmon.completion import commands
+from fedmon.experiment.events import Became, Registered
+from fedmon.experiment.journal import NAME, Journal
+from fedmon.experiment.states import ResourceState
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.shell_here import fedmon_here
@@ -166,6 +170,25 @@ def test_a_stream_that_is_closed_is_as_one_to_nowhere(line: str, tmp_path: Path)
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_json_on_a_terminal_ends_in_order_if_the_reader_of_errors_has_enough(tmp_path: Path) -> None:
+    with Journal(tmp_path / NAME) as journal:
+        journal.write([Registered(t=1.0, guid=1, rtype="x"), Became(t=2.0, guids=(1,), state=ResourceState.RELEASED)])
+    ours, theirs = pty.openpty()
+    reader, errors = os.pipe()
+    os.close(reader)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmon", "experiment", "reconnect", tmp_path, "--json"],
+        stdout=theirs,
+        stderr=errors,
+        check=False,
+    )
+
+    for descriptor in (ours, theirs, errors):
+        os.close(descriptor)
+    assert done.returncode == 0
 
 
 BROKEN = """

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (546, 4, 293),
+    ".": (550, 4, 296),
     "broker": (1962, 10, 1114),
     "common": (8373, 50, 4696),
     "compat": (3018, 18, 1968),
