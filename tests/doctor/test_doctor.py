@@ -36,6 +36,11 @@ def diagnosed(*words: str | Path, **environ: str) -> tuple[int, dict[str, Mappin
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
+def other_loopback() -> str:
+    """Return an address of this machine on whose usual ports no other program or test listens."""
+    return f"127.{random.randrange(1, 255)}.{random.randrange(255)}.{random.randrange(1, 255)}"
+
+
 @pytest.mark.parametrize(
     ("offset_s", "nodes", "clocks", "advice"),
     [(0, "ok", "ok", ""), (-120, "ok", "warning", "set the clocks by NTP"), (None, "failed", "skipped", "")],
@@ -51,7 +56,7 @@ def test_a_node_with_a_wrong_clock_or_without_an_answer_is_told(
         return honest | {"time": (datetime.now(UTC) + timedelta(seconds=offset_s)).isoformat()}
 
     with EchoNode(mosquitto.port, "a", answer=answer) as node:
-        code, checks = diagnosed("--broker", mosquitto.url, "--timeout", "2" if offset_s is None else "30")
+        code, checks = diagnosed("--broker", mosquitto.url, "--timeout", "5" if offset_s is None else "30")
 
     assert code == (nodes == "failed")
     assert {"credentials", "QoS 0", "QoS 1", "payload", "retained", "last will"} <= set(checks)
@@ -110,7 +115,7 @@ NATS = b'INFO {"server_id":"NCEU5","version":"2.15.1","proto":1,"jetstream":true
     ids=["rabbitmq", "rabbitmq-cluster", "nats"],
 )
 def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int, check: tuple[str, ...]) -> None:
-    address = f"127.{random.randrange(1, 255)}.{random.randrange(255)}.{random.randrange(1, 255)}"
+    address = other_loopback()
     url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
 
     with greeter(address, port, greeting):
@@ -122,11 +127,11 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int,
     assert advice in checks[name]["advice"]
 
 
-def test_a_rabbitmq_beside_mosquitto_is_not_taken_for_the_broker(
-    mosquitto: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rabbitmq_beside_mosquitto_is_not_taken_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    require(MosquittoEngine.program(), "mosquitto is not installed")
     monkeypatch.setattr("fedmon.doctor.cli.PRODUCT_WITHIN_S", 60.0)
-    with greeter("127.0.0.1", 5672, RABBITMQ):
+    address = other_loopback()
+    with MosquittoEngine(host=address) as mosquitto, greeter(address, 5672, RABBITMQ):
         _, checks = diagnosed("--broker", mosquitto.url, "--timeout", "30")
 
     assert "sessions" not in checks
@@ -159,7 +164,7 @@ def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advic
     with subprocess.Popen([str(program), "-c", "conf"], cwd=tmp_path, stderr=subprocess.DEVNULL) as broker:
         try:
             wait_until(lambda: takes_messages(port), what="the broker")
-            _, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1")
+            _, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "3")
         finally:
             broker.terminate()
 

@@ -234,7 +234,7 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     ec.deploy()
 
     assert ec.wait_finished([first, second, monitor], timeout=60), ec.explain(second)
-    assert ec.state(alone) is STARTED
+    assert ec.wait_started(alone, timeout=60)
     ec.stop(alone)
     assert (ec.state(alone), ec.get(alone, "samples") > 0) == (STOPPED, True)
     with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:

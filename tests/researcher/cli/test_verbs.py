@@ -129,13 +129,13 @@ def test_a_watch_without_a_sample_ends_in_time_and_says_why(
 ) -> None:
     with EchoNode(mosquitto.port, "slow") as node:
         node.answer = lambda request: (node.honest(request) or {}) | answer
-        done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "1", "--json", environ=alone)
+        done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "5", "--json", environ=alone)
 
     assert (done.returncode, json.loads(done.stdout)["error"]["message"]) == (6, said)
 
 
 def test_watch_lists_at_its_end_what_is_absent_and_why(environ: dict[str, str]) -> None:
-    words = ("watch", "--node", "open", "--interval", "0.2", "--count", "1", "--absent")
+    words = ("watch", "--node", "open", "--interval", "0.2", "--count", "5", "--absent")
 
     shown = fedmon_here(*words, environ=environ).stdout.splitlines()
 

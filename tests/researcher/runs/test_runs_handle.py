@@ -908,7 +908,7 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
 ) -> None:
     federation = federate()
     handle = started(federation)
-    words, environ = ("runs", "logs", handle.job_id, "--timeout", "1"), shell(federation, tmp_path)
+    words, environ = ("runs", "logs", handle.job_id, "--timeout", "5"), shell(federation, tmp_path)
 
     withheld = fedmon_here(*words, "--follow", environ=environ)
     b.printed = "hello\n"

@@ -165,7 +165,7 @@ def test_a_watch_of_one_node_gets_and_asks_that_node_alone(mosquitto: Broker, fe
 
         asked_b = leases(b)
         with federation.monitor(nodes=["b"]) as other:
-            wait_until(lambda: other.capabilities)
+            wait_until(lambda: watch.capabilities and other.capabilities)
 
     assert [(sample.node_id, sample.seq) for sample in taken] == [("a", 7), ("a", 8)]
     assert leases(a)[0] == ("start", 0.5)
