@@ -205,8 +205,9 @@ class Audit(Closing):
         """Remove the lines up to the stub's, if some are left. Raises OSError and StorageError."""
         if stub is None:
             return
-        first = _first_line(self.path)
-        if first is not None and first.n <= stub.n:
+        is_there = self.path.exists()  # it is not when an earlier rotation came only this far
+        first = _first_line(self.path) if is_there else None
+        if not is_there or (first is not None and first.n <= stub.n):
             self._rotate()
         for path in chain_files(self.folder):
             first = _first_line(path)

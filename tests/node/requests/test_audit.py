@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -453,6 +455,28 @@ def test_pruned_lines_are_not_missed_wherever_the_cut_lies(tmp_path: Path, kept_
     assert (pruned, again) == (kept_from - 1, 0)
     assert (result.ok, result.lines) == (True, 30 - pruned + 2)
     assert [line["n"] for line in _lines(folder)] == list(range(kept_from, 33))
+
+
+def test_a_pruning_that_could_make_no_new_file_is_done_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _written(tmp_path / "a", 10, rotate_bytes=10**6)
+    before = datetime.datetime.fromisoformat(str(_lines(folder)[6]["time"]))
+
+    def full(_path: Path) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Audit(folder) as audit:
+        with monkeypatch.context() as patched:
+            patched.setattr("fedmon.node.requests.audit._opened", full)
+            with pytest.raises(StorageError, match="No space left on device"):
+                audit.prune(before, by="eve")
+        audit.record("later")
+        audit.prune(before, by="eve")
+        audit.record("last")
+
+    assert verify(folder).ok
+    assert [line["n"] for line in _lines(folder)] == list(range(7, 15))
 
 
 def test_lines_taken_out_under_a_made_up_stub_are_missed(tmp_path: Path) -> None:
