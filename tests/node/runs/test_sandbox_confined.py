@@ -18,7 +18,7 @@ import pytest
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.folder import GivenDataset
-from fedmon.node.runs.sandbox import bubblewrap, landlock, process
+from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, process
 from tests.node.runs.sandboxes import LIMITS, PROBES, Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require
 
@@ -111,6 +111,13 @@ def test_a_machine_that_allows_no_user_namespace_is_told_as_such() -> None:
     done = subprocess.run(words, env=launcher_environment(), capture_output=True, text=True)
 
     assert done.stderr.splitlines()[-1].startswith("OSError: [Errno 28] no user namespace: ")
+
+
+def test_a_machine_that_kills_who_asks_for_a_user_namespace_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "unshare", lambda _flags: os.kill(os.getpid(), signal.SIGKILL))
+
+    with pytest.raises(OSError, match="no user namespace: Operation not permitted"):
+        bubblewrap.own_namespace(os.geteuid(), os.getegid())
 
 
 def test_without_a_dataset_there_is_no_data(target: Machine) -> None:

@@ -174,7 +174,8 @@ def _namespace(
     os.close(say_ready)
     os.close(done)
     try:
-        (number,) = os.read(ready, 1)
+        answer = os.read(ready, 1)
+        number = answer[0] if answer else errno.EPERM  # it was killed, as by a filter of system calls
         if number:
             raise OSError(number, f"no user namespace: {os.strerror(number)}")
         for name, text in zip(("uid_map", "gid_map"), maps, strict=False):
