@@ -7,6 +7,8 @@ import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,6 +170,19 @@ def test_a_machine_without_filters_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(OSError, match="no seccomp filter for riscv64, only for "):
         seccomp.assemble([])
+
+
+def test_capabilities_are_dropped_where_proc_holds_processes_alone() -> None:
+    script = 'mount -t proc -o subset=pid proc /proc && exec "$@"'
+    unshared = ["unshare", "-m", "sh", "-c", script, "sh"]
+    require(subprocess.run([*unshared, "true"], capture_output=True).returncode == 0, "such a /proc cannot be mounted")
+    drops = "from fedmon.node.runs.sandbox.kernel import drop_capabilities; drop_capabilities()"
+    tells = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('Cap')])"
+
+    words = [*unshared, sys.executable, "-c", f"{drops}; {tells}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == (f"{['0' * 16] * 5}\n", "")
 
 
 def test_a_filter_is_installed_for_good() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import itertools
 import os
 from pathlib import Path
 
@@ -66,13 +68,14 @@ def no_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Give up all capabilities for good, also those that root regains at exec."""
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     try:
-        for capability in range(last + 1):
+        for capability in itertools.count():  # a /proc of processes alone does not tell the last one
             prctl(PR_CAPBSET_DROP, capability)
     except PermissionError:
         pass  # an ordinary user has none, and no_new_privs keeps it so
-    else:
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this kernel has no more of them
+            raise
         prctl(PR_SET_SECUREBITS, _SECUREBITS)
     prctl(PR_CAP_AMBIENT, 4)  # clear all
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
