@@ -51,6 +51,7 @@ class Bench:
     def __init__(self, path: Path, *, is_ready: bool = True) -> None:
         self.handed_over: list[Callable[[], object]] = []
         self.is_full, self.refused = False, 0
+        self.refuses_next = False
         self.sent: list[Outgoing] = []
         self.settings = load_node(path, {})
         self.local = LocalNode(
@@ -165,11 +166,12 @@ class Bench:
         return [line for line in map(msgspec.json.decode, lines) if line["event"] == event]
 
     def _post(self, job: Callable[[], object]) -> bool:
-        if self.is_full:
+        is_refused, self.refuses_next = self.is_full or self.refuses_next, False
+        if is_refused:
             self.refused += 1
         else:
             self.handed_over.append(job)
-        return not self.is_full
+        return not is_refused
 
     def _send(self, outgoing: Outgoing) -> bool:
         codec.decode_reply(outgoing.payload)

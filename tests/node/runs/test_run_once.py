@@ -122,15 +122,14 @@ def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None
     with bench(tmp_path / "n", metrics=QUIET) as node:  # where no other job has ended
         node.work()
 
-        node.is_full = True  # the news that it cannot take are told with the next
+        node.refuses_next = True  # the news that it cannot take are told with the next
         job_id = node.begin(REPORTS)
-        wait_until(lambda: node.refused, what="the first news")
-        node.is_full = False
         wait_until((node.path / "runs" / job_id / "ending.json").exists, what="the end of the plan")
-        waiting = len(node.handed_over)
+        wait_until(lambda: node.handed_over, what="the news")
+        refused, waiting = node.refused, len(node.handed_over)
         outcome = node.over(job_id)
 
-    assert (waiting, outcome["job"]["scalars"]) == (1, 5)
+    assert (refused, waiting, outcome["job"]["scalars"]) == (1, 1, 5)
 
 
 def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
