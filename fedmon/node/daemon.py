@@ -223,9 +223,9 @@ class LocalNode:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def save_counts(self) -> None:
-        """Write down refused researchers and use of quotas. Raises StorageError."""
+        """Count unread messages, and write down refused researchers. Raises StorageError."""
+        self.registers.quotas.count_unread()
         self.registers.refused.save()
-        self.registers.quotas.save()
 
     def close(self) -> None:
         """Close the files; on the router's thread."""

@@ -184,11 +184,11 @@ class OwnerCommands:
         }
 
     def quota(self) -> Document:
-        """Show each researcher's use of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
+        """Show each researcher's use of the quotas; counts in memory are null while no daemon runs."""
         quotas, obeyed = self.registers.quotas, self.settings.policy.researchers
-        unknown: Document = {} if self._running is not None else {"requests": None, "refused": None}
+        counted = () if self._running is not None else ("requests", "changes", "audit_bytes", "refused")
         found = [
-            {"researcher_id": who, **quotas.used(who), **unknown}
+            {"researcher_id": who, **quotas.used(who), **dict.fromkeys(counted)}
             for who in sorted({*quotas.researchers(), *obeyed} - {EVERYBODY})
         ]
         return {

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ _UNCOUNTED_ACTIONS = frozenset({"start", "stop", "resend"})
 _MAX_KEYS = 1000
 _MAX_RESEARCHERS = 500
 _REPORT_S = 3600.0
-_REFUSED, _USED = "refused", "quota"
+_REFUSED = "refused"
 _DAY = datetime.timedelta(days=1)
 
 logger = logging.getLogger(__name__)
@@ -61,16 +61,27 @@ class Throttle:
         left, then = self._buckets.get(key, (self._burst, now))
         return min(self._burst, left + (now - then) * self._per_s)
 
+    def used(self, key: str) -> int:
+        """Return how many events of a key were counted and are not allowed again yet."""
+        return round(self._burst - self.left(key))
+
+    def wait_s(self, key: str) -> float:
+        """Return in how many seconds one event of a key is allowed."""
+        return (1.0 - self.left(key)) / self._per_s
+
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
+        allowed = self.left(key) >= count
+        self.take(key, count if allowed else 0)
+        return allowed
+
+    def take(self, key: str, count: int) -> None:
+        """Count events, those beyond the limit too."""
         now = time.monotonic()  # before the look, so that no time between the two is lost
-        left = self.left(key)
-        allowed = left >= count
-        self._buckets[key] = (left - count if allowed else left, now)
+        self._buckets[key] = (self.left(key) - count, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
-        return allowed
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,42 +135,10 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None
 
 
-class Window:
-    """A sum over the last ``parts`` stretches of ``part_s`` each; survives a restart by its ``counts``."""
-
-    def __init__(self, part_s: int, parts: int, counts: Mapping[int, int] | None = None) -> None:
-        self._part_s, self._parts = part_s, parts
-        self.counts = dict(counts or {})
-
-    def add(self, number: int) -> None:
-        """Count now."""
-        part = int(time.time()) // self._part_s
-        self.counts[part] = self.counts.get(part, 0) + number
-
-    def total(self) -> int:
-        """Return the sum; older counts are forgotten, and so is the future of a clock that went back."""
-        now = int(time.time()) // self._part_s
-        for part in [part for part in self.counts if not now - self._parts < part <= now]:
-            del self.counts[part]
-        return sum(self.counts.values())
-
-    def wait_s(self, most: int) -> float:
-        """Return in how many seconds the sum is below ``most``."""
-        total, free_at = self.total(), time.time()
-        for part in sorted(self.counts):
-            if total < most:
-                break
-            total -= self.counts[part]
-            free_at = float((part + self._parts) * self._part_s)
-        return max(0.0, free_at - time.time())
-
-
 class _Use:
-    """The use by one researcher."""
+    """The requests of one researcher that were refused, and those that the log does not tell of yet."""
 
-    def __init__(self, changes: Mapping[int, int] | None = None, audit_bytes: Mapping[int, int] | None = None) -> None:
-        self.changes = Window(60, 60, changes)
-        self.audit_bytes = Window(3600, 24, audit_bytes)
+    def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
         self.untold = 0
 
@@ -167,36 +146,36 @@ class _Use:
 class Quotas:
     """The quotas of every researcher; belongs to the thread of its database; exceptions say so.
 
-    Jobs, plans and kept bytes are read from the register and the folders of jobs. Changes and audit bytes are counted
-    in memory and written down by `save`, so that a crash forgets a minute of them.
+    Jobs, plans and kept bytes are read from the register and the folders of jobs; the rest is counted in memory.
     """
 
     def __init__(
         self, database: Database, audit: Audit, settings: QuotaSettings, *, runs_dir: Path, keep_s: float
     ) -> None:
         self._database, self._audit, self._runs_dir = database, audit, runs_dir
-        kept = msgspec.json.decode(database.mark(_USED) or "{}", type=dict[str, tuple[dict[int, int], dict[int, int]]])
-        self._uses = OrderedDict((name, _Use(*counts)) for name, counts in kept.items())
+        self._uses: OrderedDict[str, _Use] = OrderedDict()
         self._folders: dict[str, tuple[str, int]] | None = None
         self._lines = Throttle(burst=LINES_BURST, per_s=LINES_PER_S)
         self._reports = Throttle(burst=1, per_s=1 / _REPORT_S)
         self._lock, self._unread = threading.Lock(), Counter[str]()
-        self._changed = False
         self.counters: Counter[str] = Counter()
-        self.settings, self._keep_s = settings, keep_s
-        self._set_rate(settings.requests_per_s)
+        self._keep_s = keep_s
+        self._set_limits(settings)
 
     def follow(self, settings: QuotaSettings, *, keep_s: float) -> None:
-        """Follow other settings; a new rate begins with a full burst."""
-        if settings.requests_per_s != self.settings.requests_per_s:
-            self._set_rate(settings.requests_per_s)
-        self.settings, self._keep_s = settings, keep_s
+        """Follow other settings; changed quotas begin anew."""
+        if settings != self.settings:
+            self._set_limits(settings)
+        self._keep_s = keep_s
 
-    def _set_rate(self, per_s: float) -> None:
-        self._burst = max(1.0, per_s * BURST_S)
-        self._requests = Throttle(burst=self._burst, per_s=per_s)
-        self._messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
-        self._unread_messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
+    def _set_limits(self, settings: QuotaSettings) -> None:
+        self.settings, per_s = settings, settings.requests_per_s
+        burst, changes, audit_bytes = max(1.0, per_s * BURST_S), settings.changes_per_hour, settings.audit_bytes_per_day
+        self._requests = Throttle(burst=burst, per_s=per_s)
+        self._messages = Throttle(burst=burst * UNREAD, per_s=per_s * UNREAD)
+        self._unread_messages = Throttle(burst=burst * UNREAD, per_s=per_s * UNREAD)
+        self._changes = Throttle(burst=changes, per_s=changes / 3600)
+        self._audit_bytes = Throttle(burst=audit_bytes, per_s=audit_bytes / 86_400)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -227,12 +206,11 @@ class Quotas:
             is_change = command_of(request) in CHANGES and not self._is_known(
                 "effects", researcher_id=who, request_id=request.id
             )
-            busy = self._beyond(request, use) or (self._beyond_changes(request, use) if is_change else None)
+            busy = self._beyond(who) or (self._beyond_changes(request) if is_change else None)
         if busy is not None:
             self._refuse(who, use, busy.quota)
         elif is_change:
-            use.changes.add(1)
-            self._changed = True
+            self._changes.take(who, 1)
         return busy
 
     def judge_fetched(self, request: Request) -> Busy | None:
@@ -246,23 +224,25 @@ class Quotas:
         """Tell whether a served request gets its own lines in the audit; if not, it is counted by the hour."""
         if _is_counted(request):
             return True
-        audit_bytes = self._use(request.researcher_id).audit_bytes.total()
-        return self._lines.allows(request.researcher_id) and audit_bytes < self.settings.audit_bytes_per_day
+        self._take_audit_bytes()
+        return self._lines.allows(request.researcher_id) and self._audit_bytes.left(request.researcher_id) >= 1
 
-    def _beyond(self, request: Request, use: _Use) -> Busy | None:
-        who, settings = request.researcher_id, self.settings
+    def _beyond(self, who: str) -> Busy | None:
+        settings = self.settings
         if not self._requests.allows(who):
-            wait_s = (1.0 - self._requests.left(who)) / settings.requests_per_s
-            return _busy("requests_per_s", f"{settings.requests_per_s:g} requests a second", wait_s)
-        if use.audit_bytes.total() >= settings.audit_bytes_per_day:
-            wait_s = use.audit_bytes.wait_s(settings.audit_bytes_per_day)
-            return _busy("audit_bytes_per_day", f"{size(settings.audit_bytes_per_day)} of audit a day", wait_s)
+            allowed = f"{settings.requests_per_s:g} requests a second"
+            return _busy("requests_per_s", allowed, self._requests.wait_s(who))
+        self._take_audit_bytes()
+        if self._audit_bytes.left(who) < 1:
+            allowed = f"{size(settings.audit_bytes_per_day)} of audit a day"
+            return _busy("audit_bytes_per_day", allowed, self._audit_bytes.wait_s(who))
         return None
 
-    def _beyond_changes(self, request: Request, use: _Use) -> Busy | None:
-        who, most = request.researcher_id, self.settings.changes_per_hour
-        if use.changes.total() >= most:
-            return _busy("changes_per_hour", f"{most} changes an hour", use.changes.wait_s(most))
+    def _beyond_changes(self, request: Request) -> Busy | None:
+        who = request.researcher_id
+        if self._changes.left(who) < 1:
+            allowed = f"{self.settings.changes_per_hour} changes an hour"
+            return _busy("changes_per_hour", allowed, self._changes.wait_s(who))
         if command_of(request) == "approval":
             return self._beyond_plans(request)
         if isinstance(request, Run) and not self._is_known("runs", job_id=request.job_id):
@@ -334,18 +314,17 @@ class Quotas:
 
     def used(self, who: str) -> dict[str, Any]:
         """Return a researcher's use of each quota, and the requests that were refused since the start."""
-        use = self._uses.get(who) or _Use()
         day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
         jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
         self._take_audit_bytes()
         return {
-            "requests": round(self._burst - self._requests.left(who)),
-            "changes": use.changes.total(),
+            "requests": self._requests.used(who),
+            "changes": self._changes.used(who),
             "undecided_plans": self._undecided(who),
             "jobs": self._database.rows(jobs, (who, day_ago))[0]["number"],
             "kept_bytes": self.kept_bytes(who),
-            "audit_bytes": use.audit_bytes.total(),
-            "refused": dict(use.refused),
+            "audit_bytes": self._audit_bytes.used(who),
+            "refused": dict(self._uses[who].refused) if who in self._uses else {},
         }
 
     def kept_bytes(self, who: str) -> int:
@@ -373,8 +352,8 @@ class Quotas:
             if known is not None and (self._runs_dir / job_id).exists():
                 self.job_ended(job_id, known[0])
 
-    def save(self) -> None:
-        """Write down counts that have no other place, and tell of refused requests. Raises StorageError."""
+    def count_unread(self) -> None:
+        """Count the messages that were not read, and tell of refused requests."""
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
@@ -384,11 +363,6 @@ class Quotas:
                 self.counters["refused unread"] += number
         for who, use in self._uses.items():
             self._tell(who, use)
-        self._take_audit_bytes()
-        if self._changed:
-            counts = {who: (use.changes.counts, use.audit_bytes.counts) for who, use in self._uses.items()}
-            self._database.set_mark(_USED, msgspec.json.encode(counts).decode())
-            self._changed = False
 
     def _use(self, who: str) -> _Use:
         """Return the use by an obeyed researcher; of very many researchers, the one that is longest silent goes."""
@@ -396,14 +370,12 @@ class Quotas:
         self._uses[who] = use
         if len(self._uses) > _MAX_RESEARCHERS:
             self._uses.popitem(last=False)
-        self._take_audit_bytes()
         return use
 
     def _take_audit_bytes(self) -> None:
         for who, number in self._audit.take_bytes().items():
             if who in self._uses:
-                self._uses[who].audit_bytes.add(number)
-                self._changed = True
+                self._audit_bytes.take(who, number)
 
     def _undecided(self, who: str) -> int:
         counted = "SELECT count(*) AS number FROM plans WHERE researcher_id = ? AND status = 'pending'"

@@ -182,18 +182,17 @@ def _quotas(document: Mapping[str, Any]) -> str:
     rows = [
         [
             each["researcher_id"],
-            "-" if each["requests"] is None else each["requests"],
-            each["changes"],
+            *("-" if each[key] is None else each[key] for key in ("requests", "changes")),
             each["undecided_plans"],
             each["jobs"],
             size(each["kept_bytes"]),
-            size(each["audit_bytes"]),
+            "-" if each["audit_bytes"] is None else size(each["audit_bytes"]),
             "-" if each["refused"] is None else sum(each["refused"].values()),
         ]
         for each in document["researchers"]
     ]
     burst = f"{10 * most['requests_per_s']:g}"
-    note = f"requests: of the {burst} that may come at once, those that were used and have not come back"
+    note = f"requests (of the {burst} that may come at once), changes and audit: used, and not allowed again yet"
     if not document["running"]:
         note = "-: not known, because the node is not running"
     return f"{table(heads, [allowed, *rows])}\n{note}"
