@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ import msgspec
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.settings import QuotaSettings
-from fedmon.common.text import duration, plural, size
+from fedmon.common.text import duration, size
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, Monitor
 from fedmon.common.wire.runs import Run
@@ -41,11 +40,8 @@ CHANGES = frozenset({"approval", "run", "stop"})
 _UNCOUNTED_ACTIONS = frozenset({"start", "stop", "resend"})
 _MAX_KEYS = 1000
 _MAX_RESEARCHERS = 500
-_REPORT_S = 3600.0
 _REFUSED = "refused"
 _DAY = datetime.timedelta(days=1)
-
-logger = logging.getLogger(__name__)
 
 
 class Throttle:
@@ -135,14 +131,6 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None
 
 
-class _Use:
-    """The requests of one researcher that were refused, and those that the log does not tell of yet."""
-
-    def __init__(self) -> None:
-        self.refused: Counter[str] = Counter()
-        self.untold = 0
-
-
 class Quotas:
     """The quotas of every researcher; belongs to the thread of its database; exceptions say so.
 
@@ -153,10 +141,9 @@ class Quotas:
         self, database: Database, audit: Audit, settings: QuotaSettings, *, runs_dir: Path, keep_s: float
     ) -> None:
         self._database, self._audit, self._runs_dir = database, audit, runs_dir
-        self._uses: OrderedDict[str, _Use] = OrderedDict()
+        self._refused_of: OrderedDict[str, Counter[str]] = OrderedDict()  # by quota; who asked last is last
         self._folders: dict[str, tuple[str, int]] | None = None
         self._lines = Throttle(burst=LINES_BURST, per_s=LINES_PER_S)
-        self._reports = Throttle(burst=1, per_s=1 / _REPORT_S)
         self._lock, self._unread = threading.Lock(), Counter[str]()
         self.counters: Counter[str] = Counter()
         self._keep_s = keep_s
@@ -193,14 +180,16 @@ class Quotas:
 
     def latest(self) -> list[str]:
         """Return the obeyed researchers that asked last, at most 100."""
-        return list(self._uses)[-MAX_LATEST:]
+        return list(self._refused_of)[-MAX_LATEST:]
 
     def judge(self, request: Request) -> Busy | None:
         """Count a request; return why it is refused, and when to try again, if it is beyond a quota."""
+        who, is_change, busy = request.researcher_id, False, None
+        self._refused_of[who] = self._refused_of.pop(who, Counter())
+        if len(self._refused_of) > _MAX_RESEARCHERS:
+            self._refused_of.popitem(last=False)
         if not _is_counted(request):
             return None
-        who, is_change, busy = request.researcher_id, False, None
-        use = self._use(who)
         with contextlib.suppress(StorageError):  # what needs the register fails by itself, and says why
             # A repeat changes nothing: it gets the stored reply.
             is_change = command_of(request) in CHANGES and not self._is_known(
@@ -208,16 +197,9 @@ class Quotas:
             )
             busy = self._beyond(who) or (self._beyond_changes(request) if is_change else None)
         if busy is not None:
-            self._refuse(who, use, busy.quota)
+            self._count_refused(who, busy.quota)
         elif is_change:
             self._changes.take(who, 1)
-        return busy
-
-    def judge_fetched(self, request: Request) -> Busy | None:
-        """Judge once more a request whose plan is here now: others may have been taken in meanwhile."""
-        busy = self._beyond_plans(request) if command_of(request) == "approval" else None
-        if busy is not None:
-            self._refuse(request.researcher_id, self._use(request.researcher_id), busy.quota)
         return busy
 
     def is_written(self, request: Request) -> bool:
@@ -291,26 +273,18 @@ class Quotas:
             else max(0.0, (datetime.datetime.fromisoformat(ended) - removed).total_seconds()),
         )
 
-    def _refuse(self, who: str, use: _Use, quota: str, number: int = 1) -> None:
-        """Count refused requests; they leave one line an hour in the log and one in the audit."""
-        use.refused[quota] += number
-        use.untold += number
+    def _count_refused(self, who: str, quota: str, number: int = 1) -> None:
+        """Count refused requests; they leave one line an hour in the audit."""
+        self._refused_of[who][quota] += number
         self.counters["refused over quota"] += number
         self._audit.count("busy", [f"{who} {quota}"], number)
-        self._tell(who, use)
-
-    def _tell(self, who: str, use: _Use) -> None:
-        if use.untold and self._reports.allows(who):
-            refused, quotas = plural(use.untold, "request"), ", ".join(sorted(use.refused))
-            logger.warning("researcher %s: %s refused as busy (%s in [quota])", who, refused, quotas)
-            use.untold = 0
 
     # --- what is used -------------------------------------------------------------------------------------------------
 
     def researchers(self) -> set[str]:
         """Return everyone who used something."""
         found = self._database.rows("SELECT researcher_id FROM runs UNION SELECT researcher_id FROM plans")
-        return {*self._uses, *(row["researcher_id"] for row in found if row["researcher_id"])}
+        return {*self._refused_of, *(row["researcher_id"] for row in found if row["researcher_id"])}
 
     def used(self, who: str) -> dict[str, Any]:
         """Return a researcher's use of each quota, and the requests that were refused since the start."""
@@ -324,7 +298,7 @@ class Quotas:
             "jobs": self._database.rows(jobs, (who, day_ago))[0]["number"],
             "kept_bytes": self.kept_bytes(who),
             "audit_bytes": self._audit_bytes.used(who),
-            "refused": dict(self._uses[who].refused) if who in self._uses else {},
+            "refused": dict(self._refused_of.get(who, {})),
         }
 
     def kept_bytes(self, who: str) -> int:
@@ -353,28 +327,18 @@ class Quotas:
                 self.job_ended(job_id, known[0])
 
     def count_unread(self) -> None:
-        """Count the messages that were not read, and tell of refused requests."""
+        """Count the messages that were not read."""
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
-            if who in self._uses:
-                self._refuse(who, self._uses[who], "requests_per_s", number)
+            if who in self._refused_of:
+                self._count_refused(who, "requests_per_s", number)
             else:
                 self.counters["refused unread"] += number
-        for who, use in self._uses.items():
-            self._tell(who, use)
-
-    def _use(self, who: str) -> _Use:
-        """Return the use by an obeyed researcher; of very many researchers, the one that is longest silent goes."""
-        use = self._uses.pop(who, None) or _Use()
-        self._uses[who] = use
-        if len(self._uses) > _MAX_RESEARCHERS:
-            self._uses.popitem(last=False)
-        return use
 
     def _take_audit_bytes(self) -> None:
         for who, number in self._audit.take_bytes().items():
-            if who in self._uses:
+            if who in self._refused_of:
                 self._audit_bytes.take(who, number)
 
     def _undecided(self, who: str) -> int:

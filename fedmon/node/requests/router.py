@@ -21,7 +21,7 @@ from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
-from fedmon.node.requests.quotas import Busy, Quotas, RefusedResearchers, Throttle
+from fedmon.node.requests.quotas import Quotas, RefusedResearchers, Throttle
 from fedmon.node.runs.admission import RunRefusedError
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,11 @@ class Router:
         refusal = self._policy.refusal(request.researcher_id)
         busy = self._quotas.judge(request) if refusal is None else None
         if busy is not None:
-            self._answer_busy(request, busy)
+            # Nothing is written, and a flood is not even answered.
+            if self._junk.allows(request.researcher_id):
+                node_id, wait_s = self._policy.node_id, busy.retry_after_s
+                answer = error(request, node_id, ErrorCode.BUSY, busy.reason, retry_after_s=wait_s)
+                self._answer(request, answer, is_written=False)
             return
         if request.expires <= utc_now():
             reason = f"the request expired at {request.expires.isoformat()} by this node's clock; check both clocks"
@@ -162,10 +166,6 @@ class Router:
             self._fetching.discard(key)
             if isinstance(source, FedmonError):
                 logger.warning("the plan of researcher %s was not fetched: %s", request.researcher_id, source)
-            busy = self._quotas.judge_fetched(request)
-            if busy is not None:
-                self._answer_busy(request, busy)
-                return
             try:
                 reply = self._handled(request, lambda: elsewhere.then(source))
             except FedmonError as problem:
@@ -181,13 +181,6 @@ class Router:
         if reply is not None:
             to = Recipient(researcher_id=request.researcher_id, instance=request.instance)
             self._delivery.reply(reply, to, request, is_written=is_written)
-
-    def _answer_busy(self, request: Request, busy: Busy) -> None:
-        """Answer that a request is beyond a quota: nothing is written, and a flood is not even answered."""
-        if self._junk.allows(request.researcher_id):
-            code, retry_after_s = ErrorCode.BUSY, busy.retry_after_s
-            refusal = error(request, self._policy.node_id, code, busy.reason, retry_after_s=retry_after_s)
-            self._answer(request, refusal, is_written=False)
 
     def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
         self._count_refused(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)

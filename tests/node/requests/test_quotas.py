@@ -250,8 +250,6 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_b
         assert 200 <= counters["served"] <= allowed
         assert counters["refused over quota"] > 0
         assert (folder / "audit.jsonl").stat().st_size < 1_000 * allowed
-        lines = [line for line in node.log().splitlines() if "researcher alice" in line]
-        assert (len(lines), "refused as busy (requests_per_s in [quota])" in lines[0]) == (1, True)
         assert node.stop() == 0
     counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
     assert 0 < counts["busy"]["alice requests_per_s"] < 45_000
