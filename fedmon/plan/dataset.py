@@ -99,54 +99,54 @@ class PlanDataset:
         return {name: None if part is None else np.concatenate(part or [np.empty(0)]) for name, part in parts.items()}
 
     def _table(self) -> Iterator[list[str]]:
-        """Yield the names of the columns, then every row that is not blank."""
-        import csv
-
         if self.path.is_dir():
             raise InvalidInputError(f"dataset {self.name!r} is a folder and no table: use its path")
-        names: list[str] = []
-        reader: Any = None
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
-                file.seek(0)
-                reader = csv.reader(file, delimiter=delimiter, strict=True)
-                for row in filter(None, reader):
-                    if names and len(row) != len(names):
-                        found = f"line {reader.line_num} has {len(row)} cells and the first line {len(names)}"
-                        raise InvalidInputError(f"dataset {self.name!r}, {found}")
-                    if names:
-                        yield row
-                    else:
-                        names = column_names(row)
-                        if len(set(names)) != len(names):
-                            raise InvalidInputError(f"dataset {self.name!r} has two columns of the same name")
-                        yield names
-        except OSError as error:
-            raise InvalidInputError(f"dataset {self.name!r} cannot be read: {error.strerror}") from error
-        except (csv.Error, UnicodeDecodeError) as error:
-            where = reader.line_num if reader is not None else 1
-            what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-            raise InvalidInputError(f"dataset {self.name!r}, line {where}: {what}") from None
-        if not names:
-            raise InvalidInputError(f"dataset {self.name!r} is an empty file")
+        return read_table(self.path, f"dataset {self.name!r}")
 
 
-def delimiter_of(sample: str) -> str:
+def read_table(path: Path, what: str) -> Iterator[list[str]]:
+    """Yield the names of the columns of a table, then every row that is not blank.
+
+    Raises InvalidInputError naming the table as ``what``, the line and the cause, but not the file.
+    """
+    import csv
+
+    names: list[str] = []
+    reader: Any = None
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter_of(file.read(SAMPLE_CHARACTERS))
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            for row in filter(None, reader):
+                if names and len(row) != len(names):
+                    found = f"line {reader.line_num} has {len(row)} cells and the first line {len(names)}"
+                    raise InvalidInputError(f"{what}, {found}")
+                if names:
+                    yield row
+                else:
+                    names = [name.strip() for name in row]
+                    if len(names) > 1 and not names[0]:
+                        names[0] = "Unnamed: 0"  # the row index that pandas writes
+                    if len(set(names)) != len(names):
+                        raise InvalidInputError(f"{what} has two columns of the same name")
+                    yield names
+    except OSError as error:
+        raise InvalidInputError(f"{what} cannot be read: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        cause = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise InvalidInputError(f"{what}, line {reader.line_num if reader else 1}: {cause}") from None
+    if not names:
+        raise InvalidInputError(f"{what} is an empty file")
+
+
+def _delimiter_of(sample: str) -> str:
     """Return the delimiter that splits all rows of a sample into the same, largest number of cells; default comma."""
     if len(sample) == SAMPLE_CHARACTERS:
         sample = sample[: sample.rfind("\n") + 1] or sample
     widths = {delimiter: _width(sample, delimiter) for delimiter in DELIMITERS}
     agreed = [delimiter for delimiter in DELIMITERS if widths[delimiter][1] and widths[delimiter][0] > 1]
     return max(agreed or DELIMITERS, key=lambda delimiter: widths[delimiter][0])
-
-
-def column_names(header: list[str]) -> list[str]:
-    """Return the names in a first row; a nameless first column is the row index that pandas writes."""
-    names = [name.strip() for name in header]
-    if len(names) > 1 and not names[0]:
-        names[0] = "Unnamed: 0"
-    return names
 
 
 def _width(sample: str, delimiter: str) -> tuple[int, bool]:

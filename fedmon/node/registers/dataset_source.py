@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import csv
 import itertools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, delimiter_of
+from fedmon.plan.dataset import GAPS, TRUTHS, read_table
 
 TABLES = frozenset({"csv", "tabular"})
 FOLDERS = frozenset({"images", "medical-folder"})
 Kind = Literal["gap", "truth", "integer", "float", "text"]
 
-MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 100_000
 
 _IMAGE_SUFFIXES = (".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp")
@@ -54,7 +52,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
         if data_type in TABLES:
             if not path.is_file():
                 raise InvalidInputError(f"{path} is not a file: a dataset of type {data_type} is one table")
-            return read_table(path)
+            return measure_table(path)
         if data_type in FOLDERS:
             if not path.is_dir():
                 raise InvalidInputError(f"{path} is not a folder: a dataset of type {data_type} needs one")
@@ -69,51 +67,33 @@ def measure(path: Path, data_type: str) -> DatasetShape:
     return DatasetShape()
 
 
-def read_table(path: Path) -> DatasetShape:
-    """Read a text table through once, in bounded memory; takes seconds for files of hundreds of megabytes.
+def measure_table(path: Path) -> DatasetShape:
+    """Read a text table through once, row by row; takes seconds for files of hundreds of megabytes.
 
     The first row holds the names of the columns. UTF-8, with or without a byte order mark; the delimiter is comma,
     semicolon, tab or bar. Raises InvalidInputError naming file, line and cause when this is not such a table.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
-            file.seek(0)
-            return _read(path, file, delimiter)
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, f"it is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it") from error
-    except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
-
-
-def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
-    reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
-    try:
-        header = next(filter(None, reader), None)
-        if header is None:
-            raise _unreadable(path, "it is empty")
-        names = _column_names(path, header)
-        kinds: list[set[Kind]] = [set() for _ in names]
-        count, rows = 0, _rows(path, reader, len(names))
-        while chunk := list(itertools.islice(rows, max(1, _CHUNK_CELLS // len(names)))):
-            count += len(chunk)
-            for known, values in zip(kinds, zip(*chunk, strict=True), strict=True):
-                if "text" not in known:
-                    known.update(_kinds_of(set(values)))
-    except csv.Error as error:
-        raise _unreadable(path, f"line {reader.line_num}: {error}") from error
+    what = f"the table {path}"
+    table = read_table(path, what)
+    names = next(table)
+    if len(names) > MAX_COLUMNS:
+        raise InvalidInputError(f"{what} has {len(names)} columns, more than {MAX_COLUMNS}")
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    if len(numbers) * 2 > len(names) and names != [str(number) for number in range(len(names))]:
+        shown = ", ".join(names[:4])
+        raise InvalidInputError(f"the first row of {what} looks like values ({shown}): put names of columns there")
+    if "" in names:
+        raise InvalidInputError(f"{what} has no name for column {names.index('') + 1} in its first row")
+    kinds: list[set[Kind]] = [set() for _ in names]
+    count = 0
+    while chunk := list(itertools.islice(table, max(1, _CHUNK_CELLS // len(names)))):
+        count += len(chunk)
+        for known, values in zip(kinds, zip(*chunk, strict=True), strict=True):
+            if "text" not in known:
+                known.update(_kinds_of(set(values)))
     if not count:
-        raise _unreadable(path, "it has names of columns but no rows")
+        raise InvalidInputError(f"{what} has names of columns but no rows")
     return DatasetShape(shape=[count, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
-
-
-def _rows(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-    """Yield the rows that are not blank lines."""
-    for row in filter(None, reader):
-        if len(row) != width:
-            line = reader.line_num  # type: ignore[attr-defined]  # typeshed hides the class of csv.reader
-            raise _unreadable(path, f"line {line} has {len(row)} cells and the first line {width}")
-        yield row
 
 
 def _kinds_of(values: set[str]) -> Iterator[Kind]:
@@ -148,39 +128,6 @@ def _dtype(kinds: set[Kind]) -> str:
     if "truth" in kinds:
         return "bool"
     return "int64" if kinds == {"integer"} else "float64"
-
-
-def _column_names(path: Path, header: list[str]) -> list[str]:
-    """Return the names in the first row; a nameless first column is the row index that pandas writes."""
-    names = column_names(header)
-    if len(names) > MAX_COLUMNS:
-        raise _unreadable(path, f"it has {len(names)} columns, more than {MAX_COLUMNS}")
-    numbers = [name for name in names if _NUMBER.fullmatch(name)]
-    counted = [str(number) for number in range(len(names))]
-    if len(numbers) * 2 > len(names) and names != counted:
-        raise _unreadable(path, f"its first row looks like values ({', '.join(names[:4])}): put names of columns there")
-    if "" in names:
-        raise _unreadable(path, f"column {names.index('') + 1} has no name in the first row")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _unreadable(path, f"two columns are called {twice!r}")
-    return names
-
-
-def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file, none so long that it would fill the memory."""
-    number = 0
-    while line := file.readline(MAX_LINE_CHARACTERS):
-        number += 1
-        if len(line) == MAX_LINE_CHARACTERS and not line.endswith("\n"):
-            raise _unreadable(path, f"line {number} has more than {MAX_LINE_CHARACTERS} characters")
-        if "\0" in line:
-            raise _unreadable(path, f"line {number} holds a NUL character: it is not a text table")
-        yield line
-
-
-def _unreadable(path: Path, cause: str) -> InvalidInputError:
-    return InvalidInputError(f"the table {path} cannot be used: {cause}")
 
 
 def _images(folder: Path) -> int:

@@ -115,7 +115,7 @@ def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegist
     refusals = [
         (table.with_name("nowhere.csv"), "csv", "nowhere.* not found"),
         (images, "csv", "is not a file"),
-        (images / "a" / "1.PNG", "csv", "it is empty"),
+        (images / "a" / "1.PNG", "csv", "is an empty file"),
         (table, "images", "is not a folder"),
         (table, "medical-folder", "is not a folder"),
         (images / "a", "medical-folder", "subject.s folder not found in"),
