@@ -113,38 +113,20 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Add to the rules; returns notes for the owner, too, about effects that the wish does not name.
+    """Add to the rules; returns notes for the owner, too: on datasets that fewer see now, and on output that stays.
 
     Raises InvalidInputError for names that are empty or not printable.
     """
     for name in (*wish.datasets, *wish.metrics):
         if not name.strip() or not name.isprintable():
             raise InvalidInputError(f"{name!r} names no dataset or metric: give a name in printable characters")
-    notes: list[str] = []
-    if EVERYBODY in policy.researchers and wish.researchers:
-        notes.append("every researcher is obeyed already ('*'); to obey only some, first: policy deny '*'")
-    if EVERYBODY in policy.metrics and wish.metrics:
-        notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
-    datasets = dict(policy.datasets)
-    for dataset in wish.datasets:
-        if dataset not in datasets:
-            notes.append(
-                f"dataset {dataset} is from now on listed to {', '.join(wish.researchers)} only; "
-                "until now every researcher that is obeyed could see it"
-            )
-        elif EVERYBODY in datasets[dataset]:
-            notes.append(
-                f"dataset {dataset} is listed to every researcher that is obeyed already ('*'); to list it only to "
-                f"some, first: policy deny '*' --dataset {dataset}"
-            )
-        datasets[dataset] = _with(datasets.get(dataset, ()), wish.researchers)
-    if not wish.datasets:
-        notes += [
-            f"dataset {dataset} stays hidden from {researcher}: a rule names who may see it"
-            for researcher in wish.researchers
-            for dataset, allowed in sorted(datasets.items())
-            if researcher not in allowed and EVERYBODY not in allowed
-        ]
+    notes = [
+        f"dataset {dataset} is from now on listed to {', '.join(wish.researchers)} only; "
+        "until now every researcher that is obeyed could see it"
+        for dataset in wish.datasets
+        if dataset not in policy.datasets
+    ]
+    added = {dataset: _with(policy.datasets.get(dataset, ()), wish.researchers) for dataset in wish.datasets}
     if wish.job_output and policy.log_level != "DEBUG":
         lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
         notes.append(f"of the log records of plans, {lowest}: policy allow --log-level INFO lets more leave")
@@ -152,7 +134,7 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
     changed = msgspec.structs.replace(
         policy,
         researchers=policy.researchers if is_for_all else _with(policy.researchers, wish.researchers),
-        datasets=datasets,
+        datasets={**policy.datasets, **added},
         metrics=_with(policy.metrics, wish.metrics),
         log_level=wish.log_level or policy.log_level,
         job_output=policy.job_output or wish.job_output,
@@ -189,36 +171,27 @@ def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
 
 
 def with_policy(text: str, policy: PolicySettings) -> str:
-    """Return the text of a settings file with these rules; nothing else changes, comments included."""
+    """Return the text of a settings file with these rules; other keys and their comments stay as they are."""
     import tomlkit  # only what changes rules needs it
 
     document = tomlkit.parse(text)
     section: Any = document.setdefault("policy", tomlkit.table())
-    for name, default in msgspec.to_builtins(PolicySettings()).items():
-        value = msgspec.to_builtins(getattr(policy, name))
+    defaults, rules = (msgspec.json.decode(msgspec.json.encode(each)) for each in (PolicySettings(), policy))
+    for name, default in defaults.items():
+        value = rules[name]
         if name in section or value != default:
             _put(section, name, value)
     return tomlkit.dumps(document)
 
 
 def _put(section: Any, name: str, value: Any) -> None:
-    """Set a key; of lists and tables take out and add single names, so that a comment beside one that stays is kept."""
-    import tomlkit
-
+    """Set a key to another value; of a table set single keys, so that comments between them stay."""
     present = section.get(name)
-    if isinstance(value, dict):
-        if present is None:
-            is_inline = isinstance(section, tomlkit.items.InlineTable)
-            section[name] = tomlkit.inline_table() if is_inline else tomlkit.table()
-        for key in [key for key in section[name] if key not in value]:
-            del section[name][key]
+    if isinstance(present, dict):
+        for key in [key for key in present if key not in value]:
+            del present[key]
         for key, names in value.items():
-            _put(section[name], key, names)
-    elif isinstance(present, list):
-        for known in [known for known in present if known not in value]:
-            present.remove(known)
-        for wanted in [wanted for wanted in value if wanted not in present]:
-            present.append(wanted)
+            _put(present, key, names)
     elif present != value:
         section[name] = value
 
