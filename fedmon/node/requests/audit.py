@@ -541,9 +541,9 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stu
             break
     if not why and head is not None and head.n > last.n:
         number += 1
-        why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
+        why = f"missing: lines up to number {head.n} had been synced to the disk"
     if not why and not is_vouched:
-        name, number, why = STUB_NAME, 1, f"no line says that {_span(1, start.n)} were pruned"
+        name, number, why = STUB_NAME, 1, f"no line says that the lines up to number {start.n} were pruned"
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
     lines = last.n - start.n
     notes += _notes(count, lines, head, stub)
@@ -553,7 +553,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stu
 def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | None) -> Iterator[str]:
     """Yield the notes on an audit beside its lines."""
     if stub is not None:
-        yield f"{_span(1, stub.n)} were pruned by the owner; {STUB_NAME} stands for them"
+        yield f"the lines up to number {stub.n} were pruned by the owner; {STUB_NAME} stands for them"
     if not files and head is None:
         yield f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away"
     if head is None and lines:
@@ -562,21 +562,10 @@ def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | Non
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
     """Return the flaw of a line; empty when it continues where the one before ended."""
-    expected = before.n + 1
-    if line is None:
-        return "not a line of an audit: altered, or cut off"
-    if not line.intact:
-        return "altered: its content does not match its hash"
-    if line.n > expected:
-        return f"missing or moved: {_span(expected, line.n - 1)}; number {line.n} follows instead"
-    if line.n < expected:
-        return f"number {line.n} comes again or too late"
-    if line.prev != before.hash:
-        return "it does not continue the line before it: one of the two was rewritten"
+    if line is None or not line.intact:
+        return "altered or cut off: its content does not match its hash"
+    if not _follows(line, before.n, before.hash):
+        return f"number {line.n} does not continue the line before it: lines are missing, moved or rewritten"
     if head is not None and line.n == head.n and line.hash != head.hash:
         return "rewritten: another line had been synced to the disk under this number"
     return ""
-
-
-def _span(first: int, last: int) -> str:
-    return f"line number {first}" if first == last else f"line numbers {first} to {last}"

@@ -203,7 +203,7 @@ def test_a_line_with_a_fitting_hash_and_a_number_that_there_is_not_is_named(tmp_
     line = b'%b,"hash":"%b"}\n' % (body[:-1], hashlib.sha256(body).hexdigest().encode())
     (folder / "audit.jsonl").write_bytes(line + (folder / "audit.jsonl").read_bytes())
 
-    assert str(verify(folder).first_bad).startswith("audit.jsonl line 1 (number 1): not a line of an audit")
+    assert str(verify(folder).first_bad).startswith("audit.jsonl line 1 (number 1): altered or cut off")
 
 
 def test_a_full_file_never_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
@@ -277,12 +277,10 @@ def test_lines_that_are_missing_at_the_start_are_noted_and_stay_noted(tmp_path: 
     with Audit(folder) as audit:
         audit.record("request")
 
-    assert missed == "audit.jsonl line 9 (number 9): missing: line numbers 9 to 10 had been synced to the disk"
+    assert missed == "audit.jsonl line 9 (number 9): missing: lines up to number 10 had been synced to the disk"
     noted = _lines(folder)[8]
     assert (noted["n"], noted["event"], noted["first_missing"], noted["last_missing"]) == (11, "audit-broken", 9, 10)
-    assert str(verify(folder).first_bad) == (
-        "audit.jsonl line 9 (number 9): missing or moved: line numbers 9 to 10; number 11 follows instead"
-    )
+    assert str(verify(folder).first_bad).startswith("audit.jsonl line 9 (number 9): number 11 does not continue")
 
 
 @pytest.mark.parametrize("torn", [b'{"n":31,"time":"2026', b"\0" * 5000, b"x"])
