@@ -256,13 +256,10 @@ class LocalNode:
 
         return self.workers.post("plans", fetch, done, most=MAX_DOWNLOADS)
 
-    def _take_check(self, sha256: str, check: CodeCheck | FedmonError | None) -> None:
+    def _take_check(self, sha256: str, check: CodeCheck | FedmonError) -> None:
         self._being_read.discard(sha256)
         if isinstance(check, FedmonError):
             logger.warning("plan %s cannot be checked: %s", sha256, check)
-            return
-        if check is None:
-            self.check_plan(sha256)
             return
         with self.registers.database.transaction():
             finding = self.registers.plans.record_check(sha256, check)

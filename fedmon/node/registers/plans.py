@@ -35,7 +35,7 @@ ID_PREFIX = "training_plan_"
 CHECK_TIMEOUT_S = 15.0
 MAX_PROBLEM_LENGTH = 500
 
-_ENDED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_KILLED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)  # with its control group, or for memory
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 _SELECT = """SELECT p.*, (
     SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
@@ -513,44 +513,30 @@ def _record(row: Row) -> PlanRecord:
     return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
 
 
-def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck | None:
-    """Run the check of a plan in a limited child process, and return the verdict.
-
-    It is None if the child was told to end, as with the whole control group of the node.
-    """
+def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck:
+    """Run the check of a plan in a limited child process, and return the last finding that it printed whole."""
     command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
     try:
         child = subprocess.run(
             command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
             timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
         )  # fmt: skip
+        printed, is_final = child.stdout, child.returncode not in _KILLED
+        within = f"{CPU_S} s of processor time and {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
     except subprocess.TimeoutExpired as error:
-        return _last_finding(error.stdout or b"", f"could not be read within {timeout_s:g} s", is_final=False)
+        printed, is_final, within = error.stdout or b"", False, f"{timeout_s:g} s"
     except OSError as error:
         return CodeCheck(problem=f"could not be checked: {error.strerror}", is_final=False)
-    if child.returncode in _ENDED:
-        return None
-    if child.returncode == -signal.SIGKILL:  # by the kernel for want of memory, or with its control group
-        return _last_finding(child.stdout, "could not be read: its reader was killed", is_final=False)
-    problem = f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
-    if child.returncode == -signal.SIGXCPU:
-        problem = f"could not be read within {CPU_S} s of processor time"
-    return _last_finding(child.stdout, problem)
-
-
-def _last_finding(printed: bytes, problem: str, *, is_final: bool = True) -> CodeCheck:
-    """Return the last whole line that a check printed; without one, a finding with this problem."""
-    line = printed.rpartition(b"\n")[0].rpartition(b"\n")[2]
     try:
-        check = msgspec.json.decode(line, type=CodeCheck)
+        check = msgspec.json.decode(printed.rpartition(b"\n")[0].rpartition(b"\n")[2], type=CodeCheck)
     except msgspec.MsgspecError:
-        return CodeCheck(problem=problem, is_final=is_final)
+        return CodeCheck(problem=f"could not be read within {within}", is_final=is_final)
     return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
 
 
 def check_now(source: bytes) -> CodeCheck:
     """Return the final finding of a plan's check. Raises ConflictError if the plan cannot be read at this moment."""
     check = check_source(source)
-    if check is None or not check.is_final:
-        raise ConflictError(f"the plan {check.problem if check else 'was not read'}: try again")
+    if not check.is_final:
+        raise ConflictError(f"the plan {check.problem}: try again")
     return check

@@ -66,7 +66,7 @@ def check(
     clean_up_at_signals()  # the plan outlives this process unless it is ended
     source, arguments = load_source(file), arguments_of(arg or ())
     code = check_source(source.source)  # with a digest, if it could be read
-    if code and code.minified_sha256 and (problem := arguments_problem(code.declared.arguments, arguments)):
+    if code.minified_sha256 and (problem := arguments_problem(code.declared.arguments, arguments)):
         typer.echo(
             f"nodes refuse this run unless their owners grant it: {code.problem or problem} (see its `arguments`)",
             err=True,

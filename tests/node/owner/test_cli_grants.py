@@ -138,7 +138,6 @@ def test_a_declaration_that_cannot_be_read_declares_nothing(case: str) -> None:
 
     check = check_source(bad(line))
 
-    assert check is not None
     assert check.declared == Declared()
     assert (check.parses, says in check.problem, "line 5" in check.problem or case in ("twice", "too long")) == (
         True, True, True,
