@@ -93,14 +93,9 @@ def _everything(folder: Path) -> list[list[Any]]:
     """Return every row of the register.
 
     SQLite's own numbers are left out: without them it goes on after the greatest position, and only the order counts.
-    So is what counts towards quotas, and the total over all rows with it: a node that starts sends again what was not
-    acknowledged, which counts.
     """
-    tables = _rows(
-        folder, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('sqlite_sequence', 'total')"
-    )[0]
-    without = {"marks": " WHERE name != 'quota'"}
-    return _rows(folder, *(f"SELECT * FROM {name}{without.get(name, '')}" for (name,) in tables))
+    tables = _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'")[0]
+    return _rows(folder, *(f"SELECT * FROM {name}" for (name,) in tables))
 
 
 def _decisions(folder: Path) -> list[list[Any]]:
