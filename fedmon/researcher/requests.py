@@ -76,7 +76,7 @@ class ReplyQueue:
     `task_done`, or `get` again.
     """
 
-    def __init__(self, replies: Callable[[], Replies], told: Callable[[KeptReply], dict[str, Any]]) -> None:
+    def __init__(self, replies: Replies, told: Callable[[KeptReply], dict[str, Any]]) -> None:
         self._replies, self._told = replies, told
 
     def add(self, task: dict[str, Any]) -> None:
@@ -90,9 +90,9 @@ class ReplyQueue:
             document = StoredDocument.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
-        safe, replies = threading.Event(), self._replies()
-        replies.keep(document, on_kept=lambda _key, _first: safe.set())
-        replies.settle()
+        safe = threading.Event()
+        self._replies.keep(document, on_kept=lambda _key, _first: safe.set())
+        self._replies.settle()
         if not safe.is_set():
             raise TasksQueueError("the disk has not taken the message: it may be in memory only")
 
@@ -101,52 +101,45 @@ class ReplyQueue:
 
         Raises TasksQueueError if there is none, or if the connection is closed meanwhile.
         """
-        replies = self._replies()
-        taken = replies.take(limit=1, timeout_s=None if block else 0.0)
+        taken = self._replies.take(limit=1, timeout_s=None if block else 0.0)
         if not taken:
-            raise TasksQueueError(CLOSED if replies.released else "no reply is waiting")
+            raise TasksQueueError(CLOSED if self._replies.released else "no reply is waiting")
         return self._told(taken[0])
 
     def task_done(self) -> None:
         """Note that this thread is done with the reply it got; does nothing if it got none."""
-        self._replies().confirm()
+        self._replies.confirm()
 
     def qsize(self) -> int:
         """Return how many messages wait."""
-        return len(self._replies())
+        return len(self._replies)
 
 
 class Requests(Closing, metaclass=OnePerProcess):
     """The requests of one researcher's process; every construction returns the same object.
 
-    Connects at once, as the settings file and the environment say, or over ``mess``: a `Messaging` or a `Federation`.
+    Connects at once, as the settings file and the environment say, or over ``mess``, a `Federation`.
     Every method is safe from any thread. A context manager; `close` lets the next construction connect again.
     """
 
     def __init__(self, mess: Any = None) -> None:
-        if mess is not None and not isinstance(mess, Messaging | Federation):
-            logger.warning("mess is ignored: a %s is neither a Messaging nor a Federation", type(mess).__name__)
+        if mess is not None and not isinstance(mess, Federation):
+            logger.warning("mess is ignored: a %s is no Federation", type(mess).__name__)
             mess = None
         self._owned = mess is None
-        if not isinstance(mess, Messaging):
-            mess = Messaging(None, federation=mess or Federation())
-        self.messaging: Messaging = mess
-        self._federation = self.messaging.federation
+        self._federation: Federation = (mess or Federation()).start()
         self._lock = threading.Lock()
-        self._logs: Subscription | None = None
         self._monitor: Subscription | None = None
         self._callback: Callable[[Message], object] | None = None
-        self.messaging.start(block=False)
-        self.queue = ReplyQueue(lambda: self._federation.session.replies, self._told)
-        self.messaging.at_start(self._begin)
+        self.messaging = Messaging(self._federation)
+        self.queue = ReplyQueue(self._federation.session.replies, self._told)
+        self._logs = self._federation.logs(level="DEBUG")
 
     def close(self) -> None:
         """Stop all work of this object; the connection too, unless it was handed in. May be called twice."""
         type(self).forget(self)
-        self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()
-        if self._logs is not None:
-            self._logs.remove()
+        self._logs.remove()
         if self._owned:
             self.messaging.stop()
 
@@ -297,12 +290,6 @@ class Requests(Closing, metaclass=OnePerProcess):
             before, self._monitor, self._callback = self._monitor, subscription, callback
         if before is not None:
             before.remove()
-
-    def _begin(self) -> None:
-        """Listen again: the connection was started."""
-        self._logs = self._federation.logs(level="DEBUG")
-        if self._callback is not None:
-            self.add_monitor_callback(self._callback)
 
     def _hand_to_monitor(self, message: Message) -> None:
         callback = self._callback

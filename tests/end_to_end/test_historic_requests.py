@@ -16,7 +16,6 @@ from fedmon.common.plan_source import load_source
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, late_pong
@@ -296,18 +295,6 @@ def test_why_a_node_that_came_later_does_not_train_is_collected_too(
         replies = requests.get_responses(["train", "error"], timeout=60, only_successful=False)
 
     assert list(replies) == [error]
-
-
-def test_a_reply_to_training_reaches_the_handler_of_a_messaging(mosquitto: Broker, tmp_path: Path) -> None:
-    heard: list[tuple[str, Message]] = []
-    with V4Node(mosquitto, "node_1") as node, Federation(settings=v4_settings(mosquitto, tmp_path)) as federation:
-        messaging = Messaging(lambda msg, topic: heard.append((topic, msg)), federation=federation)
-        messaging.start()
-        messaging.send_message(train(node), client="node_1")
-        wait_until(lambda: heard, what="the reply")
-
-    expected = node.reply("train_reply", train(node), dataset_id=train(node)["dataset_id"])
-    assert heard == [("general/researcher", expected)]
 
 
 def test_scalars_of_version_4_4_reach_the_monitor_callback_field_for_field(

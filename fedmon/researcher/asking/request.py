@@ -240,11 +240,10 @@ class RequestRound(PendingRequest):
         request: Request,
         nodes: Sequence[NodeId] | None,
         *,
-        kept: bool = True,
         on_answer: Callable[[Reply], object] | None = None,
         repeats: bool = True,
     ) -> None:
-        super().__init__(request, nodes, kept=kept, on_answer=on_answer)
+        super().__init__(request, nodes, kept=True, on_answer=on_answer)
         self._asker, self._repeats = asker, repeats
         self._one_by_one = nodes is None and asker.is_never_broadcast(request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.

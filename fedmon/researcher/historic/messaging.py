@@ -1,10 +1,8 @@
-"""`Messaging`: one connection, as scripts of Fed-BioMed 4.4 use it; its messages are dictionaries of that version."""
+"""`Messaging`: the connection of `Requests`, as scripts of Fed-BioMed 4.4 use it; its messages are its dictionaries."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
-import functools
 import logging
 import threading
 from collections import OrderedDict
@@ -15,129 +13,52 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
+from fedmon.common.errors import InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.common.log import escape_control
-from fedmon.common.settings import BrokerHost
-from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER, checked_request
+from fedmon.common.wire.envelope import Reply, Request
+from fedmon.common.wire.fedbiomed4 import UNKNOWN_RESEARCHER, checked_request
 from fedmon.common.wire.messages import Error
 from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S
 from fedmon.researcher.asking.request import RequestRound
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
+from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, request_of
 from fedmon.researcher.replies.content import KeptReply
-from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.session import Session
 
 logger = logging.getLogger(__name__)
 
 ERROR = "error"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-MessageHandler = Callable[..., object]
-"""Called as ``handler(msg=..., topic=...)``, one call at a time."""
-
-
-class ComponentType(enum.Enum):
-    """Which side a `Messaging` is on."""
-
-    RESEARCHER = 1
-    NODE = 2
+STOPPED = "the connection was stopped: close this Requests, and make a new Requests()"
 
 
 class Messaging:
-    """A researcher's connection to its nodes. Every method is safe from any thread.
+    """The connection of a `Requests` to its nodes. Every method is safe from any thread.
 
-    It heals itself: a lost connection is not failed but comes back. With a handler, replies to `send_message`, logs
-    and metrics go to it; without one, replies wait in the queue of `Requests`. With a ``federation`` it uses that
-    one's connection, started or not.
+    It heals itself: a lost connection comes back. Replies wait in the queue of `Requests`.
     """
 
-    def __init__(
-        self,
-        on_message: MessageHandler | None,
-        messaging_type: ComponentType = ComponentType.RESEARCHER,
-        messaging_id: int | str = "",
-        mqtt_broker: str = "localhost",
-        mqtt_broker_port: int = 1883,
-        *,
-        federation: Federation | None = None,
-    ) -> None:
-        if messaging_type is not ComponentType.RESEARCHER:
-            raise InvalidInputError(
-                f"messaging_type is {messaging_type!r}: this is a researcher's connection, ComponentType.RESEARCHER; "
-                "a node is started by `fedmon node start`"
-            )
-        if federation is None:
-            place = BrokerHost(host=mqtt_broker, port=int(mqtt_broker_port))
-            researcher_id = checked_id(str(messaging_id), what="messaging_id") if messaging_id != "" else None
-            federation = Federation(f"mqtt://{place}", researcher_id=researcher_id)
+    def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.handler = on_message
-        self._lock = threading.Lock()
-        self._outstanding: OutstandingRequests | None = None
-        self._deliveries: list[Subscription] = []
-        self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
-        self._handing = threading.Lock()
-        self._begun: Session | None = None
-        self._at_start: list[Callable[[], None]] = [self._deliver] if on_message is not None else []
-        self._failed: ConnectionFailedError | None = None
+        self.outstanding = OutstandingRequests(federation.session)
         self._stopped = threading.Event()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the historic signature
-        """Connect; with ``block`` return only after `stop`.
+        """Do nothing, as `Requests` has connected; with ``block`` return only after `stop`.
 
-        Raises ConnectionFailedError within the timeout of the settings, naming host, port and cause.
+        Raises InvalidInputError after `stop`.
         """
-        self._stopped.clear()
-        try:
-            self.federation.start()
-        except ConnectionFailedError as error:
-            self._failed = error
-            raise
-        self._failed = None
-        with self._unless_stopped():
-            with self._lock:
-                begun, self._begun = self._begun, self.federation.session
-                first, begin = begun is not self._begun, tuple(self._at_start)
-            for one in begin if first else ():
-                one()
+        if self._stopped.is_set():
+            raise InvalidInputError(STOPPED)
         if block:
             self._stopped.wait()
 
-    @contextlib.contextmanager
-    def _unless_stopped(self) -> Iterator[None]:
-        """Leave a block without an error if another thread calls `stop` meanwhile."""
-        try:
-            yield
-        except InvalidInputError:
-            if self._session() is not None:
-                raise
-
-    def at_start(self, begin: Callable[[], None]) -> None:
-        """Call something at each start of the connection, and now if it is started."""
-        with self._lock:
-            self._at_start.append(begin)
-            is_started = self._begun is not None
-        if is_started:  # otherwise another thread has called `stop`
-            with self._unless_stopped():
-                begin()
-
-    def not_at_start(self, begin: Callable[[], None]) -> None:
-        """Undo `at_start`."""
-        with self._lock:
-            self._at_start = [one for one in self._at_start if one != begin]
-
     def stop(self) -> None:
-        """Disconnect; may be called twice, and be followed by `start`."""
-        for delivery in self._deliveries:
-            delivery.remove()
+        """Disconnect; may be called twice."""
         self.federation.close()
-        with self._lock:
-            self._begun, self._outstanding = None, None
         self._stopped.set()
 
     def is_connected(self) -> bool:
@@ -146,12 +67,8 @@ class Messaging:
         return session is not None and session.connection.is_connected
 
     def is_failed(self) -> bool:
-        """Tell whether the start failed; a lost connection comes back by itself."""
-        return self._failed is not None and self._session() is None
-
-    def default_send_topic(self) -> str:
-        """Return the topic of messages to every node, as version 4.4 names it."""
-        return NODES
+        """Return False: a `Requests` whose start failed is not made, and a lost connection comes back by itself."""
+        return False
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -187,31 +104,6 @@ class Messaging:
         number = getattr(errnum, "value", errnum)
         logger.warning("a researcher sends no errors; not sent to %s: %s %s", researcher_id, number, extra_msg)
 
-    @property
-    def outstanding(self) -> OutstandingRequests:
-        """The requests that were sent without waiting. Raises InvalidInputError while not started."""
-        with self._lock:
-            if self._outstanding is None:
-                session = self.federation.session
-                deliver = None if self.handler is None else functools.partial(self._deliver_reply, session.dispatcher)
-                self._outstanding = OutstandingRequests(session, deliver)
-            return self._outstanding
-
-    def _deliver(self) -> None:
-        self._deliveries = [
-            self.federation.on("telemetry", lambda message: self._hand_over(message, MONITORING)),
-            self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
-        ]
-
-    def _deliver_reply(self, dispatcher: Dispatcher, reply: Reply, repeated: Mapping[str, Any]) -> None:
-        dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
-
-    def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
-        if self.handler is not None:
-            # A handler of version 4.4 knows of one thread.
-            with self._handing:
-                self.handler(msg=echoing(historic(message), repeated), topic=topic)
-
     def _session(self) -> Session | None:
         try:
             return self.federation.session
@@ -220,9 +112,7 @@ class Messaging:
 
     def _lost(self) -> str:
         session = self._session()
-        if session is None:
-            return str(self._failed or "the connection is not started: call start()")
-        return str(session.connection.lost_error())
+        return STOPPED if session is None else str(session.connection.lost_error())
 
 
 class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
@@ -241,14 +131,14 @@ class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
 
 
 class OutstandingRequests:
-    """Sends requests whose replies go to ``deliver``, else to the queue, and collects those. Safe from any thread.
+    """Sends requests, and collects their replies from the queue. Safe from any thread.
 
     Threads that send and collect never take each other's replies. A thread that sent nothing takes the replies in the
     queue, except replies that another thread waits for at that moment.
     """
 
-    def __init__(self, session: Session, deliver: Callable[[Reply, Mapping[str, Any]], object] | None) -> None:
-        self._asker, self._replies, self._deliver = session.asker, session.replies, deliver
+    def __init__(self, session: Session) -> None:
+        self._asker, self._replies = session.asker, session.replies
         self._lock = threading.Lock()
         self._sent: OrderedDict[str, OutstandingRequest] = OrderedDict()
 
@@ -262,12 +152,7 @@ class OutstandingRequests:
         self._asker.dialect.encode(request)  # before anything is kept of it
         # A node of Fed-BioMed that is asked twice trains twice.
         waiting = RequestRound(
-            self._asker,
-            request,
-            nodes,
-            kept=self._deliver is None,
-            on_answer=self._answered,
-            repeats=not isinstance(request, Train),
+            self._asker, request, nodes, on_answer=self._answered, repeats=not isinstance(request, Train)
         )
         sent = OutstandingRequest(waiting=waiting, command=command, repeated=repeated, owner=threading.current_thread())
         with self._lock:
@@ -282,10 +167,7 @@ class OutstandingRequests:
         return not sent.ended
 
     def _answered(self, reply: Reply) -> None:
-        if self._deliver is None:
-            self._replies.keep(reply)
-        else:
-            self._deliver(reply, self.repeated_by(reply.id))
+        self._replies.keep(reply)
         if isinstance(reply, Error):
             logger.warning("node %s: %s: %s", reply.node_id, reply.code.value, escape_control(reply.reason))
 

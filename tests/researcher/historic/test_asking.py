@@ -259,4 +259,5 @@ def test_without_a_connection_results_are_empty_and_the_reason_is_logged(
     assert (lost, stopped, is_failed) == ([[], {}, {}, {}, None], [[], {}, {}, {}, None], False)
     reasons = [record.getMessage() for record in caplog.records if record.name.startswith("fedmon.researcher")]
     assert len([reason for reason in reasons if f"127.0.0.1:{mosquitto.port}" in reason]) >= 5
-    assert len([reason for reason in reasons if "call start()" in reason]) == 5
+    assert len([reason for reason in reasons if "not started" in reason]) == 4
+    assert len([reason for reason in reasons if "make a new Requests()" in reason]) == 1

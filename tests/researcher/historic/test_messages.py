@@ -548,28 +548,3 @@ def test_a_failing_monitor_callback_disturbs_nothing(
 
         assert requests.ping_nodes() == ["a"]
     assert "in the callback" in caplog.text
-
-
-def test_everything_goes_on_after_the_connection_was_stopped_and_started(
-    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    scalar = {"command": "add_scalar", "protocol_version": "fedmon/1", "node_id": "a", "metric": {"loss": 0.5}}
-    with EchoNode(mosquitto.port, "a") as node:
-        requests = open_requests("a")
-        seen: list[Message] = []
-        requests.add_monitor_callback(seen.append)
-        requests.queue.add(PONG)
-        requests.messaging.stop()
-        with caplog.at_level(logging.ERROR):
-            requests.send_message(ping())
-
-        requests.messaging.start()
-        requests.messaging.start()
-        wait_until(lambda: requests.ping_nodes() == ["a"])
-        node.publish("general/monitoring/a", scalar)
-        wait_until(lambda: seen)
-        requests.send_message(ping(8), client="a")
-
-        assert [message["sequence"] for message in requests.get_messages(time=5)] == [3, 8]
-    assert "call start()" in caplog.text
-    assert len(seen) == 1
