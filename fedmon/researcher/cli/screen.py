@@ -259,23 +259,9 @@ def _load(latest: Latest, _labels: Labels) -> Cell:
     return shown("host_load1", load, ratio=load / cpus if load is not None and cpus else 0.0, worst=(1.5, 4.0))
 
 
-def _fullest_disk(latest: Latest, _labels: Labels) -> Cell:
-    sizes = {labels.get("mountpoint"): size for labels, size in latest.each("host_filesystem_size_bytes")}
-    shares = []
-    for labels, available in latest.each("host_filesystem_available_bytes"):
-        size = sizes.get(labels.get("mountpoint"))
-        if size and available is not None:
-            shares.append(1 - available / size)
-    return shown("host_cpu_busy_ratio", max(shares, default=None), worst=(0.85, 0.95))
-
-
 def _hottest(latest: Latest, _labels: Labels) -> Cell:
     known = [celsius for _, celsius in latest.each("host_temperature_celsius") if celsius is not None]
     return shown("host_temperature_celsius", max(known, default=None), worst=(80.0, 95.0))
-
-
-def _missed_ticks(latest: Latest, _labels: Labels) -> Cell:
-    return shown("agent_ticks_missed_total", latest.value("agent_ticks_missed_total"))
 
 
 HOST = Group(
@@ -289,23 +275,18 @@ HOST = Group(
         Column("mem", _memory_ratio, 1),
         Column("mem used", _memory_used, 5),
         Column("load", _load, 2),
-        Column("disk used", _fullest_disk, 4),
         Column("read", growth("host_disk_read_bytes_total"), 4),
         Column("written", growth("host_disk_written_bytes_total"), 4),
         Column("net in", growth("host_network_receive_bytes_total"), 3),
         Column("net out", growth("host_network_transmit_bytes_total"), 3),
+        Column("power", growth("node_energy_joules_total"), 4),
         Column("temp", _hottest, 6),
-        Column("overruns", _missed_ticks, 7),
     ),
 )
 
 
 def _jobs(state: WatchState) -> Iterable[Subject]:
     return [((node, stream.removeprefix("job-")), latest, {}) for node, stream, latest in state.streams("job-")]
-
-
-def _gpu_memory_of_job(latest: Latest, _labels: Labels) -> Cell:
-    return shown("job_gpu_memory_bytes", _total(_matching(latest.each("job_gpu_memory_bytes"), {})))
 
 
 JOBS = Group(
@@ -317,42 +298,13 @@ JOBS = Group(
         Column("CPUs busy", value("job_cpus_busy"), 1),
         Column("last minute", sparkline("job_cpus_busy"), 3),
         Column("memory", value("job_memory_rss_bytes"), 1),
-        Column("peak", value("job_memory_peak_bytes"), 4),
-        Column("processes", value("job_processes"), 5),
         Column("read", growth("job_io_read_bytes_total"), 3),
         Column("written", growth("job_io_written_bytes_total"), 3),
         Column("power", growth("job_energy_joules_total"), 2),
-        Column("GPU memory", _gpu_memory_of_job, 2),
-    ),
-)
-
-_ENERGY_MARKS = ("node_energy_joules_total", "rapl_energy_joules_total", "hwmon_power_watts")
-
-
-def _energies(state: WatchState) -> Iterable[Subject]:
-    return [subject for subject in _hosts(state) if any(subject[1].each(metric) for metric in _ENERGY_MARKS)]
-
-
-def _method(latest: Latest, _labels: Labels) -> Cell:
-    methods = sorted({labels["method"] for labels, _ in latest.each("node_energy_joules_total") if "method" in labels})
-    return Cell(", ".join(methods)) if methods else NOTHING
-
-
-ENERGY = Group(
-    name="energy",
-    title="ENERGY",
-    about=("node",),
-    subjects=_energies,
-    columns=(
-        Column("power", growth("node_energy_joules_total"), 1),
-        Column("since start", value("node_energy_kilowatt_hours_total"), 2),
-        Column("CO2e", value("node_emissions_grams_total"), 2),
-        Column("measured by", _method, 3),
     ),
 )
 
 _GPU_MARKS = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius")
-_HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "none"})
 
 
 def _gpus(state: WatchState) -> Iterable[Subject]:
@@ -371,17 +323,6 @@ def _gpu_memory(latest: Latest, labels: Labels) -> Cell:
     return shown("gpu_memory_used_bytes", used, ratio=ratio, worst=(0.9, 0.98))
 
 
-def _throttle(latest: Latest, labels: Labels) -> Cell:
-    """Name why the clocks are held back now; those of an idle GPU are too, and that is no trouble."""
-    reasons = [
-        its.get("reason", "")
-        for its, number in latest.each("gpu_throttle_active")
-        if number and labels.items() <= its.items()
-    ]
-    named = [reason for reason in reasons if reason not in _HARMLESS]
-    return Cell(", ".join(named), Grade.HIGH, 0.8) if named else NOTHING
-
-
 GPU = Group(
     name="gpu",
     title="GPUS",
@@ -393,8 +334,6 @@ GPU = Group(
         Column("memory", _gpu_memory, 1),
         Column("power", value("gpu_power_watts"), 2),
         Column("temp", value("gpu_temperature_celsius", worst=(80.0, 90.0)), 3),
-        Column("throttled by", _throttle, 4),
-        Column("processes", value("gpu_processes"), 5),
     ),
 )
 
@@ -416,7 +355,7 @@ USER = Group(
         Column("last minute", sparkline("user_value"), 3),
     ),
 )
-GROUPS = {group.name: group for group in (HOST, JOBS, GPU, ENERGY, USER)}
+GROUPS = {group.name: group for group in (HOST, JOBS, GPU, USER)}
 """Every group by its name, in the order of the screen."""
 
 # --- the screen -------------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def watch(
     node: NodesOption = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", "-g", help="Only this group: host, jobs, energy, gpu or user; repeatable."),
+        typer.Option("--group", "-g", help="Only this group: host, jobs, gpu or user; repeatable."),
     ] = None,
     interval: IntervalOption = None,
     metric: MetricsOption = None,
