@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 _DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
-
-Show = Callable[["RunStates"], None]
-"""Shows the states as they change."""
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="The name of a run, its id, or its beginning (at least 4 characters).")
@@ -277,9 +272,10 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
     code = 0
     complaint = ""
     try:
-        with progress(silent=as_json) as show:
-            for states in handle.changes(wait):
-                show(states)
+        progress = Progress()
+        for states in handle.changes(wait):
+            if not as_json:
+                progress.show(states)
         if wait is not None and not handle.is_over:
             raise handle.not_over(waited_s=wait)
         results = handle.result()
@@ -357,25 +353,14 @@ def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dic
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def progress(*, silent: bool) -> Iterator[Show]:
-    """Show states on stderr, so that a pipe gets the results alone."""
-    if silent:
-        yield lambda _states: None
-    elif sys.stderr.isatty():
-        with _on_terminal() as show:
-            yield show
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    """The job, then a line for each change of a state; nodes that change alike share it."""
+class Progress:
+    """Writes the job, then a line for each change of a state, to stderr; nodes that change alike share it."""
 
     def __init__(self) -> None:
         self._before: dict[str, str] = {}
 
-    def __call__(self, states: RunStates) -> None:
+    def show(self, states: RunStates) -> None:
+        """Write what has changed since the last call."""
         from fedmon.researcher.runs.states import by_reason
 
         if not self._before:
@@ -398,31 +383,3 @@ def _line(part: NodeRun) -> str:
         return part.sentence()
     latest = f", {shown_scalars(part.latest)}" if part.latest else ""
     return f"{part.sentence()} after {usage.wall_s:.2f} s{latest}"
-
-
-@contextmanager
-def _on_terminal() -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True, highlight=False)
-    began = time.monotonic()
-    shown: list[RunStates] = []
-
-    def screen() -> Any:
-        return _screen(shown[-1], time.monotonic() - began) if shown else ""
-
-    def show(states: RunStates) -> None:
-        shown[:] = [states]
-        live.refresh()
-
-    # Refreshed by itself, too: a run that reports nothing shows by its seconds that it is waited for.
-    with Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live:
-        yield show
-
-
-def _screen(states: RunStates, waited_s: float) -> Any:
-    from fedmon.researcher.asking.tables import rich_rows
-
-    summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
-    return rich_rows(states.text_rows(), notes=[*states.reasons(), summary])

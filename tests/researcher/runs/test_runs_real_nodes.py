@@ -145,6 +145,7 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
 
     assert (refused.returncode, wrong.returncode, unknown.returncode) == (4, 2, 3)
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
+    assert not refused.stderr.startswith("job ")
     assert "--arg 'rounds' is not of the form name=value" in wrong.stderr
     assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon runs` lists" in unknown.stderr
 

@@ -1,12 +1,7 @@
-"""How a run is shown while it goes on: in a terminal, and in a notebook."""
+"""How a run is shown while it goes on: by a shell, and in a notebook."""
 
 from __future__ import annotations
 
-import io
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -18,7 +13,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.run_values import shown, sketched
-from fedmon.researcher.cli.runs import progress
+from fedmon.researcher.cli.runs import Progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 from tests.support.notebooks import run_notebook
 
@@ -29,14 +24,14 @@ def states(*parts: NodeRun, **latest: float) -> RunStates:
     return RunStates("j", {part.node_id: msgspec.structs.replace(part, latest=latest) for part in parts})
 
 
-def test_without_a_terminal_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     running = NodeRun(node_id=NodeId("a"), job=JOB)
     refused = NodeRun(node_id=NodeId("b"), asked=OutcomeStatus.REFUSED, reason="not\x1b[2J approved")
 
-    with progress(silent=False) as show:
-        show(states(running, refused))
-        show(states(running, refused, loss=0.5))
-        show(states(running.unheard_from(None), refused))
+    progress = Progress()
+    progress.show(states(running, refused))
+    progress.show(states(running, refused, loss=0.5))
+    progress.show(states(running.unheard_from(None), refused))
 
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -70,54 +65,6 @@ def test_arrays_in_lists_of_a_result_are_shown_as_arrays() -> None:
         "whole": {"array": {"dtype": "float64", "shape": [1001], "elements": None}},
     }
     assert sketched(values) == "{parts: [array[2] of float64 [1.0, 1.0], 1], whole: array[1001] of float64}"
-
-
-def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(silent=True) as show:
-        show(states(NodeRun(node_id=NodeId("a"), job=JOB)))
-
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_shows_a_table_that_changes() -> None:
-    code = (
-        "from tests.researcher.runs.test_runs_shown import *\n"
-        "import logging\n"
-        "from fedmon.common.log import configure_cli_logging\n"
-        "configure_cli_logging('WARNING')\n"
-        "with progress(silent=False) as show:\n"
-        "    show(states(NodeRun(node_id=NodeId('a'), job=JOB), loss=0.5))\n"
-        "    logging.getLogger('fedmon.test').warning('said beside it')\n"
-        "    show(states(NodeRun(node_id=NodeId('a'), job=JOB).unheard_from(None), loss=0.25))\n"
-        "logging.getLogger('fedmon.test').warning('said after it')\n"
-    )
-    ours, theirs = pty.openpty()
-    environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=Path.cwd(), env=environ, stdout=theirs, stderr=theirs
-    ) as run:
-        os.close(theirs)
-        screen = io.BytesIO()
-        while True:
-            try:
-                piece = os.read(ours, 65_536)
-            except OSError:
-                break
-            if not piece:
-                break
-            screen.write(piece)
-        run.wait(60)
-    os.close(ours)
-    text = screen.getvalue().decode()
-
-    assert run.returncode == 0, text
-    assert "loss=0.5" in text
-    assert "the node is unheard" in text
-    assert "job j: 1 running; 1 of them unheard" in text
-    # Each line was taken off the screen before another took its place, so that nothing of the table is torn.
-    beside = next(line for line in text.splitlines() if "said beside it" in line)
-    assert beside.startswith("\x1b[2K\x1b[1A")
-    assert text.rstrip().endswith("WARNING fedmon.test: said after it")
 
 
 @pytest.mark.soak
