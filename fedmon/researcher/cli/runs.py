@@ -108,7 +108,6 @@ def list_(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list, newest first; --json has all.")
     ] = 30,
-    rounds: Annotated[bool, typer.Option("--rounds", help="List each round of a training on its own row.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List your runs of plans that nodes know."""
@@ -116,7 +115,7 @@ def list_(
 
     with federation:
         outcomes = federation.jobs(nodes=node)
-        shown = RunList(outcomes, limit=limit, rounds=rounds)
+        shown = RunList(outcomes, limit=limit)
         emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
         raise typer.Exit(exit_code(outcomes, named=bool(node)))
 

@@ -244,10 +244,10 @@ def _why(job: JobReport) -> list[str]:
 class RunList(Outcomes[JobsReply]):
     """The answer of each node, by node id; shown as the runs that they know, newest first.
 
-    The rounds of one training are one row of the text, unless ``rounds`` asks for each.
+    The rounds of one training are one row of the text.
     """
 
-    def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None, rounds: bool = False) -> None:
+    def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
         super().__init__(
             outcomes.command,
             dict(outcomes.items()),
@@ -255,7 +255,7 @@ class RunList(Outcomes[JobsReply]):
             elapsed_s=outcomes.elapsed_s,
             named=outcomes.named,
         )
-        self._limit, self._rounds = limit, rounds
+        self._limit = limit
 
     def runs(self) -> dict[str, dict[str, JobReport]]:
         """Return the jobs by their id and the node, newest first."""
@@ -293,7 +293,7 @@ class RunList(Outcomes[JobsReply]):
 
     def text(self, limit: int | None = None) -> str:
         """Return the newest runs as a table, and how many more there are."""
-        return str(RunList(self, limit=limit, rounds=self._rounds))
+        return str(RunList(self, limit=limit))
 
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: short ids, and each training as its newest round with their number."""
@@ -305,7 +305,7 @@ class RunList(Outcomes[JobsReply]):
                 if node not in jobs or (jobs[node].state is JobState.SUCCEEDED and job.state is not JobState.SUCCEEDED):
                     jobs[node] = job
             row = self._row(ids[0], runs[ids[0]])
-            name, rounds = row["name"] or group, plural(len(ids), "round") if group and not self._rounds else None
+            name, rounds = row["name"] or group, plural(len(ids), "round") if group else None
             rows.append(row | {"job": short[ids[0]], "name": name, "nodes": _standing(jobs), "rounds": rounds})
         return rows
 
@@ -319,7 +319,7 @@ class RunList(Outcomes[JobsReply]):
         found: dict[tuple[str, str], list[str]] = {}
         for job_id, jobs in self.runs().items():
             group = next(iter(jobs.values())).group
-            found.setdefault((group, "" if group and not self._rounds else job_id), []).append(job_id)
+            found.setdefault((group, "" if group else job_id), []).append(job_id)
         return [(group, ids) for (group, _), ids in found.items()]
 
 

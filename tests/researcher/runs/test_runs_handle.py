@@ -25,7 +25,6 @@ from fedmon.common.wire.runs import JobOutcome
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.states import RunList
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
@@ -729,9 +728,7 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     assert "no node was asked" in str(federation.jobs(nodes=[]))
 
 
-def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_asked_for(
-    a: RunningNode, b: RunningNode, federate: Open
-) -> None:
+def test_the_rounds_of_a_training_are_one_row_with_their_number(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
     first, last = (started(federation, group="fit") for _ in range(2))
     alone = started(federation, nodes=["a"], name="trial")
@@ -741,13 +738,11 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_a
     b.end(last.job_id)
 
     runs = federation.jobs()
-    each = RunList(runs, rounds=True)
 
     assert [(row["name"], row["rounds"], row["nodes"]) for row in runs.text_rows()] == [
         ("trial", None, "1 running"),
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
-    assert [row["name"] for row in each.text_rows()] == ["trial", "fit", "fit"]
     assert "... and 1 older ones" in runs.text(limit=1)
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
