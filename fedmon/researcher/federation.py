@@ -161,10 +161,10 @@ class Federation:
         return Nodes(nodes, circumstances=asker.circumstances(), beyond=asker.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
-        """Clear the retained presence of a node that is gone for good, or hide it here without that right.
+        """Clear the retained presence of a node that is gone for good.
 
-        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of and
-        ConflictError for a node that is alive.
+        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, and
+        ConflictError for a node that is alive, or that the broker does not let us clear: its operator may.
         """
         return self.session.forget(NodeId(node_id), timeout_s=checked_timeout(timeout_s))
 

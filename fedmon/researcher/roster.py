@@ -213,7 +213,6 @@ class Roster:
         self.settled = self.settling.settled
         self._lock = threading.Lock()
         self._entries: dict[NodeId, _Entry] = {}
-        self._hidden: dict[NodeId, int] = {}
         self._beyond: set[NodeId] = set()
 
     def __len__(self) -> int:
@@ -228,8 +227,6 @@ class Roster:
         """Take the presence of a node; return the change that it made, or None."""
         node_id = NodeId(presence.node_id)
         with self._lock:
-            if retained and presence.boot <= self._hidden.get(node_id, -1):
-                return None
             first_heard = node_id not in self._entries
             entry = self._entries.get(node_id) or self._made(node_id, now)
             if entry is None:
@@ -289,7 +286,6 @@ class Roster:
         entry.capabilities, entry.streams = tuple(presence.capabilities), tuple(presence.streams)
         if not retained and state is not NodeState.OFFLINE:
             entry.alive(now)
-            self._hidden.pop(entry.node_id, None)
 
     def heard(self, node_id: NodeId, *, now: Moment, revives: bool) -> RosterChange | None:
         """Take a live message as a sign of life; ``revives`` when it was certainly sent after the last presence.
@@ -303,7 +299,6 @@ class Roster:
                 if entry is None:
                     return None
                 entry.since, entry.last_seen = now.utc, now
-                self._hidden.pop(node_id, None)
                 return RosterChange(node=entry.view(now), first_heard=True)
             if entry.state is NodeState.OFFLINE:
                 if not revives or now.mono - entry.told_at < OFFLINE_HOLDS_S:
@@ -362,11 +357,9 @@ class Roster:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
 
     def forget(self, node_id: NodeId) -> None:
-        """Take a node out, and hide its retained presence until it shows itself."""
+        """Take a node out."""
         with self._lock:
-            entry = self._entries.pop(node_id, None)
-            if entry is not None:
-                self._hidden[node_id] = entry.boot
+            self._entries.pop(node_id, None)
 
     def cleared(self, node_id: NodeId, now: Moment) -> None:
         """Take a node out whose retained presence was deleted at the broker, unless it is alive."""

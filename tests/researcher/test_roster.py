@@ -173,19 +173,6 @@ def test_a_party_that_comes_up_anew_within_one_connection_can_still_vanish() -> 
     assert known(roster, 4).state is NodeState.OFFLINE
 
 
-def test_a_forgotten_node_stays_hidden_until_it_shows_itself() -> None:
-    roster = Roster()
-    roster.presence(presence("offline"), retained=True, now=at(0))
-
-    roster.forget(NODE)
-    roster.presence(presence("offline"), retained=True, now=at(1))
-    hidden = roster.get(NODE, at(2))
-    roster.presence(presence(boot=6), retained=False, now=at(3))
-
-    assert hidden is None
-    assert known(roster, 4).state is NodeState.ONLINE
-
-
 def test_where_nodes_do_not_announce_themselves_only_an_unanswered_request_makes_one_stale() -> None:
     roster = Roster(announced=False)
     roster.heard(NODE, now=at(0), revives=True)

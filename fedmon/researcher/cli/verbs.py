@@ -59,7 +59,7 @@ def forget(
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Clear the broker's retained messages of a node that is gone for good, or hide it here where we may not."""
+    """Clear the broker's retained messages of a node that is gone for good."""
     del timeout  # the federation has it
     with federation:
         forgotten = federation.forget(node_id, timeout_s=federation.session.asker.timeout_s)

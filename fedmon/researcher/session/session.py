@@ -64,7 +64,7 @@ class FederationStatus(Circumstances, frozen=True, kw_only=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of forgetting a node; ``cleared`` if the broker no longer retains its presence for anyone."""
+    """The result of forgetting a node: the broker no longer retains its presence for anyone."""
 
     node_id: NodeId
     cleared: bool
@@ -185,10 +185,10 @@ class Session:
         )
 
     def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
-        """Ask the broker to clear the retained presence of a node, and hide the node here in any case.
+        """Have the broker clear the retained presence of a node.
 
         A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, and
-        ConflictError for a node that is alive.
+        ConflictError for a node that is alive, or that the broker does not let us clear.
         """
         self.asker.wait_settled()
         node = self.roster.get(node_id, Moment.now())
@@ -209,14 +209,13 @@ class Session:
             self.asker.check_open()
         finally:
             self._clearing.pop(node_id, None)
+        if not cleared:
+            raise ConflictError(
+                f"the broker did not let {self.researcher_id} clear the retained messages of {node_id!r} within "
+                f"{timeout_s:g} s: ask its operator"
+            )
         self.roster.forget(node_id)
-        text = (
-            f"{node_id}: cleared at the broker, for all parties"
-            if cleared
-            else f"{node_id}: hidden here until it shows itself; the broker did not let {self.researcher_id} clear "
-            f"its retained messages within {timeout_s:g} s: ask its operator"
-        )
-        return Forgotten(node_id=node_id, cleared=cleared, text=text)
+        return Forgotten(node_id=node_id, cleared=True, text=f"{node_id}: cleared at the broker, for all parties")
 
     # --- listeners ---------------------------------------------------------------------------------------------------
 
