@@ -280,14 +280,10 @@ class FedBioMedDialect(Dialect):
         )
 
     def _error(self, told: fedbiomed4.ErrorMessage) -> Reply | None:
-        """Give an error to the newest request that this node owes an answer: it does not name the request.
-
-        Older ones may be of a script that no longer waits.
-        """
+        """Give an error to the newest request that this node owes an answer: it does not name the request."""
         reason = f"{told.errnum}: {told.extra_msg}"
-        owed = [one for one in reversed(self._pending.all_open()) if one.is_owed_by(NodeId(told.node_id))]
-        for waiting in sorted(owed, key=lambda one: not one.kept):
-            if isinstance(waiting.request, _REQUESTS):
+        for waiting in reversed(self._pending.all_open()):
+            if isinstance(waiting.request, _REQUESTS) and waiting.is_owed_by(NodeId(told.node_id)):
                 return _failed(waiting.request, told.node_id, reason)
         self._tally.count("errors from nodes", f"{told.node_id}: {reason}")
         training = self._training(told.node_id, job_id=None)

@@ -76,8 +76,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 class PendingRequest:
     """One request to nodes, or all, and the replies to it. Safe from any thread.
 
-    ``kept`` says whether a caller wants its replies, late ones too. With ``on_answer`` they go there and are not held
-    here as well.
+    With ``on_answer`` replies go there and are not held here as well.
     """
 
     def __init__(
@@ -85,10 +84,9 @@ class PendingRequest:
         request: Request,
         nodes: Sequence[NodeId] | None,
         *,
-        kept: bool,
         on_answer: Callable[[Reply], object] | None = None,
     ) -> None:
-        self.id, self.kept, self.request, self.nodes = request.id, kept, request, nodes
+        self.id, self.request, self.nodes = request.id, request, nodes
         self.changed = threading.Condition()
         self._asked = None if nodes is None else frozenset(nodes)
         self._answers: dict[NodeId, NodeAnswer] = {}
@@ -130,7 +128,7 @@ class PendingRequest:
             if self.closed and take is None:
                 return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            if self.kept and take is None:
+            if take is None:
                 self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
@@ -253,25 +251,20 @@ class Pending:
         with self._lock:
             self._told[told.id] = told
             while next(iter(self._told.values())).started < told.started - TOLD_S:
-                _, old = self._told.popitem(last=False)
-                if old.nodes is None:  # any number of nodes may still answer
-                    old.end()
-                    self._closed[old.id] = old
-                else:
-                    self._forgotten.append(old.id)
+                self._forgotten.append(self._told.popitem(last=False)[0])
 
-    def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
+    def match(self, reply: Reply) -> ReplyMatch:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._told.get(reply.id) or self._closed.get(reply.id)
             if waiting is None:
                 forgotten = reply.id in self._forgotten or isinstance(reply, NEVER_LATE)
-                return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN, None
+                return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN
         verdict = waiting.offer(reply)
         with self._lock:
-            if waiting.is_answered and self._told.pop(reply.id, None) is not None:
-                self._forgotten.append(reply.id)
-        return verdict, waiting
+            if waiting.is_answered:
+                self._told.pop(reply.id, None)
+        return verdict
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
         """Return the newest request, open or remembered, that is wanted."""

@@ -224,7 +224,7 @@ class Asker:
         on_answer: Callable[[Reply], object] = lambda _reply: None,
     ) -> None:
         """Send a request without waiting; replies within a minute go to ``on_answer``, on the inbox's thread."""
-        self.pending.tell(PendingRequest(request, nodes, kept=False, on_answer=on_answer))
+        self.pending.tell(PendingRequest(request, nodes, on_answer=on_answer))
         self.send(request, nodes)
 
 
@@ -243,7 +243,7 @@ class RequestRound(PendingRequest):
         on_answer: Callable[[Reply], object] | None = None,
         repeats: bool = True,
     ) -> None:
-        super().__init__(request, nodes, kept=True, on_answer=on_answer)
+        super().__init__(request, nodes, on_answer=on_answer)
         self._asker, self._repeats = asker, repeats
         self._one_by_one = nodes is None and asker.is_never_broadcast(request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.

@@ -346,11 +346,11 @@ class Session:
 
     def _reply(self, reply: Reply) -> None:
         """Give a reply to the request that it answers, or keep it."""
-        verdict, waiting = self.pending.match(reply)
+        verdict = self.pending.match(reply)
         match verdict:
             case ReplyMatch.FORGOTTEN:
-                self.tally.count("late answers about metrics and jobs", quiet=True)
-            case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
+                self.tally.count("late answers that nobody waits for", quiet=True)
+            case ReplyMatch.LATE | ReplyMatch.UNKNOWN:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if self._is_of_use(reply):
                     if isinstance(reply, Error):

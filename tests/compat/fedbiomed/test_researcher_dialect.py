@@ -54,7 +54,7 @@ class Talk:
     ) -> tuple[Request, list[Message]]:
         """Ask, as a caller who waits; return the request and what goes out."""
         request = self.request(kind, **fields)
-        self.pending.open(PendingRequest(request, nodes, kept=True))
+        self.pending.open(PendingRequest(request, nodes))
         said: list[Message] = [json.loads(data) for data in self.dialect.encode(request)]
         assert [fault(message, REQUESTS) for message in said] == [""] * len(said)
         assert {message["researcher_id"] for message in said} <= {RESEARCHER}
@@ -190,15 +190,6 @@ def test_an_error_answers_the_newest_request_that_its_node_owes(talk: Talk) -> N
     assert replies[0].reason == "FB301: Protocol error: the message cannot be served"  # type: ignore[attr-defined]
     assert nobody == []
     assert talk.tally.as_dict().get("errors from nodes") == 1
-
-
-def test_an_error_goes_to_who_waits_before_a_script_that_may_not(talk: Talk) -> None:
-    request, _ = talk.say(ListDatasets)
-    of_script = talk.request(Ping)
-    talk.pending.open(PendingRequest(of_script, None, kept=False))
-    talk.dialect.encode(of_script)
-
-    assert belongs(talk.hear_reply("error"), request)
 
 
 def test_an_error_goes_to_a_request_that_asked_its_node(talk: Talk) -> None:
