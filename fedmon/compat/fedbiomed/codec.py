@@ -29,8 +29,6 @@ MAX_MESSAGE_BYTES = 990_000
 REQUEST_COMMANDS = frozenset(kind.__struct_config__.tag for kind in typing.get_args(ServedRequest))
 NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
 
-_VERSIONS = (PROTOCOL_VERSION, "1.0", "1.0.0")
-"""A newer minor version may hold fields that we do not know."""
 _MAX_ID = 256
 
 
@@ -118,7 +116,7 @@ def checked_party(party_id: str, *, what: str) -> str:
 def _document(payload: bytes) -> dict[str, Any]:
     document = codec.decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
     version = document.get("protocol_version")
-    if version not in _VERSIONS:
+    if version != PROTOCOL_VERSION:
         raise InvalidMessageError(
             f"message speaks protocol version {str(version)[:40]!r} and this side speaks {PROTOCOL_VERSION}",
             code=ErrorCode.VERSION.value,

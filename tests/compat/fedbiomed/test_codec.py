@@ -62,14 +62,7 @@ def test_a_field_of_another_type_is_refused(name: str) -> None:
                 assert refused(name, message | {field: value}) == "malformed", (field, value)
 
 
-@pytest.mark.parametrize("version", ["1", "1.0", "1.0.0"])
-def test_the_same_version_is_understood_however_it_is_written(version: str) -> None:
-    assert decode("ping_request", payload("ping_request") | {"protocol_version": version}) is not None
-
-
-@pytest.mark.parametrize(
-    "version", ["0", "0.9", "2", "2.0", "1.1", "1.0.1", "fedmon/1", "", "1.0.0.0", "\u0661", 1, None]
-)
+@pytest.mark.parametrize("version", ["0", "0.9", "2", "2.0", "1.0", "1.1", "fedmon/1", "", "\u0661", 1, None])
 def test_another_version_is_refused(version: object) -> None:
     for name in ("ping_request", "ping_reply", "add_scalar", "log"):
         assert refused(name, payload(name) | {"protocol_version": version}) == "version"
