@@ -166,11 +166,8 @@ class RunStates(ByNode[NodeRun]):
 
     def notes(self) -> list[str]:
         """Return a line for each reason, with the nodes that share it, and the summary."""
-        return [*self.reasons(), self.summary()]
-
-    def reasons(self) -> list[str]:
-        """Return a line for each reason, with the nodes that share it."""
-        return by_reason({str(node_id): part.sentence() for node_id, part in self.items() if part.explanation()})
+        reasons = {str(node_id): part.sentence() for node_id, part in self.items() if part.explanation()}
+        return [*by_reason(reasons), self.summary()]
 
     @property
     def _level(self) -> str | None:
