@@ -359,7 +359,7 @@ class Progress:
         self._before: dict[str, str] = {}
 
     def show(self, states: RunStates) -> None:
-        """Write what has changed since the last call."""
+        """Write the changes since the last call."""
         from fedmon.researcher.runs.states import by_reason
 
         if not self._before:

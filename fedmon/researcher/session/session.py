@@ -349,7 +349,7 @@ class Session:
         verdict = self.pending.match(reply)
         match verdict:
             case ReplyMatch.FORGOTTEN:
-                self.tally.count("late answers that nobody waits for", quiet=True)
+                self.tally.count("late answers that no caller waits for", quiet=True)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if self._is_of_use(reply):

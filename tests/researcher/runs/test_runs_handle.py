@@ -381,7 +381,7 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
 
     assert caught.value.results == {"late": {"n": 8}, "mute": {"n": 7}}
     # A node that answers late is asked again.
-    assert set(federation.status().counters) <= {"repeated replies", "late answers that nobody waits for"}
+    assert set(federation.status().counters) <= {"repeated replies", "late answers that no caller waits for"}
 
 
 def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(a: RunningNode, federate: Open) -> None:

@@ -274,7 +274,7 @@ def test_batches_that_are_wrong_are_counted_and_the_next_right_one_is_served(
     assert numbers(taken) == [0, 1, 8, 9]
     assert watch.pending + watch.lost == 6
     # On a busy machine a lease may be asked for again before it is answered.
-    late = "late answers that nobody waits for"
+    late = "late answers that no caller waits for"
     assert {kind: count for kind, count in federation.status().counters.items() if kind != late} == {
         "messages naming another sender": 1,
         "messages on a foreign topic": 1,
