@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (27463, 124, 17348),
     "plan": (1458, 9, 971),
     "report": (9850, 52, 6096),
-    "researcher": (9972, 47, 6516),
+    "researcher": (9975, 47, 6518),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -16,7 +16,7 @@ from fedmon.common.text import moment, short_ids
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import Row, frame, html_table, reply_rows, text_table
+from fedmon.researcher.asking.tables import Row, frame, html_table, reply_rows, rich_rows, text_table
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
@@ -124,16 +124,11 @@ class ByNode(Mapping[NodeId, V], Generic[V]):
         """Return the lines below the table."""
 
     def __str__(self) -> str:
-        return self._shown(colours=False)
+        rows = self.text_rows() if self else []
+        return "\n".join([*([text_table(rows)] if rows else []), *map(escape_control, self.notes())])
 
     def __rich__(self) -> Any:
-        from rich.text import Text
-
-        return Text.from_ansi(self._shown(colours=True))
-
-    def _shown(self, *, colours: bool) -> str:
-        rows = self.text_rows() if self else []
-        return "\n".join([*([text_table(rows, colours=colours)] if rows else []), *map(escape_control, self.notes())])
+        return rich_rows(self.text_rows() if self else [], notes=self.notes())
 
     def _repr_html_(self) -> str:
         return html_table(self.rows(), caption=self.summary())

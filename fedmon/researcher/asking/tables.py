@@ -73,6 +73,14 @@ def html_table(rows: Sequence[Row], *, caption: str) -> str:
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def rich_rows(rows: Sequence[Row], *, notes: Sequence[str]) -> Any:
+    """Return rows, and lines below them, for a terminal; states have colours."""
+    from rich.text import Text
+
+    shown = text_table(rows, colours=True)
+    return Text.from_ansi("\n".join([*([shown] if shown else []), *map(escape_control, notes)]))
+
+
 def state_colour(column: str, text: str) -> str:
     """Return the colour of a cell: of a state the worst that it names; empty for other columns."""
     if column not in STATE_COLUMNS or not text:
