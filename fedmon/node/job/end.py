@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,6 @@ NEAR = "the time limit of the scheduler is near"
 _ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
 _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
-_MOST_BYTES, _MOST_TRIES = 64, 5
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
 """Programs that start one other program and wait for it: their caller takes them for that one."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -202,30 +201,25 @@ class StopFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_made = self._was_empty = False
-        self._problem = ""
+        self._is_made = self._is_told = False
 
     def begin(self, since: Callable[[], float]) -> None:
         """Write INPROGRESS, unless the run was stopped already.
 
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
-        replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
+        replaced; a newer one is obeyed. ``since`` is called only if there is a file.
         """
-        for _ in range(_MOST_TRIES):
+        try:
             try:
-                with contextlib.suppress(TargetExistsError):
-                    write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
-                text, changed = found = self._content()
-                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= since())
-                if not is_wanted and self._content() == found:
-                    self._renew()
-                self._is_made = True
-            except FileNotFoundError:
-                continue  # another run removed it
-            except (OSError, StorageError) as error:
-                self._log_problem(f"cannot be used: {error}")
-            return
-        self._log_problem("cannot be used: it leads to no file")
+                write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
+            except TargetExistsError:
+                began = since()
+                text, changed = self._content()
+                if text != IN_PROGRESS and not (_is_stop(text) and changed + TICK_S >= began):
+                    write_whole(self.path, _IN_PROGRESS_LINE)
+            self._is_made = True
+        except (OSError, StorageError) as error:
+            self._log_problem(error)
 
     def check(self) -> str | None:
         """Return why to stop, None to continue."""
@@ -236,15 +230,9 @@ class StopFile:
         except FileNotFoundError:
             return f"{self.path.name}: it was removed"
         except OSError as error:
-            self._log_problem(f"cannot be read: {error}")
+            self._log_problem(error)
             return None
-        # A shell that writes into the file empties it first.
-        was_empty, self._was_empty = self._was_empty, not text
-        if _is_stop(text) and (text or was_empty):
-            return f"{self.path.name}: {f'it says {FINISHED}' if text else 'it is empty'}"
-        if text and text != IN_PROGRESS:
-            self._log_problem(f"holds neither {IN_PROGRESS} nor {FINISHED}")
-        return None
+        return f"{self.path.name}: {f'it says {FINISHED}' if text else 'it is empty'}" if _is_stop(text) else None
 
     def remove(self) -> None:
         """Remove it, after the run of all hosts."""
@@ -253,36 +241,16 @@ class StopFile:
                 self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
-        """Return its text, without zeros that our cut may have left, and when it was changed. Raises OSError."""
-        with self._opened(os.O_RDONLY) as descriptor:
-            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").rstrip("\0").strip()
-            return text, os.fstat(descriptor).st_mtime
+        """Return its text, and when it was changed. Raises OSError."""
+        # A pipe of this name would block its reader.
+        if not stat.S_ISREG(self.path.stat().st_mode):
+            raise OSError("not a regular file")
+        return self.path.read_text(errors="replace").strip(), self.path.stat().st_mtime
 
-    def _renew(self) -> None:
-        """Write INPROGRESS into the same file, which a script may have open; replace one that only others may write."""
-        try:
-            with self._opened(os.O_WRONLY) as descriptor:
-                os.pwrite(descriptor, _IN_PROGRESS_LINE, 0)
-                os.ftruncate(descriptor, len(_IN_PROGRESS_LINE))
-        except PermissionError:
-            write_whole(self.path, _IN_PROGRESS_LINE)
-
-    @contextlib.contextmanager
-    def _opened(self, flags: int) -> Iterator[int]:
-        """Open it. Raises OSError, also if it is not a regular file."""
-        # Without O_NONBLOCK, a pipe of this name would block its reader.
-        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError("not a regular file")
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _log_problem(self, problem: str) -> None:
-        if problem != self._problem:
-            logger.warning("%s %s: it cannot stop the measuring", self.path, problem)
-        self._problem = problem
+    def _log_problem(self, problem: Exception) -> None:
+        if not self._is_told:
+            logger.warning("%s cannot stop the measuring: %s", self.path, problem)
+        self._is_told = True
 
 
 def run_start(

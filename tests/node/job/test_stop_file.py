@@ -6,7 +6,6 @@ import functools
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings, start, wait_measured
-from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 SLURM = {"SLURM_JOB_ID": "4711"}
@@ -36,7 +34,7 @@ def running(path: Path, since: float = 0.0) -> StopFile:
         ("FINISHED", "ipc: it says FINISHED"), ("FINISHED\n", "ipc: it says FINISHED"),
         (" finished \n", "ipc: it says FINISHED"), ("", "ipc: it is empty"), ("\n", "ipc: it is empty"),
         (None, "ipc: it was removed"), ("INPROGRESS", None), ("FINI", None), ("INPROGRESS FINISHED", None),
-        ("\0\xff", None), ("FINISHED\n\0\0", "ipc: it says FINISHED"), ("x" * 10_000, None), ("INPROGRESS\n", None),
+        ("\0\xff", None), ("INPROGRESS\n", None),
     ],
 )  # fmt: skip
 def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
@@ -50,10 +48,7 @@ def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
     else:
         file.path.write_text(text)
 
-    found = [file.check(), file.check()]
-
-    # A file is empty for a moment while a shell writes into it.
-    assert found == [None if reason == "ipc: it is empty" else reason, reason]
+    assert file.check() == reason
 
 
 @pytest.mark.parametrize(("since", "reason"), [(99.0, "ipc: it says FINISHED"), (101.0, None)])
@@ -65,81 +60,18 @@ def test_an_older_stop_is_replaced_and_a_newer_one_is_obeyed(tmp_path: Path, sin
     assert running(path, since).check() == reason
 
 
-def test_the_stop_of_an_earlier_run_is_replaced_in_the_same_file_with_its_rights(tmp_path: Path) -> None:
-    path = tmp_path / "ipc"
-    path.write_text("FINISHED of an earlier run")
-    path.chmod(0o660)
-    before = path.stat()
-    assert running(path, 1e10).check() is None
-
-    after = path.stat()
-    assert (after.st_ino, after.st_mode, path.read_text()) == (before.st_ino, before.st_mode, "INPROGRESS\n")
-
-
 def test_a_stop_file_that_cannot_be_made_or_read_holds_up_and_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = running(tmp_path / "ipc")
     file.path.unlink()
     os.mkfifo(file.path)
-    (tmp_path / "link").symlink_to(tmp_path / "none")
-    unusable = [running(path) for path in (file.path, file.path / "ipc", tmp_path / "link")]
+    unusable = [running(path) for path in (file.path, file.path / "ipc", tmp_path)]
 
-    assert [each.check() for each in (file, *unusable)] == [None] * 4
-    for problem in (
-        "cannot be read: not a regular file",
-        "cannot be used: not a regular file",
-        "cannot be used: cannot",
-        "cannot be used: it leads to no file",
-    ):
-        assert problem in caplog.text
+    assert [each.check() for each in (file, file, *unusable)] == [None] * 5
+    assert caplog.text.count(f"{file.path} cannot stop the measuring: not a regular file") == 2
     unusable[0].remove()
     assert file.path.is_fifo()
-
-
-def test_a_stop_that_another_run_removes_meanwhile_stops_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "ipc"
-    path.write_text("FINISHED")
-
-    def meanwhile() -> float:
-        path.unlink()
-        return 1e10
-
-    file = StopFile(path)
-    file.begin(meanwhile)
-
-    assert (file.check(), path.read_text()) == (None, "INPROGRESS\n")
-
-
-OF_ANOTHER_USER = """
-import os, sys
-from pathlib import Path
-from fedmon.node.job.end import StopFile
-os.setgroups([]), os.setgid(65534), os.setuid(65534)
-file = StopFile(Path(sys.argv[1]))
-file.begin(lambda: 1e10)
-print(file.check(), flush=True)
-sys.stdin.readline()
-print(file.check())
-"""
-
-
-@pytest.mark.parametrize("left", ["INPROGRESS\n", "FINISHED\n"])
-def test_a_stop_file_of_another_user_is_obeyed_and_that_of_an_earlier_run_is_replaced(left: str) -> None:
-    require(os.geteuid() == 0, "only root can become another user")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)
-        path = Path(folder) / ".ipc-1"
-        path.write_text(left)
-        path.chmod(0o644)
-        words = [sys.executable, "-c", OF_ANOTHER_USER, str(path)]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            first, said = child.stdout.readline(), path.read_text()
-            path.write_text("FINISHED\n")
-            second, _ = child.communicate("go\n", timeout=60)
-
-    assert (first, said, second) == ("None\n", "INPROGRESS\n", ".ipc-1: it says FINISHED\n")
 
 
 class Job:
