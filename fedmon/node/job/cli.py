@@ -163,7 +163,7 @@ class ToolRun:
         if self._options.verbose:
             self._configure(monitor)
         early = None if not has_command and ending.wait(0.0) else monitor.early_end
-        end = early or ending.wait_for_end([monitor.look_after, monitor.limit.check])
+        end = early or ending.wait_for_end(monitor.look_after)
         logger.info("the run ends: %s", end.reason)
         lost = monitor.finish(end)
         ignore_signals(of_command=has_command)

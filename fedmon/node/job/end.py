@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from fedmon.common.errors import StorageError
 from fedmon.common.files import TargetExistsError, write_whole
 from fedmon.node.collectors.job.process import find_birth
-from fedmon.node.job.commands import CommandError, Runner, runner
+from fedmon.node.job.commands import CommandError, run
 from fedmon.node.job.hosts import TICK_S, Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.layout import RECORDING_SUFFIX, JobFolder
@@ -33,7 +33,7 @@ GRACE_S = 5.0
 IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
 _IN_PROGRESS_LINE = f"{IN_PROGRESS}\n".encode()
 NEAR = "the time limit of the scheduler is near"
-_ASK_WITHIN_S, _ASK_NEAR_S = 5.0, 2.0  # near the limit, what is left of the time is for writing
+_ASK_WITHIN_S = 5.0
 _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
@@ -87,8 +87,8 @@ class RunEnd:
         """Wait for a possible end, which `wait_for_end` returns; the stop of searches."""
         return self._channel.has_message(timeout_s) or self._check() is not None
 
-    def wait_for_end(self, checks: Sequence[Callable[[], str | None]]) -> End:
-        """Return why the run ends; ``checks`` and the own one are called about once a second."""
+    def wait_for_end(self, look_after: Callable[[], str | None]) -> End:
+        """Return why the run ends; ``look_after`` and the own check are called about once a second."""
         look_at = time.monotonic()
         while True:
             if (end := self._heard()) is not None:
@@ -98,8 +98,7 @@ class RunEnd:
                 self._channel.has_message(left_s)
                 continue
             look_at = time.monotonic() + LOOK_S
-            reason = next((reason for check in (*checks, self._check) if (reason := check()) is not None), None)
-            if reason is not None:
+            if (reason := look_after() or self._check()) is not None:
                 return End(reason=reason)
 
     def _heard(self) -> End | None:
@@ -124,64 +123,41 @@ def _how(code: int) -> str:
     return f"the command ended with exit code {code}"
 
 
-class TimeLimit:
-    """The latest end of a job, if the scheduler tells it; for one thread."""
+def latest_end(identity: JobIdentity, *, first_start: int | None) -> float:
+    """Return when a run ends, in Unix seconds, so that everything is written before the scheduler's time limit.
 
-    def __init__(self, identity: JobIdentity, environ: Mapping[str, str], run: Runner) -> None:
-        self._identity, self._environ, self._run = identity, environ, run
-        self._ends_at: float | None = None
-        self._margin_s = 0.0
-
-    def ask(self, *, first_start: int | None) -> None:
-        """Find the limit: SLURM's variable from release 23 on, else squeue.
-
-        For other schedulers it is the job's length after its first process on this host, which began ``first_start``
-        clock ticks after the boot. Source: sbatch(1), SLURM_JOB_END_TIME.
-        """
-        ends_at, length_s = slurm_time(self._identity, self._environ, self._run, "END"), self._identity.time_limit_s
-        if ends_at is None and length_s is not None and first_start is not None:
-            ends_at = at_boot_ticks(first_start) + length_s
-        left_s = math.inf if ends_at is None else ends_at - time.time()
-        if left_s > 0:
-            self._ends_at, self._margin_s = ends_at, margin_s(left_s)
-        else:
-            logger.warning("the time limit is ignored: it was %.0f s ago, and this process runs", -left_s)
-
-    def check(self) -> str | None:
-        """Return the reason to end if the limit is near, so that everything is written before; it may have moved."""
-        if self._ends_at is None or time.time() < self._ends_at - self._margin_s:
-            return None
-        moved_to = slurm_time(self._identity, {}, self._run, "END", within_s=_ASK_NEAR_S)
-        if moved_to is None or moved_to <= self._ends_at:
-            return NEAR
-        self._ends_at = moved_to
-        return None
+    It is 5 % of the time that is left before the limit (5 to 60 s). The limit is told by SLURM from release 23 on;
+    elsewhere it is the job's length after its first process on this host, which began ``first_start`` clock ticks
+    after the boot. Infinite if it is not known.
+    """
+    limit = identity.ends_at
+    if limit is None and identity.time_limit_s is not None and first_start is not None:
+        limit = at_boot_ticks(first_start) + identity.time_limit_s
+    if limit is None:
+        return math.inf
+    left_s = limit - time.time()
+    if left_s <= 0:
+        logger.warning("the time limit is ignored: it was %.0f s ago, and this process runs", -left_s)
+        return math.inf
+    return limit - min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * left_s))
 
 
-def margin_s(left_s: float) -> float:
-    """Return how long before the scheduler's limit a run of this length ends, so that everything can be written."""
-    return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * left_s))
+def _slurm_start(identity: JobIdentity, environ: Mapping[str, str]) -> float | None:
+    """Return when a job of SLURM began, in Unix seconds; a variable or squeue tells it.
 
-
-def slurm_time(
-    identity: JobIdentity, environ: Mapping[str, str], run: Runner, which: str, *, within_s: float = _ASK_WITHIN_S
-) -> float | None:
-    """Return when a job of SLURM began (``START``) or ends at the latest (``END``), in Unix seconds.
-
-    A variable or squeue tells it. Source: sbatch(1), squeue(1).
+    Source: sbatch(1), squeue(1).
     """
     if identity.scheduler != "slurm" or identity.raw_id is None:
         return None
-    text = environ.get(f"SLURM_JOB_{which}_TIME", "")
+    text = environ.get("SLURM_JOB_START_TIME", "")
     if text.isascii() and text.isdigit() and len(text) < 12:
         return float(text)
-    field = "%S" if which == "START" else "%e"
     try:
-        argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", f"--format={field}"]
-        said = run(argv, within_s).checked()
+        argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", "--format=%S"]
+        said = run(argv, _ASK_WITHIN_S, environ=environ).checked()
         return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
     except (CommandError, ValueError) as error:
-        logger.info("squeue does not report the job's %s time: %s", which.lower(), error)
+        logger.info("squeue does not report the start of the job: %s", error)
         return None
 
 
@@ -264,7 +240,7 @@ def run_start(
     """
     found = [asked_at(pid) - members.clock_offset_s, members.others_began()]
     if not any(folder.save_dir.glob(f"*/{folder.recordings.parent.name}/{folder.key}/*{RECORDING_SUFFIX}")):
-        found.append(slurm_time(identity, environ, runner(environ), "START"))
+        found.append(_slurm_start(identity, environ))
     return min(at for at in found if at is not None)
 
 

@@ -34,7 +34,7 @@ from fedmon.common.wire.messages import Monitor
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.job.commands import runner
-from fedmon.node.job.end import End, TimeLimit
+from fedmon.node.job.end import NEAR, End, latest_end
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 class JobMonitor:
     """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
 
-    ``channel`` is that of the command, if there is one. ``limit`` knows when the scheduler ends the job; ``stop`` ends
-    a search for the job. ``early_end`` is set if there is nothing to wait for, ``problem`` if the job is not measured.
+    ``channel`` is that of the command, if there is one; ``stop`` ends a search for the job. ``early_end`` is set if
+    there is nothing to wait for, ``problem`` if the job is not measured.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class JobMonitor:
             self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
         self._describe_at, self._is_described = 0.0, True
-        self.limit = TimeLimit(identity, environ, runner(environ))
+        self._ends_at = math.inf
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         self.problem: FedmonError | None = None
@@ -138,10 +138,12 @@ class JobMonitor:
             self._stream.start()
         self._pipeline.follow(self._options.interval, live=True)
         self._gpus = self._pipeline.hardware()["gpus"]
-        self.limit.ask(first_start=self._first_start)
+        self._ends_at = latest_end(self._identity, first_start=self._first_start)
 
     def look_after(self) -> str | None:
-        """Do periodic work, about once a second; return why to end if the job has no process and can get none."""
+        """Do periodic work, about once a second; return why to end, if the job has no more processes or time."""
+        if time.time() >= self._ends_at:
+            return NEAR
         self._pipeline.follow(self._options.interval, live=True)
         if (gpus := self._pipeline.hardware()["gpus"]) != self._gpus:  # NVML can take seconds to start
             self._gpus, self._describe_at = gpus, 0.0

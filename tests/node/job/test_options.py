@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import pty
@@ -15,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.end import TimeLimit, margin_s
+from fedmon.node.job.end import latest_end
 from fedmon.node.job.identity import identify
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.options import JobOptions, checked, read
-from tests.node.job.machine import Commands, said
 from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
 from tests.support.waiting import wait_until
 
@@ -183,31 +181,12 @@ def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(
     assert {json.loads(document)["merged"], found["merged"]} == set(json.loads(merge.stdout)["merged"])
 
 
-@pytest.mark.parametrize(("limit_s", "margin"), [(10, 5), (60, 5), (600, 30), (86_400, 60)])
-def test_the_margin_before_the_time_limit_grows_with_it(limit_s: float, margin: float) -> None:
-    assert margin == margin_s(limit_s)
-
-
 @pytest.mark.parametrize(
-    ("left_s", "moved_by_s", "has_variables", "is_near"),
-    [
-        (4, None, True, True), (4, 0, True, True), (3600, None, True, False), (4, 3600, True, False),
-        (-1000, None, True, False), (4, 0, False, True),
-    ],
-    ids=["near", "not moved", "far", "moved", "a job that runs has not ended", "no variable tells it"],
+    ("left_s", "margin_s"), [(10, 5), (60, 5), (600, 30), (86_400, 60), (-1000, float("-inf"))],
+    ids=["seconds", "a minute", "minutes", "a day", "a job that runs has not ended"],
 )  # fmt: skip
-def test_a_run_ends_when_the_limit_is_near_and_was_not_moved(
-    left_s: float, moved_by_s: float | None, *, has_variables: bool, is_near: bool
-) -> None:
+def test_a_run_ends_before_the_time_limit_by_a_margin_that_grows_with_it(left_s: float, margin_s: float) -> None:
     ends_at = int(time.time() + left_s)
-    environ = {"SLURM_JOB_ID": "4711"}
-    if has_variables:
-        environ |= {"SLURM_JOB_START_TIME": str(ends_at - 1200), "SLURM_JOB_END_TIME": str(ends_at)}
-    commands = Commands()
-    if moved_by_s is not None:
-        text = datetime.datetime.fromtimestamp(ends_at + moved_by_s).isoformat()  # noqa: DTZ006 - as squeue prints it
-        commands = Commands(said("squeue --noheader --jobs=4711 --format=%e", f"{text}\n"))
-    limit = TimeLimit(identify(environ, hostname="n", pid=1), environ, commands)
-    limit.ask(first_start=None)
+    job = identify({"SLURM_JOB_ID": "4711", "SLURM_JOB_END_TIME": str(ends_at)}, hostname="n", pid=1)
 
-    assert (limit.check() is not None) == is_near
+    assert latest_end(job, first_start=None) == pytest.approx(ends_at - margin_s, abs=1)
