@@ -7,6 +7,7 @@ command goes on if the monitor dies.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import select
@@ -32,12 +33,12 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 )
 """Those that would end a process, and that users and schedulers send."""
-_WATCHED = {*SIGNALS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
+_STOP_AND_GO = (signal.SIGTSTP, signal.SIGCONT)
+_WATCHED = {*SIGNALS, *_STOP_AND_GO, signal.SIGCHLD}
 _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {"slurmstepd", "pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
-_LOOK_S = 0.1
 _SUBREAPER = 36
 _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc64le": 272, "s390x": 281}
 """Numbers of the system call waitid. Source: Linux arch/*/kernel/syscalls/syscall.tbl, asm-generic/unistd.h."""
@@ -179,16 +180,10 @@ class Supervisor:
         os.close(gate)
         # Not before the fork: what came between would be ours alone. What the child has, too, it gets once.
         while (came := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
-            if came.si_signo == signal.SIGTSTP:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            elif came.si_signo != signal.SIGCONT:
+            if came.si_signo not in _STOP_AND_GO:
                 os.kill(self._child, came.si_signo)
         os.close(opener)
         with open(read, "rb") as pipe:
-            # Ctrl-Z may stop the child before it is the command, and our parent must see that.
-            while not select.select([pipe], [], [], _LOOK_S)[0]:
-                if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
-                    os.kill(os.getpid(), signal.SIGSTOP)
             answer = pipe.read()
         if answer:
             os.waitpid(self._child, 0)
@@ -209,6 +204,7 @@ class Supervisor:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came early ends the command, too
             os.read(gate, 1)
+            signal.sigtimedwait([signal.SIGTSTP], 0)  # a child that stops here would be waited for unseen
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
         except OSError as error:
@@ -285,19 +281,12 @@ def _context_switches(pid: int) -> tuple[int, int] | None:
     They are those of wait4(2), and the child stays a zombie. None on a machine with an unknown call number.
     Source: waitid(2), "C library/kernel differences": the system call fills a struct rusage, which libc does not pass.
     """
-    try:
-        import ctypes
-
-        number, usage = _WAITID.get(os.uname().machine), (ctypes.c_long * 32)()
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
-    except (ImportError, OSError):  # the command's exit code counts more
-        return None
+    number, usage = _WAITID.get(os.uname().machine), (ctypes.c_long * 32)()
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    done = number and ctypes.CDLL(None).syscall(number, int(os.P_PID), pid, None, flags, usage)
     return (usage[_NVCSW], usage[_NVCSW + 1]) if done == 0 else None
 
 
 def _become_subreaper() -> None:
     """Become the parent of orphans of the command. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
-    import ctypes
-
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)

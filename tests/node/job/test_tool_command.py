@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.node.job.cgroup import OwnCgroup
 from tests.node.job.tool_runs import (
     FEDMON,
     environment,
@@ -256,18 +255,6 @@ def test_a_command_goes_on_and_it_is_told_when_the_process_that_measures_is_kill
     assert fedmon_here("job", "merge", str(begun.parents[2])).returncode == 0
 
 
-def test_the_exit_code_of_a_command_outlives_a_python_without_ctypes(tmp_path: Path) -> None:
-    group = OwnCgroup(f"fedmon-test-{os.getpid()}")
-    require(group.folders, "no cgroup can be made")
-    group.remove()
-    (tmp_path / "ctypes.py").write_text("raise ImportError(__name__)\n")
-
-    with start(tmp_path, command=["sh", "-c", "exit 7"], environ=environment(PYTHONPATH=str(tmp_path))) as process:
-        _, complained = process.communicate(timeout=60)
-
-    assert (process.returncode, complained) == (7, b"fedmon: measuring failed: ImportError: ctypes\n")
-
-
 def test_a_mistake_of_ours_before_the_command_begins_is_told() -> None:
     code = "from fedmon.node.job.wrapper import Supervisor; Supervisor(['touch', '/none/x'], 'k').run(lambda _: 1 // 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -322,25 +309,10 @@ def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str)
     assert the(tmp_path).job["reason"] == "the command was ended by SIGINT"
 
 
-def test_ctrl_z_while_the_command_begins_stops_the_tool_too_and_fg_goes_on(tmp_path: Path) -> None:
+def test_ctrl_z_stops_the_tool_with_the_command_and_fg_goes_on(tmp_path: Path) -> None:
     shell = 'set -m; "$@"; code=$?; while [ -n "$(jobs -s)" ]; do fg > /dev/null; code=$?; done; exit $code'
-    words = (
-        "bash",
-        "-c",
-        shell,
-        "bash",
-        FEDMON,
-        "job",
-        "-d",
-        str(tmp_path),
-        "-i",
-        "1",
-        "--",
-        "sh",
-        "-c",
-        "sleep 0.5; exit 7",
-    )
-    pid, terminal = at_terminal(*words)
+    tool = (FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "sleep 0.5; exit 7")
+    pid, terminal = at_terminal("bash", "-c", shell, "bash", *tool)
     wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
 
     def ended() -> tuple[int, int] | None:
