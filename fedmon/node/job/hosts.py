@@ -24,7 +24,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.files import Closing, TargetExistsError, storage_errors, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import find_birth, read_birth
-from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
+from fedmon.node.job.layout import FILE_MODE, JobFolder, file_name, id_name
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ class Membership(Closing):
         seen = self._hosts.see()
         for number in itertools.count(1):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
-            if self._take(host, _node_id(self._folder.key, host), seen):
+            if self._take(host, id_name(f"{JOB_PREFIX}{self._folder.key}-{host}"), seen):
                 return
 
     def _take(self, host: str, node_id: str, seen: _Seen) -> bool:
@@ -335,9 +335,3 @@ def _this_machine() -> str:
         return f"{boot_id} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _node_id(key: str, host: str) -> str:
-    """Return the id of one host's samples, also at a broker."""
-    text = re.sub(r"[^A-Za-z0-9_-]", "-", f"{JOB_PREFIX}{key}-{host}")
-    return text if len(text) <= MAX_NAME else re.sub(r"[^A-Za-z0-9_-]", "-", file_name(text + host))

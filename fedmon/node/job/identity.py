@@ -14,17 +14,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.ids import ID_PATTERN, RESERVED_IDS
+from fedmon.common.ids import RESERVED_IDS
 from fedmon.common.log import escape_control
-
-_DIGEST = 10
-_READABLE = 40
-
-# A server with a dash could be mistaken for one with a dot.
-_PBS_KEY = re.compile(r"[0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z0-9]+)+")
-_LIKE_PBS_KEY = re.compile(r"[0-9]+(?:_[0-9]*)?-.*")
-_LIKE_DIGEST = re.compile(r".*-h[0-9a-f]{10}")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+from fedmon.node.job.layout import id_name
 
 _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers as the driver counts. CUDA's begin at 0 for each job where its cgroup hides the other GPUs."""
@@ -270,21 +262,9 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def job_key(job_id: str) -> str:
-    """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``123.server`` gives ``123-server``.
-
-    Two ids never have the same key: one that no scheduler writes, or that looks like the key of another one, ends with
-    the beginning of its SHA-256.
-    """
-    is_pbs = _PBS_KEY.fullmatch(job_id)
-    key = job_id.replace("[", "_").replace("]", "").replace(".", "-") if is_pbs else job_id
-    is_anothers = _LIKE_DIGEST.fullmatch(key) or (not is_pbs and _LIKE_PBS_KEY.fullmatch(key))
-    if ID_PATTERN.fullmatch(key) and key not in RESERVED_IDS and not key.startswith("-") and not is_anothers:
-        return key
-    import hashlib  # takes milliseconds of a job's start, and few ids need it
-
-    readable = _UNSAFE.sub("-", job_id[: 4 * _READABLE]).strip("-_")[:_READABLE] or "job"
-    digest = hashlib.sha256(job_id.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{readable}-h{digest}"
+    """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``12[3].server`` gives ``12_3-server``."""
+    key = id_name(job_id.replace("].", ".").replace("[", "_"))
+    return f"{key}-" if key in RESERVED_IDS else key
 
 
 # --- lists of hosts --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ FILE_MODE = 0o600
 MAX_NAME = 64
 _DIGEST = 8
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@+,=\[\]-]")
+_UNSAFE_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 RECORDING_SUFFIX = ".fmr"
 
 
@@ -80,9 +81,14 @@ class JobFolder:
             raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
-def file_name(text: str) -> str:
+def id_name(text: str) -> str:
+    """Return a text as an id: dots become dashes, and other unsafe characters are replaced as in a file name."""
+    return file_name(text.replace(".", "-"), unsafe=_UNSAFE_IN_IDS)
+
+
+def file_name(text: str, *, unsafe: re.Pattern[str] = _UNSAFE) -> str:
     """Return a text as a file name: unchanged if that is safe, else made safe, with a digest that keeps it unique."""
-    safe = _UNSAFE.sub("-", text)
+    safe = unsafe.sub("-", text)
     if safe[:1] in ("", ".", "-"):
         safe = f"_{safe[1:]}"
     if safe == text and len(text) <= MAX_NAME:
