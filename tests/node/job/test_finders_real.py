@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -102,26 +103,16 @@ def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path) -> None:
         machine.search({}).find()
 
 
-def test_an_id_is_looked_for_with_every_scheduler_that_writes_such_ids(tmp_path: Path) -> None:
+def test_an_id_is_looked_for_with_the_scheduler_whose_command_is_on_path(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.put(60, environ={"OAR_JOB_ID": "7"})
     machine.put(61, environ={"PBS_JOBID": "7.server"})
-    machine.put(62, environ={"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "9"})
+    look = functools.partial(look_up, scheduler=None, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3)
 
-    def looked(job_id: str) -> tuple[str, str, tuple[int, ...]]:
-        identity, got = look_up(
-            job_id, scheduler=None, environ=NOBODY, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3
-        )
-        return identity.scheduler, identity.key, got.pids
-
-    assert looked("7.server") == ("pbs", "7-server", (61,))
-    assert looked("7_3") == ("slurm", "7_3", (62,))
-    machine.take(61)
-    assert looked("7") == ("oar", "7", (60,))
-    with pytest.raises(JobNotFoundError, match="oar environment: no process"):
-        looked("8")
-    with pytest.raises(InvalidInputError, match="is not the id of a batch job"):
-        looked("../8")
+    identity, got = look("7.server", environ=program(tmp_path / "pbs", "qstat", "") | {"PATH": str(tmp_path / "pbs")})
+    assert (identity.scheduler, identity.key, got.pids) == ("pbs", "7-server", (61,))
+    with pytest.raises(InvalidInputError, match=r"the scheduler of job '7' is not known: .* with --scheduler"):
+        look("7", environ=NOBODY)
 
 
 def test_a_job_is_watched_on_though_some_of_its_processes_ended_since_it_was_found() -> None:

@@ -57,7 +57,7 @@ class Finder:
         self.id = os.fsencode(given or identity.raw_id or "")
 
     def resolve(self, _look: Look) -> str:
-        """Return the id for cgroups and commands. Raises MethodFailedError if there is none."""
+        """Return the id for cgroups and commands. Raises MethodFailedError and CommandError if there is none."""
         if self.identity.scheduler == "none":
             raise MethodFailedError("no scheduler started this job")
         if self.identity.raw_id is None:
@@ -100,25 +100,15 @@ class SlurmFinder(Finder):
         )
 
     def resolve(self, look: Look) -> str:
-        """Return the raw id; for a task of an array squeue is asked, and running processes are searched."""
+        """Return the raw id; for a task of an array squeue is asked."""
         if self.identity.raw_id is not None or self.identity.inside:
             return super().resolve(look)
-        job_id = self.identity.job_id
-        try:
-            lines, why = _squeue(look, job_id).checked().split(), "squeue knows no such job"
-        except CommandError as error:
-            lines, why = [], str(error)
-        if len(set(lines)) == 1 and re.fullmatch("[0-9]+", lines[0]):
-            self.id = os.fsencode(lines[0])
-            return lines[0]
-        for pid in look.processes.births:
-            environment = look.processes.environment(pid)
-            values = dict(_variables(environment, b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID", b"SLURM_JOB_ID"))
-            task = b"_".join(values.get(name, b"") for name in (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID"))
-            if task == os.fsencode(job_id) and values.get(b"SLURM_JOB_ID", b"").isdigit():
-                self.id = values[b"SLURM_JOB_ID"]
-                return self.id.decode()
-        raise MethodFailedError(f"the raw id of {job_id} is not known: {why}")
+        output = _squeue(look, self.identity.job_id)
+        lines = set(output.checked().split())
+        if len(lines) != 1 or not (raw_id := lines.pop()).isdecimal():
+            raise output.misunderstood(f"it is not the number of {self.identity.job_id}")
+        self.id = os.fsencode(raw_id)
+        return raw_id
 
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Have the slurmd of this host list the processes of all steps."""

@@ -21,7 +21,7 @@ from fedmon.node.collectors.job.cgroup import find_hierarchies
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError, is_job
-from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
+from fedmon.node.job.identity import JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
 
 logger = logging.getLogger(__name__)
@@ -368,41 +368,21 @@ def look_up(
     cgroup_patterns: Sequence[str] = (),
     timeout_s: float = _WITHIN_S,
 ) -> tuple[JobIdentity, Found]:
-    """Find a job from outside by its id, of one scheduler or of all that write such ids.
+    """Find a job from outside by its id; without a ``scheduler``, of the first one whose command is on PATH.
 
-    Raises InvalidInputError for an id that no scheduler writes, and JobNotFoundError with every method tried.
+    Raises InvalidInputError for an id that the scheduler does not write, or if no command is there, and
+    JobNotFoundError with every method tried.
     """
-    candidates = _candidates(job_id, scheduler, environ, hostname)
-    tried: list[Tried] = []
-    for identity in candidates:
-        search = JobSearch(
-            identity, environ=environ, run=run, roots=roots, exclude=exclude, cgroup_patterns=cgroup_patterns
-        )
-        try:
-            return identity, search.find(timeout_s / len(candidates), retries=1)
-        except JobNotFoundError as error:
-            prefix = f"{identity.scheduler} " if len(candidates) > 1 else ""
-            tried += [Tried(f"{prefix}{method}", why) for method, why in error.tried]
-    of = f"{candidates[0].scheduler} " if len(candidates) == 1 else ""
-    raise JobNotFoundError(f"{of}job {job_id}", tried)
-
-
-def _candidates(
-    job_id: str, scheduler: SchedulerName | None, environ: Mapping[str, str], hostname: str
-) -> list[JobIdentity]:
-    if scheduler is not None:
-        return [named(job_id, scheduler, hostname=hostname)]
-    found = []
-    for each in SCHEDULERS:
-        try:
-            found.append(named(job_id, each, hostname=hostname))
-        except InvalidInputError:
-            continue
-    if not found:
+    if scheduler is None:
+        path = environ.get("PATH", "")
+        scheduler = next((name for name, command in _COMMANDS.items() if shutil.which(command, path=path)), None)
+    if scheduler is None:
         raise InvalidInputError(
-            f"{job_id[:64]!r} is not the id of a batch job, such as 4711, 4711_3 or 4711.server; else name its"
-            " processes with --pid, or its --cgroup"
+            f"the scheduler of job {job_id[:64]!r} is not known: scontrol, qstat and oarstat are not on PATH; name it"
+            " with --scheduler, or name the job's processes with --pid, or its --cgroup"
         )
-    # Compute nodes often lack the commands of their scheduler, and a job can be found without.
-    present = [each for each in found if shutil.which(_COMMANDS[each.scheduler], path=environ.get("PATH", ""))]
-    return present or found
+    identity = named(job_id, scheduler, hostname=hostname)
+    search = JobSearch(
+        identity, environ=environ, run=run, roots=roots, exclude=exclude, cgroup_patterns=cgroup_patterns
+    )
+    return identity, search.find(timeout_s, retries=1)

@@ -38,7 +38,7 @@ def watch(
     ] = None,
     scheduler: Annotated[
         Literal["auto", "slurm", "pbs", "oar"],
-        typer.Option(help="The batch system (default: by the id and this host)."),
+        typer.Option(help="The batch system (default: the first whose command is on PATH)."),
     ] = "auto",
     patterns: Annotated[
         list[str] | None,
