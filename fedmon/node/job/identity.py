@@ -34,21 +34,16 @@ _LIST = re.compile(rf"{_EXPRESSION.pattern}(?:,{_EXPRESSION.pattern})*")
 
 T = TypeVar("T")
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
-SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
-ID_VARIABLES: Mapping[SchedulerName, tuple[str, ...]] = {
-    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID"),
-    "pbs": ("PBS_JOBID",),
-    "oar": ("OAR_JOB_ID", "OAR_JOBID"),
-    "none": ("FEDMON_JOB_ID",),
+ID_VARIABLES: Mapping[SchedulerName, str] = {
+    "slurm": "SLURM_JOB_ID",  # the first, because its wrappers of PBS set both
+    "pbs": "PBS_JOBID",
+    "oar": "OAR_JOB_ID",
+    "none": "FEDMON_JOB_ID",
 }
 
 _MAX_TEXT = 256
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_CLOCK = re.compile(r"(?:([0-9]{1,5})[:-])?([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2})")
-_SLURM_ID = re.compile(r"[0-9]{1,18}")
 _PBS_ID = re.compile(r"([0-9]{1,18})(?:\[([0-9]{0,10})\])?(\.[A-Za-z0-9._-]{1,255})?")
-_STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}
-"""Steps without a number. Source: SLURM slurm.h, SLURM_BATCH_SCRIPT and its neighbours."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +82,9 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
 
     Damaged values are None, and text is cut at 256 printable characters.
     """
-    scheduler = scheduler_of(environ)
-    job_id = job_id_of(environ, scheduler) or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    names = (name for name, variable in ID_VARIABLES.items() if environ.get(variable))
+    scheduler: SchedulerName = next(names, "none")
+    job_id = environ.get(ID_VARIABLES[scheduler]) or f"{hostname.partition('.')[0] or 'host'}-{pid}"
     read = functools.partial(_first, environ)
     readers: Mapping[str, Callable[..., dict[str, Any]]] = {"slurm": _slurm, "pbs": _pbs, "oar": _oar}
     known = readers[scheduler](read) if scheduler in readers else {}
@@ -99,7 +95,7 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
         array, index = _pbs_array(job_id)
         known |= {} if array is None else {"array_job_id": array, "array_index": index}
         known["cluster"] = _text((found[3] or "")[1:]) or known["cluster"]
-    pattern = {"slurm": _SLURM_ID, "pbs": _PBS_ID, "oar": _SLURM_ID}.get(scheduler)
+    pattern = {"slurm": _NUMBER, "pbs": _PBS_ID, "oar": _NUMBER}.get(scheduler)
     return JobIdentity(
         scheduler=scheduler,
         job_id=_text(job_id) or "",
@@ -119,7 +115,7 @@ def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentit
     pattern, example = {
         "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
         "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
-        "oar": (r"[0-9]{1,18}", "4711"),
+        "oar": (_NUMBER.pattern, "4711"),
     }[scheduler]
     if not re.fullmatch(pattern, job_id):
         raise InvalidInputError(f"{_text(job_id)!r} is not a job id of {scheduler}; an example is {example}")
@@ -132,25 +128,11 @@ def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentit
         job_id=job_id,
         key=job_key(job_id),
         host=hostname,
-        raw_id=None if scheduler == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
+        raw_id=None if scheduler == "slurm" and not _NUMBER.fullmatch(job_id) else job_id,
         array_job_id=array,
         array_index=index,
         inside=False,
     )
-
-
-def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
-    """Return the scheduler of an environment.
-
-    A job that was submitted from inside another one may carry the variables of both. PBS and OAR keep a list of hosts
-    on disk while a job runs, which tells the living one; SLURM's own wrappers of PBS give both the same id.
-    """
-    slurm, pbs, oar = (job_id_of(environ, scheduler) for scheduler in SCHEDULERS)
-    if slurm and pbs and slurm != pbs and _is_file(environ.get("PBS_NODEFILE", "")):
-        return "pbs"
-    if (slurm or pbs) and oar and _is_file(environ.get("OAR_NODEFILE", "")):
-        return "oar"
-    return "slurm" if slurm else "pbs" if pbs else "oar" if oar else "none"
 
 
 def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
@@ -160,14 +142,12 @@ def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
     )
     if megabytes is None and cpus and per_cpu:
         megabytes = cpus * per_cpu
-    step: Any = read(_text, "SLURM_STEP_ID", "SLURM_STEPID")
-    if step is None and read(_text, "ENVIRONMENT") == "BATCH":
-        step = "batch"
+    is_batch = read(_text, "ENVIRONMENT") == "BATCH"
     return {
-        "nodes": read(expand, "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+        "nodes": read(expand, "SLURM_JOB_NODELIST"),
         "step_nodes": read(expand, "SLURM_STEP_NODELIST"),
         "cluster": read(_text, "SLURM_CLUSTER_NAME"),
-        "step": _STEPS.get(step, step),
+        "step": read(_text, "SLURM_STEP_ID") or ("batch" if is_batch else None),
         "array_job_id": read(_text, "SLURM_ARRAY_JOB_ID"),
         "array_index": read(_number, "SLURM_ARRAY_TASK_ID"),
         "name": read(_text, "SLURM_JOB_NAME"),
@@ -182,35 +162,30 @@ def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
 def _pbs(read: Callable[..., Any]) -> dict[str, Any]:
     return {
         "nodes": read(from_file, "PBS_NODEFILE_LOCAL", "PBS_NODEFILE"),
-        "cluster": read(_text, "PBS_SERVER", "PBS_DEFAULT"),
+        "cluster": read(_text, "PBS_SERVER"),
         "array_job_id": read(_text, "PBS_ARRAY_ID"),
-        "array_index": read(_number, "PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+        "array_index": read(_number, "PBS_ARRAY_INDEX"),
         "name": read(_text, "PBS_JOBNAME"),
         "user": read(_text, "PBS_O_LOGNAME", "USER", "LOGNAME"),
         "time_limit_s": read(_seconds, "PBS_WALLTIME"),
-        "cpus": read(_number, "PBS_NUM_PPN", "NCPUS") or None,
+        "cpus": read(_number, "NCPUS") or None,
     }
 
 
 def _oar(read: Callable[..., Any]) -> dict[str, Any]:
     return {
-        "nodes": read(from_file, "OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"),
-        "array_job_id": read(_text, "OAR_ARRAY_ID", "OAR_ARRAYID"),
+        "nodes": read(from_file, "OAR_NODEFILE"),
+        "array_job_id": read(_text, "OAR_ARRAY_ID"),
         "array_index": read(_number, "OAR_ARRAY_INDEX"),
         "name": read(_text, "OAR_JOB_NAME"),
         "user": read(_text, "OAR_USER", "USER", "LOGNAME"),
-        "time_limit_s": read(_seconds, "OAR_JOB_WALLTIME_SECONDS", "OAR_JOB_WALLTIME"),
+        "time_limit_s": read(_seconds, "OAR_JOB_WALLTIME_SECONDS"),
     }
 
 
 def _first(environ: Mapping[str, str], parse: Callable[[str], T | None], *names: str) -> T | None:
     """Return the value of the first of these variables that can be read."""
     return next((found for name in names if (found := parse(environ.get(name, ""))) is not None), None)
-
-
-def job_id_of(environ: Mapping[str, str], scheduler: SchedulerName) -> str:
-    """Return the id that a scheduler's variables give; empty if there is none."""
-    return next(filter(None, (environ.get(name) for name in ID_VARIABLES[scheduler])), "")
 
 
 def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
@@ -233,18 +208,7 @@ def _number(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Read a duration: seconds, ``H:M:S`` or ``D-H:M:S``."""
-    if _NUMBER.fullmatch(text):
-        return float(text) or None
-    clock = _CLOCK.fullmatch(text)
-    if clock is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds) or None
-
-
-def _is_file(path: str) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - Path's raises if a folder is closed or a name too long
+    return float(_number(text) or 0) or None
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -297,7 +261,7 @@ def from_file(path: str) -> tuple[str, ...] | None:
     PBS and OAR write a line for each CPU.
     """
     try:
-        text = Path(path).read_text(errors="replace") if _is_file(path) else ""
+        text = Path(path).read_text(errors="replace") if os.path.isfile(path) else ""  # noqa: PTH113 - Path's can raise
     except OSError:
         return None
     names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))

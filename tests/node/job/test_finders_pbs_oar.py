@@ -31,8 +31,7 @@ def found(
         (V1, "/pbs_jobs.service/jobid/123.server"),
         (V1, "/pbspro.service/jobid/123.server"),
         (V1, "/pbspro.slice/pbspro-123.server.slice"),
-        (("cpuset",), "/torque/123.server"),
-        ((), "/pbs_jobs.service/jobs/123.server"),
+        ((), "/pbs_jobs.service/jobid/123.server"),
     ],
 )
 def test_every_layout_of_pbs_cgroups_is_known(tmp_path: Path, controllers: Sequence[str], path: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedmon.node.collectors.job.cgroup import Hierarchies
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Output, Runner
-from fedmon.node.job.identity import ID_VARIABLES, JobIdentity, job_id_of, own_name
+from fedmon.node.job.identity import ID_VARIABLES, JobIdentity, own_name
 from fedmon.node.job.processes import Processes, matching
 
 
@@ -52,8 +52,9 @@ class Finder:
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         self.identity = identity
-        self._names = tuple(map(os.fsencode, ID_VARIABLES[identity.scheduler]))
-        given = job_id_of(environ, identity.scheduler) if identity.inside else ""
+        variable = ID_VARIABLES[identity.scheduler]
+        self._name = os.fsencode(variable)
+        given = environ.get(variable, "") if identity.inside else ""
         self.id = os.fsencode(given or identity.raw_id or "")
 
     def resolve(self, _look: Look) -> str:
@@ -70,9 +71,8 @@ class Finder:
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Return the variable in a process's environment that makes it the job's; None if there is none."""
-        found = _variables(environment, *self._names) if self.id else []
-        marks = {name: b"%s=%s" % (name, value) for name, value in found if self.is_id(value)}
-        return next((marks[name] for name in self._names if name in marks), None)
+        found = _variables(environment, self._name) if self.id else []
+        return next((b"%s=%s" % (name, value) for name, value in found if self.is_id(value)), None)
 
     def is_id(self, value: bytes) -> bool:
         """Tell whether the value of such a variable is the job's id."""
@@ -141,20 +141,14 @@ class SlurmFinder(Finder):
 
 
 class PbsFinder(Finder):
-    """A job of PBS Pro, OpenPBS or Torque.
-
-    Sources: OpenPBS src/hooks/cgroups/pbs_cgroups.PY; Torque src/resmom/trq_cgroups.c.
-    """
+    """A job of PBS Pro or OpenPBS. Source: OpenPBS src/hooks/cgroups/pbs_cgroups.PY."""
 
     patterns = (
         "*.service/jobid/{id}",
-        "*.service/jobs/{id}",
         "pbspro/{id}",
         "pbspro.slice/{id}",
         "pbspro.slice/pbspro-{number}.*.slice",
         "pbspro/pbspro-{number}.*.slice",
-        "sbp/{id}",
-        "torque/{id}",
     )
     """The newest version first; the first level is the prefix that a site can choose."""
     level = r"{id}|[a-z_]+-{number}\..*\.slice"
