@@ -107,7 +107,6 @@ class ToolRun:
         nodes = identity.step_nodes or identity.nodes
         self._members = Membership(self._folder, host=identity.host, expected=len(nodes) if nodes else None)
         self._stop_file = StopFile(self._folder.ipc)
-        self._log: LogFile | None = None
         self._outputs = (1, 2)
 
     def measure(self, channel: Channel) -> int:
@@ -128,20 +127,19 @@ class ToolRun:
                 return 1
         finally:
             self._members.close()
-            if self._log is not None:
-                self._log.close()
 
     def _begin(self) -> None:
         """Take part under a free name, and log from now on. Raises FedmonError."""
         options, members = self._options, self._members
         members.begin()
-        self._log = LogFile(self._folder.log(members.host), verbose=options.verbose)
+        log = log_into(self._folder.log(members.host), verbose=options.verbose)
         # The command's caller meant this run with a stop since then; this process was forked later.
         pid = os.getppid() if options.command else os.getpid()
         self._stop_file.begin(lambda: run_start(pid, self._folder, self._identity, members, self._environ))
         # A library's prints must not come between the lines of the job.
         self._outputs = (os.dup(1), os.dup(2))
-        self._log.take_output()
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
         logger.info("job %s is measured on host %s by process %d", self._identity.job_id, members.host, os.getpid())
         command = shlex.join(options.printable_command)
         shown = f"{command[:_SHOWN_COMMAND]}..." if len(command) > _SHOWN_COMMAND else command
@@ -261,41 +259,24 @@ class ToolRun:
             os.write(self._outputs[to], text.encode(errors="backslashreplace"))
 
 
-class LogFile(logging.StreamHandler[TextIO]):
-    """Writes fedmon's log into a file, one line a record, and nowhere else, until it is closed.
+def log_into(path: Path, *, verbose: bool) -> TextIO:
+    """Write fedmon's log into a file from now on, and nowhere else; return it. Raises StorageError."""
+    try:
+        file = path.open("a", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
+    log = logging.StreamHandler(file)
+    form = _OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form.converter = time.gmtime
+    log.setFormatter(form)
+    logging.raiseExceptions = False  # a record that finds no room on a full disk is dropped
+    ours = logging.getLogger(OUR_LOGGER)
+    ours.handlers = [log]  # the terminal's would write between the lines of the job
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    ours.propagate = False
+    return file
 
-    A record that cannot be written, as on a full disk, is dropped. Raises StorageError if the file cannot be opened.
-    """
 
-    def __init__(self, path: Path, *, verbose: bool) -> None:
-        try:
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        except OSError as error:
-            raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
-        super().__init__(os.fdopen(opened, "a", encoding="utf-8", errors="backslashreplace"))
-        form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-        form.converter = time.gmtime
-        self.setFormatter(form)
-        self.setLevel(logging.DEBUG if verbose else logging.INFO)
-        ours = logging.getLogger(OUR_LOGGER)
-        ours.handlers = [self]  # the terminal's would write between the lines of the job
-        ours.setLevel(self.level)
-        ours.propagate = False
-
+class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line without hidden characters."""
         return escape_control(super().format(record))
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Drop a record that finds no room."""
-
-    def take_output(self) -> None:
-        """Send all prints of this process into the log from now on."""
-        os.dup2(self.stream.fileno(), 1)
-        os.dup2(self.stream.fileno(), 2)
-
-    def close(self) -> None:
-        """Stop logging; safe to call twice, and on a full disk."""
-        logging.getLogger(OUR_LOGGER).removeHandler(self)
-        with contextlib.suppress(OSError):
-            self.stream.close()

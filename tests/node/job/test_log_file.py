@@ -1,4 +1,4 @@
-"""The log of a run: one line a record, private, and harmless on a full disk."""
+"""The log of a run: one line a record, and harmless on a full disk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from fedmon.node.job.options import JobOptions
 from fedmon.node.job.wrapper import Channel
 
 LOG = """
-import logging, os, sys
+import logging, sys
 from pathlib import Path
-from fedmon.node.job.cli import LogFile
-os.umask(0)
-log = LogFile(Path(sys.argv[1]), verbose=False)
+from fedmon.node.job.cli import log_into
+log_into(Path(sys.argv[1]), verbose=False)
 logging.getLogger("fedmon.node.job").warning("%s said\\x1b[2J\\n%s", "squeue", "2026-01-01 INFO forged")
-log.close()
 """
 
 
@@ -38,20 +36,12 @@ def test_a_record_is_one_line_that_hides_and_forges_nothing(tmp_path: Path) -> N
 
     assert logged(path).stderr == ""
     assert path.read_text().endswith("Z WARNING fedmon.node.job: squeue said\\x1b[2J\\n2026-01-01 INFO forged\n")
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_record_that_finds_no_room_is_dropped_without_a_word() -> None:
     done = logged(Path("/dev/full"))
 
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "log").symlink_to(tmp_path / "other")
-
-    assert f"StorageError: cannot write the log {tmp_path}/log" in logged(tmp_path / "log").stderr
-    assert not (tmp_path / "other").exists()
 
 
 def test_a_description_that_cannot_be_written_is_logged_once_and_so_is_its_end(
