@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
-_DESCRIBE_AGAIN_S = 5.0
+_DESCRIBE_EVERY_S = 60.0
 _PERF_AFTER_S = 0.5
 """Probing perf starts some processes, and a short command must not wait for them."""
 
@@ -112,7 +112,7 @@ class JobMonitor:
         if options.broker is not None:
             self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
-        self._describe_at, self._is_described = 0.0, True
+        self._describe_at = 0.0
         self._ends_at = math.inf
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
@@ -146,7 +146,7 @@ class JobMonitor:
             return NEAR
         self._pipeline.follow(self._options.interval, live=True)
         if (gpus := self._pipeline.hardware()["gpus"]) != self._gpus:  # NVML can take seconds to start
-            self._gpus, self._describe_at = gpus, 0.0
+            self._gpus = gpus
             self._pipeline.sampler.sample_now()
         if time.monotonic() >= self._describe_at:
             self.describe()
@@ -169,8 +169,8 @@ class JobMonitor:
 
     def describe(self) -> dict[str, Any]:
         """Write the present description into the recording, and return it."""
-        document = self._document()
-        self._describe_at = math.inf if self._write(document) else time.monotonic() + _DESCRIBE_AGAIN_S
+        self._describe_at = time.monotonic() + _DESCRIBE_EVERY_S
+        self._write(document := self._document())
         return document
 
     def finish(self, end: End) -> int:
@@ -295,8 +295,8 @@ class JobMonitor:
             },
         }
 
-    def _write(self, document: Mapping[str, Any], *, mark: str = "") -> bool:
-        """Write a description, and a mark; a failure is logged once, and returns False."""
+    def _write(self, document: Mapping[str, Any], *, mark: str = "") -> None:
+        """Write a description, and a mark; a failure is logged."""
         node_id, boot = self._members.node_id, self._members.boot
         try:
             with Recording(self._members.recording) as recording:
@@ -304,14 +304,7 @@ class JobMonitor:
                 if mark:
                     recording.mark(node_id, boot, HOST_STREAM, utc_now().timestamp(), mark)
         except StorageError as error:
-            level = logging.WARNING if self._is_described else logging.DEBUG
-            logger.log(level, "the description of the job waits to be written: %s", error)
-            self._is_described = False
-            return False
-        if not self._is_described:
-            logger.info("the description of the job is written")
-        self._is_described = True
-        return True
+            logger.warning("the description of the job is not written: %s", error)
 
 
 def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, Any]:
