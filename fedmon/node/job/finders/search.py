@@ -33,10 +33,7 @@ _PAUSE_S = 1.0
 """SLURM shows the processes of a job half a second after it has begun."""
 _COMMAND_SHARE = 0.4
 """The share of the time for a command: if it hangs, there is time for other methods and a second look."""
-_SERVICES = DAEMONS | {
-    *("systemd", "init", "sshd", "sshd-session", "login", "cron", "crond", "atd", "tmux: server", "screen", "su"),
-    *("sudo", "runuser", "dockerd", "containerd-shim", "conmon", "supervisord", "gdm-session-wor"),
-}
+_SERVICES = DAEMONS | {"systemd", "init", "sshd", "sshd-session", "cron", "crond", "sudo"}
 """Programs below which a job begins."""
 _COMMANDS: Mapping[SchedulerName, str] = {"slurm": "scontrol", "pbs": "qstat", "oar": "oarstat"}
 
