@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 _STAGE = ".merge-"
 _LEFT_BEHIND_S = 3600.0
 """A merge that has not changed its folder for so long was killed."""
-_COPIES = 4
-"""How often a file that is written meanwhile is copied until a copy is of one moment."""
 _MOST_MISSING = 1000
 """Ratio to the real length of a file above which its head is damaged itself."""
 _LOG = "-wal"
@@ -140,20 +138,16 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
 
 
 def _copied(path: Path, copy: Path) -> bool:
-    """Copy a recording with its log; False if it changed meanwhile each time, so that the copy may be of two moments.
+    """Copy a recording with its log; False if it changed meanwhile, so that the copy may be of two moments.
 
     A recording is never opened while another host may write it: SQLite shares memory between the processes of one
     machine only.
     """
-    for _ in range(_COPIES):
-        before = _stamp(path)
-        shutil.copyfile(path, copy)
-        copy.with_name(copy.name + _LOG).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
-        if _stamp(path) == before:
-            return True
-    return False
+    before = _stamp(path)
+    shutil.copyfile(path, copy)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
+    return _stamp(path) == before
 
 
 def _lengthen(copy: Path) -> None:

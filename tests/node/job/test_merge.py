@@ -216,7 +216,7 @@ def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(fold
     assert merged(folder)["b"] == list(range(written[-1] + 10))
 
 
-def test_a_recording_that_changes_at_each_copy_is_not_called_damaged(
+def test_a_recording_that_changes_while_it_is_copied_is_not_called_damaged(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, copyfile = record(folder, "a"), shutil.copyfile
