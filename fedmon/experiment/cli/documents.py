@@ -115,7 +115,7 @@ def report(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Report on a run: states and times, failures, metrics, energy and traces."""
+    """Report on a run: states and times, failures, metrics and traces."""
     from fedmon.experiment.cli.reports import report_run
 
     report_run(run_dir, output=output, as_json=json)

@@ -1,4 +1,4 @@
-"""`fedmon experiment report`: states, failures, metrics, energy and traces of a run, as text, JSON or a page."""
+"""`fedmon experiment report`: states, failures, metrics and traces of a run, as text, JSON or a page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.common.text import joined, moment, plural, shorten, size, table
+from fedmon.common.text import moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, MAX_DRAWN, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
@@ -32,7 +31,7 @@ from fedmon.experiment.journal import Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.diagram import Bar, curves_png, timeline_png
-from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, TextTable
+from fedmon.report.document.model import Document, Facts, Paragraph, Part, Picture, Section, TextTable
 from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
 
@@ -70,27 +69,18 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[tuple[float, float], ...] = ()
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a recording, energy among them; ``problem`` says why there are none."""
-
-    guid: int
-    path: str
-    nodes: tuple[str, ...] = ()
-    findings: tuple[Any, ...] = ()
-    problem: str = ""
-
-
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run. ``values`` are attributes that resources set, such as outcomes.
 
-    ``measured`` has the values that conditions used, ``reported`` those that plans reported.
+    ``measured`` has the values that conditions used, ``reported`` those that plans reported. ``recordings`` are the
+    traces that `fedmon report` evaluates.
     """
 
     overview: Overview
     values: dict[int, dict[str, Any]]
     measured: tuple[Series, ...]
     reported: tuple[Series, ...]
-    recordings: tuple[Recorded, ...]
+    recordings: tuple[TraceFile, ...]
     traces: tuple[TraceFile, ...]
 
 
@@ -118,13 +108,12 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     shown = followed(follower)
     state, folder = follower.run.state, follower.folder
     traces = traces_in(folder, state.resources)
-    began = {each.guid: each.times["STARTED"] for each in shown.resources if "STARTED" in each.times}
     found = RunReport(
         overview=shown,
         values={guid: own for guid, one in sorted(state.resources.items()) if (own := _own_values(one))},
         measured=series_of(numbers),
         reported=reported_in(folder, traces),
-        recordings=tuple(recordings_in(folder, traces, began)),
+        recordings=tuple(each for each in traces if not each.collected and Path(each.path).suffix in _RECORDINGS),
         traces=tuple(traces),
     )
     sections = _sections(found, state)
@@ -184,36 +173,6 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]
     return series_of(found)
 
 
-def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int, float]) -> list[Recorded]:
-    """Return the findings of each recording since its resource ``began``, in Unix seconds by guid."""
-    return [
-        _recorded(folder, trace, began.get(trace.guid))
-        for trace in traces
-        if not trace.collected and Path(trace.path).suffix in _RECORDINGS and trace.size_bytes
-    ]
-
-
-def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
-    try:
-        with report_extra("the evaluation of a recording"):
-            from fedmon.report.findings import find
-            from fedmon.report.source import Source
-            from fedmon.report.subject import choose
-
-            with Source([folder / trace.path]) as source:
-                last = dict.fromkeys((host.node_id for host in source.hosts), 0.0)
-                for stream in source.streams:
-                    last[stream.node_id] = max(last.get(stream.node_id, 0.0), stream.last_t)
-                # A recording begins with an older sample, taken at another interval, which is left out here. All
-                # samples of a node would be, if its clock is far off.
-                is_within = began is not None and all(last[host.node_id] > began for host in source.hosts)
-                case = choose(source, since_t=began if is_within else None).read()
-    except FedmonError as error:
-        return Recorded(guid=trace.guid, path=trace.path, problem=str(error))
-    nodes = tuple(node.name for node in case.nodes)
-    return Recorded(guid=trace.guid, path=trace.path, nodes=nodes, findings=tuple(find(case)))
-
-
 def _own_values(resource: Resource) -> dict[str, Any]:
     """Return the attributes that a resource set itself; none if its type is unknown here."""
     try:
@@ -243,19 +202,14 @@ def _sections(found: RunReport, state: State) -> list[Section]:
     ]
     traces = [(names[each.guid], each.path, size(each.size_bytes)) for each in found.traces]
     total = f"{plural(len(traces), 'file')}, {size(sum(each.size_bytes for each in found.traces))}"
-    recordings: dict[str, list[Part]] = defaultdict(list)
-    for one in found.recordings:
-        nodes = joined(one.nodes, most=4) if one.nodes else "no nodes"
-        problem = Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")
-        part = problem if one.problem else Findings(findings=one.findings)
-        recordings[f"Recording of {nodes} by {names.get(one.guid, one.guid)}"].append(part)
+    if found.recordings:
+        total += "; fedmon report PATH evaluates a recording"
     sections: dict[str, Sequence[Part]] = {
         "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
         "Failures": [Paragraph(text=text) for text in failures],
         "Timeline": [bars] if shown.began and 0 < len(shown.resources) <= MAX_BARS else [],
         "Values that plans reported": [*_curves(shown, found.reported), *_series(found.reported, names)],
         "Values that conditions used": [*_curves(shown, found.measured), *_series(found.measured, names)],
-        **recordings,
         "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
         # It may be long, so it stands below what matters more.
         "Graph": [drawn] if len(graph.boxes) <= MAX_DRAWN else [],
@@ -295,8 +249,6 @@ def _text(section: Section) -> str:
                 continue
             case Paragraph():
                 texts = [part.text]
-            case Findings():
-                texts = [f"{each.title}: {each.text} {each.advice}".rstrip() for each in part.findings]
             case Facts():
                 texts = [f"{name:<11}{value}" for name, value in part.rows]
             case Picture():
