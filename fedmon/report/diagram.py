@@ -1,4 +1,4 @@
-"""Drawings of a run: boxes with lines between them that lead downward, bars over time, and numbers over time."""
+"""Drawings of a run: boxes with lines between them that lead downward, and bars over time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from fedmon.report.charts.catalogue import Scale
 
 KINDS = ("png", "svg")
 Point = tuple[float, float]
@@ -249,8 +247,7 @@ def _handles(edges: Sequence[Edge], legend: Mapping[str, str]) -> list[Any]:
 
 # --- over time --------------------------------------------------------------------------------------------------------
 
-_BARS_IN, _LONGEST_NAME, _MAX_LINES = 0.24, 30, 10
-_AXIS = "time since the run began"
+_BARS_IN, _LONGEST_NAME = 0.24, 30
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +262,9 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 def timeline_png(rows: Sequence[tuple[str, Sequence[Bar]]]) -> bytes:
     """Return named rows of bars, from above to below, as PNG. Raises MissingExtraError."""
     names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name, _ in rows]
-    scale = _scale(max((bar.end_s for _, bars in rows for bar in bars), default=1.0))
+    with report_extra("a drawing"):
+        from fedmon.report.charts.catalogue import Quantity, scale_of
+    scale = scale_of(Quantity.SECONDS, max((bar.end_s for _, bars in rows for bar in bars), default=1.0))
 
     def draw(figure: Any) -> None:
         from matplotlib.patches import Patch
@@ -279,43 +278,13 @@ def timeline_png(rows: Sequence[tuple[str, Sequence[Bar]]]) -> bytes:
         axes.set_xlim(left=0)
         axes.grid(axis="x", color="#dddddd")
         axes.set_axisbelow(True)
-        axes.set_xlabel(f"{_AXIS} ({scale.unit})")
+        axes.set_xlabel(f"time since the run began ({scale.unit})")
         colours = {bar.state: bar.colour for _, bars in rows for bar in bars}
         handles = [Patch(facecolor=colour, edgecolor="#555555", label=state) for state, colour in colours.items()]
         if handles:
             figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
     return _written(draw, figsize=(9.0, len(rows) * _BARS_IN + 1.0), layout="constrained")
-
-
-def curves_png(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
-    """Return curves of seconds and numbers by name as PNG; only some are named. Raises MissingExtraError."""
-    scale = _scale(max((t for points in curves.values() for t, _ in points), default=1.0))
-
-    def draw(figure: Any) -> None:
-        axes = figure.add_subplot()
-        for points in curves.values():
-            times, values = [t * scale.factor for t, _ in points], [value for _, value in points]
-            axes.plot(times, values, marker="o" if len(times) <= 40 else None, markersize=3.5)
-        axes.set_title(title, parse_math=False)
-        axes.set_xlabel(f"{_AXIS} ({scale.unit})")
-        axes.grid(color="#dddddd")
-        axes.ticklabel_format(axis="y", useOffset=False)
-        named = list(curves)[:_MAX_LINES]
-        more = f"{len(curves) - len(named)} more have no name here" if len(curves) > len(named) else None
-        legend = axes.legend(axes.lines[: len(named)], named, fontsize=7.5, title=more, frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-
-    return _written(draw, figsize=(6.2, 3.1), layout="constrained")
-
-
-def _scale(longest_s: float) -> Scale:
-    """Return the unit of a time axis of this length."""
-    with report_extra("a drawing"):
-        from fedmon.report.charts.catalogue import Quantity, scale_of
-
-    return scale_of(Quantity.SECONDS, longest_s)
 
 
 def _written(draw: Callable[[Any], None], kind: str = "png", dpi: float = _DPI, **size: Any) -> bytes:

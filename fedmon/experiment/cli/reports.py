@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,12 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.report.diagram import Bar, curves_png, timeline_png
+from fedmon.report.diagram import Bar, timeline_png
 from fedmon.report.document.model import Document, Facts, Paragraph, Part, Picture, Section, TextTable
 from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
 
-MAX_CURVES, MAX_POINTS, MAX_FILES = 20, 500, 2000
+MAX_FILES = 2000
 MAX_BARS = 200
 """A timeline of more resources is too high to be useful."""
 _WIDEST, _LONGEST = 160, 160
@@ -53,10 +52,7 @@ class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one name: of a resource, and of a node if one reported them.
-
-    ``points`` are some of them, evenly, for a drawing: Unix seconds and value.
-    """
+    """The numbers of one name: of a resource, and of a node if one reported them."""
 
     guid: int
     node: str
@@ -66,7 +62,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     last: float
     low: float
     high: float
-    points: tuple[tuple[float, float], ...] = ()
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,20 +84,15 @@ class _Scalars(msgspec.Struct):
 
     values: dict[str, float | None]
     node: str = ""
-    t: float = 0.0
-
-
-_Numbers = Mapping[tuple[int, str, str], list[tuple[float, float]]]
-"""By resource, node and name: Unix seconds and value of each number."""
 
 
 def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     """Print a report on a run, or write its page."""
-    numbers: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
+    numbers: dict[tuple[int, str, str], list[float]] = defaultdict(list)
 
     def take(event: AnyEvent) -> None:
         if isinstance(event, Measured) and event.value is not None:
-            numbers[event.guid, event.source, event.name].append((event.t, event.value))
+            numbers[event.guid, event.source, event.name].append(event.value)
 
     follower = Follower(run_dir, on_event=take)
     shown = followed(follower)
@@ -111,7 +101,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     found = RunReport(
         overview=shown,
         values={guid: own for guid, one in sorted(state.resources.items()) if (own := _own_values(one))},
-        measured=series_of(numbers),
+        measured=_series_of(numbers),
         reported=reported_in(folder, traces),
         recordings=tuple(each for each in traces if not each.collected and Path(each.path).suffix in _RECORDINGS),
         traces=tuple(traces),
@@ -123,8 +113,6 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     told = [one for one in sections if not all(isinstance(part, Picture) for part in one.parts)]
     text = "\n\n".join([*map(_text, told), *(f"written: {path}" for path in written)])
     document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
-    for one in (*document["measured"], *document["reported"]):
-        del one["points"]
     document = {"well": shown.is_well, **document.pop("overview"), **document, "written": written}
     emit(document, text=text, as_json=as_json)
 
@@ -144,23 +132,20 @@ def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
     return sorted(found, key=lambda each: (each.guid, each.collected, each.path))[:MAX_FILES]
 
 
-def series_of(numbers: _Numbers) -> tuple[Series, ...]:
-    """Sum up numbers; each name has at least one."""
-    found = []
-    for (guid, node, name), points in sorted(numbers.items()):
-        kept = [value for _, value in points]
-        some = tuple(points[:: -(-len(points) // MAX_POINTS)])
-        series = Series(
-            guid=guid, node=node, name=name, count=len(kept), first=kept[0], last=kept[-1], low=min(kept),
-            high=max(kept), points=some,
-        )  # fmt: skip
-        found.append(series)
-    return tuple(found)
+def _series_of(numbers: Mapping[tuple[int, str, str], list[float]]) -> tuple[Series, ...]:
+    """Sum up numbers by resource, node and name; each name has at least one."""
+    return tuple(
+        Series(
+            guid=guid, node=node, name=name, count=len(values), first=values[0], last=values[-1], low=min(values),
+            high=max(values),
+        )
+        for (guid, node, name), values in sorted(numbers.items())
+    )  # fmt: skip
 
 
 def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]:
     """Return the numbers that plans reported, by job, node and name; damaged lines are skipped."""
-    found: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     for trace in traces:
         if not trace.collected and Path(trace.path).name == "scalars":
             with contextlib.suppress(OSError), (folder / trace.path).open("rb") as file:
@@ -169,8 +154,8 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]
                         one = msgspec.json.decode(line, type=_Scalars)
                         for name, value in one.values.items():
                             if value is not None:
-                                found[trace.guid, one.node, name].append((one.t, value))
-    return series_of(found)
+                                found[trace.guid, one.node, name].append(value)
+    return _series_of(found)
 
 
 def _own_values(resource: Resource) -> dict[str, Any]:
@@ -208,8 +193,8 @@ def _sections(found: RunReport, state: State) -> list[Section]:
         "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
         "Failures": [Paragraph(text=text) for text in failures],
         "Timeline": [bars] if shown.began and 0 < len(shown.resources) <= MAX_BARS else [],
-        "Values that plans reported": [*_curves(shown, found.reported), *_series(found.reported, names)],
-        "Values that conditions used": [*_curves(shown, found.measured), *_series(found.measured, names)],
+        "Values that plans reported": _series(found.reported, names),
+        "Values that conditions used": _series(found.measured, names),
         "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
         # It may be long, so it stands below what matters more.
         "Graph": [drawn] if len(graph.boxes) <= MAX_DRAWN else [],
@@ -270,21 +255,6 @@ def _write_page(path: Path, shown: Overview, sections: list[Section]) -> None:
 
         with own_process(path.parent), replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(html(document))
-
-
-def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
-    """Return a drawing for each name with several values: a line for each node, or for each resource."""
-    names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in shown.resources}
-    lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for one in series:
-        points = ((t - shown.began, value) for t, value in one.points)
-        lines[one.name][one.node or names.get(one.guid, str(one.guid))].extend(points)
-    pictures = []
-    for name, of_name in list(lines.items())[:MAX_CURVES]:
-        if any(len(points) > 1 for points in of_name.values()):
-            curves = {label: sorted(of_name[label]) for label in sorted(of_name)}
-            pictures.append(Picture(title=f"{name} over time", png=partial(curves_png, name, curves)))
-    return pictures
 
 
 def _timeline(shown: Overview) -> bytes:
