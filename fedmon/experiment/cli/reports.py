@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +35,7 @@ from fedmon.researcher.cli.shell import emit
 MAX_FILES = 2000
 MAX_BARS = 200
 """A timeline of more resources is too high to be useful."""
-_WIDEST, _LONGEST = 160, 160
+_LONGEST = 160
 _RECORDINGS = (".sqlite", ".fmr")
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 
@@ -224,21 +222,15 @@ def _series(series: Sequence[Series], names: Mapping[int, str]) -> list[TextTabl
 
 
 def _text(section: Section) -> str:
-    width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    lines = [section.title, "-" * min(width, len(section.title))]
+    lines = [section.title, "-" * len(section.title)]
     for part in section.parts:
         match part:
             case TextTable():
-                lines.append(table(part.headers, part.rows, width=width))
-                continue
+                lines.append(table(part.headers, part.rows))
             case Paragraph():
-                texts = [part.text]
+                lines.append(escape_control(part.text))
             case Facts():
-                texts = [f"{name:<11}{value}" for name, value in part.rows]
-            case Picture():
-                texts = []
-        lines += [line for text in texts for line in wrapper.wrap(escape_control(text))]
+                lines += [f"{name}: {escape_control(value)}" for name, value in part.rows]
     return "\n".join(lines)
 
 
