@@ -9,31 +9,25 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from fedmon.experiment.situation import Need, Resource
-from fedmon.experiment.states import ResourceState
 
 if TYPE_CHECKING:
     from fedmon.experiment.resource import ResourceManager
 
 __all__ = ["Nature", "Natures", "Need", "is_kind", "lasts", "natures", "needed"]
 
-_BEFORE_READY = frozenset({ResourceState.DISCOVERED, ResourceState.RESERVED, ResourceState.PROVISIONED})
-
 
 class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The declarations of a type. ``rtypes`` are its name and those of its parents.
 
     ``ending`` tells whether its resources reach STOPPED without a stop; "maybe" if it has code for its start.
-    ``skips`` are states that its deploy never enters. Before a deploy all of ``attributes`` must be set, and one of
-    each of ``connections`` must be there. ``measured_by`` are the types that report its metrics; empty: itself.
+    Before a deploy all of ``attributes`` must be set, and one of each of ``connections`` must be there.
     """
 
     rtypes: frozenset[str]
     needs: tuple[Need, ...] = ()
     ending: Literal["always", "maybe", "never", "unknown"] = "unknown"
-    skips: frozenset[ResourceState] = frozenset()
     attributes: tuple[str, ...] = ()
     connections: tuple[tuple[str, ...], ...] = ()
-    measured_by: tuple[str, ...] = ()
     measures_when_ready: bool = False
 
     def needs_at(self, verb: str) -> bool:
@@ -55,15 +49,12 @@ def _nature_of(rtype: str) -> Nature:
     rclass = ResourceFactory.resource_types().get(rtype) or ResourceFactory.get_resource_types().get(rtype)
     if rclass is None:
         return Nature(rtypes=frozenset({rtype}))
-    passes = () if rclass._passes is None and not rclass.overrides("deploy") else rclass._passes  # noqa: SLF001 - declared by types, here and below
     return Nature(
         rtypes=frozenset(vars(each)["_rtype"] for each in rclass.__mro__ if "_rtype" in vars(each)),
-        needs=rclass._needs,  # noqa: SLF001
+        needs=rclass._needs,  # noqa: SLF001 - declared by types, here and below
         ending="always" if rclass._ends_itself else "maybe" if rclass.overrides("start") else "never",  # noqa: SLF001
-        skips=frozenset() if passes is None else _BEFORE_READY.difference(passes),
         attributes=tuple(each for each in rclass._required_attributes if _is_empty(rclass, each)),  # noqa: SLF001
         connections=rclass._required_connections,  # noqa: SLF001
-        measured_by=rclass._measured_by,  # noqa: SLF001
         measures_when_ready=rclass._measures_when_ready,  # noqa: SLF001
     )
 

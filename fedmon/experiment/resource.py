@@ -172,14 +172,10 @@ class ResourceManager:
     """Connected resources that its verbs wait for without a condition."""
     _ends_itself: ClassVar[bool] = False
     """Whether it always reaches STOPPED without a stop; code for its start may do that without this."""
-    _passes: ClassVar[tuple[ResourceState, ...] | None] = None
-    """The states before READY that its deploy enters; None: unknown if it has code for its deploy."""
     _required_attributes: ClassVar[tuple[str, ...]] = ()
     """Attributes that must be set before its deploy."""
     _required_connections: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Connections that must exist before its deploy: one to a type of each."""
-    _measured_by: ClassVar[tuple[str, ...]] = ()
-    """The connected types that report its metrics; empty: itself."""
     _measures_when_ready: ClassVar[bool] = False
     """Whether its metrics may come before it is STARTED."""
 

@@ -31,9 +31,8 @@ _MOST_CIRCLES = 20
 
 ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
-    "refused-connection", "skipped-state", "not-stopped", "not-measured", "may-not-come", "missing-part",
-    "wrong-attribute", "missing-dataset", "approval-needed", "offline-node", "not-asked", "aborted", "unknown-metric",
-    "unused-quorum",
+    "refused-connection", "not-stopped", "may-not-come", "missing-part", "wrong-attribute", "missing-dataset",
+    "approval-needed", "offline-node", "not-asked", "aborted", "unknown-metric",
 ]  # fmt: skip
 Severity = Literal["error", "warning"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning")

@@ -28,7 +28,7 @@ from fedmon.experiment.check.graph import (
 )
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
-from fedmon.experiment.natures import Natures, is_kind, lasts, natures, needed
+from fedmon.experiment.natures import Natures, is_kind, lasts, natures
 from fedmon.experiment.situation import Impossible, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -155,9 +155,8 @@ class _Checks:
 
     def of(self, resources: Collection[Resource]) -> Iterator[Problem]:
         """Return all problems of some resources but circles."""
-        for check in (self._missing_parts, self._needs, self._quorums):
-            for resource in resources:
-                yield from self._problems(resource, check(resource))
+        for resource in resources:
+            yield from self._problems(resource, self._missing_parts(resource))
         yield from self._waits(resources)
 
     def _problems(self, resource: Resource, found: Iterable[_Found], what: str = "") -> Iterator[Problem]:
@@ -187,28 +186,6 @@ class _Checks:
         others = [self._resources[guid].rtype for guid in resource.connections if guid in self._resources]
         return any(is_kind(other, rtype, self._nature) for other in others for rtype in rtypes)
 
-    def _needs(self, resource: Resource) -> Iterator[_Found]:
-        """Return lost resources that the verbs still to come need."""
-        for verb in ("deploy", "start"):
-            for _, other in needed(resource, verb, self._resources, self._nature):
-                if resource.state < COMES_TO[verb] and other.state >= ResourceState.FAILED and other.critical:
-                    whom = self._titled(other.guid)
-                    text = f"{verb} of {self._titled(resource.guid)} needs {whom}, which is {other.state.name}"
-                    yield _Found("failed-resource", text, (other.guid,), "warning")
-
-    def _quorums(self, resource: Resource) -> Iterator[_Found]:
-        """Return quorums on the start of an Aggregator, which all the same ends only after all of its jobs."""
-        if not is_kind(resource.rtype, "fedmon::Aggregator", self._nature) or resource.attributes.get("atLeast"):
-            return
-        awaited = {other.guid for _, other in needed(resource, "stop", self._resources, self._nature)}
-        for action, condition in resource.conditions:
-            if action is ResourceAction.START and condition.needed < len(awaited.intersection(condition.group)):
-                text = (
-                    f"start of {self._titled(resource.guid)} waits for {condition.needed} of {len(condition.group)} "
-                    f"jobs, but it ends only after all of them: set atLeast={condition.needed} on it"
-                )
-                yield _Found("unused-quorum", text, (), "warning")
-
     # --- conditions ---------------------------------------------------------------------------------------------------
 
     def _waits(self, resources: Collection[Resource]) -> Iterator[Problem]:
@@ -226,14 +203,10 @@ class _Checks:
 
     def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
         yield from self._losses(condition, name)
-        for other in filter(None, map(self._resources.get, condition.group)):
-            if isinstance(condition, MetricCondition):
+        if isinstance(condition, MetricCondition):
+            for other in filter(None, map(self._resources.get, condition.group)):
                 yield from self._of_metric(condition, other)
-            elif other.state < condition.state and condition.state in self._nature(other.rtype).skips:
-                text = f"waits for {self._titled(other.guid)} to be {condition.state.name}"
-                text = f"{text}, which its type skips: the next state counts"
-                yield _Found("skipped-state", text, (other.guid,), "warning")
-        if isinstance(condition, StateCondition) and condition.state is ResourceState.STOPPED:
+        elif condition.state is ResourceState.STOPPED:
             yield from self._endings(condition)
 
     def _losses(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
@@ -255,15 +228,11 @@ class _Checks:
     def _of_metric(self, condition: MetricCondition, other: Resource) -> Iterator[_Found]:
         if other.state >= ResourceState.STOPPED or has_held(condition, other):
             return
-        nature, metric = self._nature(other.rtype), condition.metric.name
-        text, guids = f"waits for {metric} of {self._titled(other.guid)}", (other.guid,)
-        if nature.rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
+        metric = condition.metric.name
+        if self._nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
             advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
-            text = f"{text}, which is not in the table of metrics; {advice}"
-            yield _Found("unknown-metric", text, guids, "warning")
-        elif nature.measured_by and not self._has_neighbour(other, nature.measured_by):
-            to = " or a ".join(nature.measured_by)
-            yield _Found("not-measured", f"{text}, which is not measured: connect it to a {to}", guids, "warning")
+            text = f"waits for {metric} of {self._titled(other.guid)}, which is not in the table of metrics; {advice}"
+            yield _Found("unknown-metric", text, (other.guid,), "warning")
 
     def _endings(self, condition: StateCondition) -> Iterator[_Found]:
         """Return members that must be STOPPED, and that nothing known stops; a call still may."""

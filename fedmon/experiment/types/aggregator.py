@@ -148,7 +148,6 @@ class Aggregator(LinkedResource):
     _watched = "fedmon::Job"
     _needs = (Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED),)
     _ends_itself = True
-    _passes = ()
     _required_connections = (("fedmon::Job",),)
 
     own_attributes = (

@@ -29,7 +29,6 @@ class Collector(ResourceManager):
     _platform = "fedmon"
     _rtype = "fedmon::Collector"
     _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
-    _passes = ()
     _required_attributes = ("traceName",)
 
     own_attributes = (

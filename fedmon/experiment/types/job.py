@@ -83,7 +83,6 @@ class Job(LinkedResource):
     )
     asks_federation = True
     _ends_itself = True
-    _passes = ()
     _required_connections = (("fedmon::TrainingPlan",),)
 
     own_attributes = (

@@ -133,7 +133,6 @@ class LocalProcess(LinkedResource):
     _help = "A command on this machine: STOPPED when it ended with code 0, FAILED otherwise."
     _platform = "local"
     _ends_itself = True
-    _passes = ()
     _required_attributes = ("command",)
 
     own_attributes = (

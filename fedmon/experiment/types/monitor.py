@@ -57,7 +57,6 @@ class Monitor(LinkedResource):
     _watched = "fedmon::Job"
     _needs = (Need(verb="deploy", of="fedmon::Node"), Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED))
     _ends_itself = True
-    _passes = ()
     _required_connections = (("fedmon::Node", "fedmon::Job"),)
 
     own_attributes = (

@@ -32,9 +32,7 @@ class Node(LinkedResource):
     _help = (
         "A node of the federation: READY when its presence is confirmed, FAILED when it is lost for longer than grace."
     )
-    _passes = (ResourceState.DISCOVERED,)
     _required_attributes = ("nodeId",)
-    _measured_by = ("fedmon::Monitor",)
     _measures_when_ready = True
     _reach = 3  # a plan whose job has a dataset that is connected to it
     _listens_until = ResourceState.RELEASED  # for `present`
@@ -157,7 +155,6 @@ class Dataset(LinkedResource):
     _help = "A dataset on the nodes that it is connected to, found by its tags."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
     _needs = (Need(verb="deploy", of="fedmon::Node"),)
-    _passes = (ResourceState.DISCOVERED,)
     _required_attributes = ("tags",)
     _reach = 2  # the plan of its job
 

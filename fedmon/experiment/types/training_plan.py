@@ -51,7 +51,6 @@ class TrainingPlanResource(LinkedResource):
         Need(verb="deploy", of="fedmon::Node", through=("fedmon::Job",)),
         Need(verb="deploy", of="fedmon::Node", through=("fedmon::Job", "fedmon::Dataset")),
     )
-    _passes = (ResourceState.RESERVED,)
     _required_attributes = ("plan",)
 
     own_attributes = (

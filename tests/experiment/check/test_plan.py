@@ -139,17 +139,6 @@ def test_an_aggregator_with_a_quorum_needs_no_more_jobs_than_that() -> None:
     assert told(after(state, events.AttributeSet(t=0, guid=3, name="atLeast", value=1))) == []
 
 
-def test_a_quorum_on_the_start_of_an_aggregator_is_told_to_change_nothing() -> None:
-    state = experiment([*["fedmon::Job"] * 3, "fedmon::Aggregator"], (4, START, (1, 2, 3), STOPPED), at_least=2)
-    for job in (1, 2, 3):
-        state = after(state, events.Connected(t=0, guid=4, other=job))
-
-    (warning,) = plan(state).warnings
-    assert (warning.kind, warning.guids) == ("unused-quorum", (4,))
-    assert "set atLeast=2" in warning.text
-    assert plan(after(state, events.AttributeSet(t=0, guid=4, name="atLeast", value=2))).warnings == ()
-
-
 def test_lost_resources_are_named() -> None:
     state = experiment(3, (1, START, 2, STARTED), (3, START, (2, 1), STARTED))
     lost = events.Became(t=1, guids=(2,), state=FAILED)

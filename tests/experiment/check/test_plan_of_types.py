@@ -22,8 +22,6 @@ from tests.experiment.check.planned import found
 from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, added, own, started
 from tests.support.ports import free_port
 
-BUSY = Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9)
-
 
 def fails(_self: ResourceManager) -> None:
     raise ExperimentError("no power")
@@ -153,15 +151,6 @@ def test_what_ends_with_its_jobs_or_by_a_condition_is_no_circle_of_both(ec: Expe
     assert "condition-cycle" not in str(ec.plan())
 
 
-def test_a_lost_resource_that_a_type_needs_is_a_warning(ec: ExperimentController) -> None:
-    server = ec.register_resource("planned::Server")
-    client = ec.register_resource("planned::Client", connectedTo=server)
-
-    ec.get_resource(server).fail("lost")
-
-    assert found(ec.plan()) == [("warning", "failed-resource", (client, server))]
-
-
 @pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("planned::Plain", 1)])
 def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
     ec: ExperimentController, rtype: str, count: int
@@ -176,34 +165,6 @@ def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
 # --- what types say ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rtype", "attributes", "skipped", "passed"),
-    [
-        ("planned::Plain", {}, ResourceState.DISCOVERED, None),
-        ("fedmon::Node", {"nodeId": "n"}, ResourceState.RESERVED, ResourceState.DISCOVERED),
-        ("fedmon::TrainingPlan", {"plan": "p.py"}, ResourceState.PROVISIONED, ResourceState.RESERVED),
-        ("planned::Own", {}, None, ResourceState.DISCOVERED),
-    ],
-)
-def test_a_wait_for_a_state_that_the_type_skips_is_a_warning(
-    ec: ExperimentController,
-    rtype: str,
-    attributes: dict[str, Any],
-    skipped: ResourceState | None,
-    passed: ResourceState | None,
-) -> None:
-    one = ec.register_resource(rtype, **attributes)
-    (waiting,) = plain(ec, 1)
-    for state in (skipped, passed):
-        if state is not None:
-            ec.register_condition(waiting, START, one, state)
-
-    warnings = plan(ec.snapshot).warnings
-
-    assert [(each.kind, each.guids) for each in warnings] == ([("skipped-state", (waiting, one))] if skipped else [])
-    assert not skipped or f"{skipped.name}, which its type skips" in warnings[0].text
-
-
 @pytest.mark.parametrize(("rtype", "count"), [("planned::Plain", 1), ("planned::Own", 0)])
 def test_a_wait_for_the_end_of_a_type_without_code_is_a_warning(
     ec: ExperimentController, rtype: str, count: int
@@ -212,17 +173,6 @@ def test_a_wait_for_the_end_of_a_type_without_code_is_a_warning(
     ec.register_condition(waiting, START, lasting, STOPPED)
 
     assert found(ec.plan()) == [("warning", "not-stopped", (waiting, lasting))] * count
-
-
-def test_a_metric_of_a_node_without_a_monitor_is_a_warning(ec: ExperimentController) -> None:
-    node, seen = (ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in ("a", "b"))
-    ec.register_resource("fedmon::Monitor", connectedTo=seen)
-    (waiting,) = plain(ec, 1)
-    ec.register_condition(waiting, START, [node, seen], metric=BUSY)
-
-    (warning,) = plan(ec.snapshot).warnings
-    assert (warning.kind, warning.guids) == ("not-measured", (waiting, node))
-    assert "connect it to a fedmon::Monitor" in warning.text
 
 
 def test_the_federation_is_asked_once_if_it_is_not_there(
