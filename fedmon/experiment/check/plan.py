@@ -160,18 +160,17 @@ class _Checks:
     # --- single resources ---------------------------------------------------------------------------------------------
 
     def _missing_parts(self, resource: Resource) -> Iterator[_Found]:
-        """Return missing attributes and connections: warnings if a condition on the deploy leaves time to add them."""
+        """Return missing attributes and connections."""
         mine = self._nature(resource.rtype)
         if resource.state >= ResourceState.READY or not (mine.attributes or mine.connections):
             return
         who = self._titled(resource.guid)
-        severity: Severity = "warning" if _has(ResourceAction.DEPLOY, resource) else "error"
         for name in mine.attributes:
             if resource.attributes.get(name) in (None, ""):
-                yield _Found("missing-part", f"{who} has no {name}: set the attribute", (), severity)
+                yield _Found("missing-part", f"{who} has no {name}: set the attribute")
         for rtypes in mine.connections:
             if not self._has_neighbour(resource, rtypes):
-                yield _Found("missing-part", f"{who} has no {' or '.join(rtypes)}: connect it to one", (), severity)
+                yield _Found("missing-part", f"{who} has no {' or '.join(rtypes)}: connect it to one")
 
     def _has_neighbour(self, resource: Resource, rtypes: Collection[str]) -> bool:
         others = [self._resources[guid].rtype for guid in resource.connections if guid in self._resources]

@@ -241,23 +241,13 @@ def test_a_type_without_an_attribute_that_its_parent_needs_is_deployed(ec: Exper
     assert ec.wait_started(fixed.guid, timeout=60).reasons == {}
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController, comes: bool) -> None:
-    (gate,) = plain(ec, 1)
+def test_a_verb_called_by_hand_names_the_part_that_lacks(ec: ExperimentController) -> None:
     process, monitor = ec.register_resource("local::Process"), ec.register_resource("fedmon::Monitor")
-    ec.register_condition([process, monitor], DEPLOY, gate, STARTED)
 
-    assert ("warning", "missing-part", (process,)) in found(ec.plan())
-    ec.deploy([process, monitor], wait_all_ready=False)
-    if comes:
-        ec.set(process, "command", ["true"])
-    ec.deploy(gate)
-    reasons = ec.wait_finished(process, timeout=60).reasons
-
-    lacks = f"deploy failed: resource {process} (local::Process) has no command: set it to a list of texts, such as "
-    assert reasons == ({} if comes else {process: f'{lacks}["ls", "-l"]'})
-    assert ec.wait(monitor, FAILED, timeout=60)
-    assert "has no fedmon::Node or fedmon::Job: connect it to one" in ec.get_resource(monitor).reason
+    with pytest.raises(ExperimentError, match=r'has no command: set it to a list of texts, such as \["ls", "-l"\]'):
+        ec.get_resource(process).deploy()
+    with pytest.raises(ExperimentError, match="has no fedmon::Node or fedmon::Job: connect it to one"):
+        ec.get_resource(monitor).deploy()
 
 
 @pytest.mark.parametrize(
