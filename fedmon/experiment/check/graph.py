@@ -1,8 +1,7 @@
-"""The dependency graph of an experiment: which step needs which, the order of all steps, and circles as problems."""
+"""The dependency graph of an experiment: which step needs which, the order of all steps, and a circle as a problem."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby, pairwise
@@ -27,7 +26,6 @@ _VERB_TO = {
 }
 NEW_GROUP = -1
 """The number of a group that is about to be deployed; those of a controller are not negative."""
-_MOST_CIRCLES = 20
 
 ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
@@ -125,25 +123,14 @@ class Dependencies:
         self.waves: list[list[Step]] = []
         self.stuck = self._order()
 
-    def circles(self) -> list[Problem]:
-        """Return the circles of steps that wait for each other as problems, each with its path."""
-        left = {
-            step: [need for need in self._needs[step] if need in self.stuck]
-            for step in self._needs
-            if step in self.stuck
-        }
-        found: list[Problem] = []
-        while len(found) < _MOST_CIRCLES:
-            try:
-                TopologicalSorter(left).prepare()
-            except CycleError as error:
-                circle = _shortest(min(error.args[1]), left)
-            else:
-                break
-            found.append(self._problem(circle))
-            told = set(circle)
-            left = {step: [need for need in needs if need not in told] for step, needs in left.items()}
-        return sorted(found, key=lambda problem: problem.guids)
+    def circle(self) -> Problem | None:
+        """Return a circle of steps that wait for each other, with its path, as a problem; None if there is none."""
+        stuck = {step: [need for need in self._needs[step] if need in self.stuck] for step in sorted(self.stuck)}
+        try:
+            TopologicalSorter(stuck).prepare()
+        except CycleError as error:
+            return self._problem(error.args[1][:0:-1])
+        return None
 
     # --- needs of steps -----------------------------------------------------------------------------------------------
 
@@ -278,22 +265,6 @@ def _freed(step: Step, waiting: Mapping[Step, list[Step]], left: dict[Step, int]
                 yield each
 
 
-def _shortest(start: Step, needs: Mapping[Step, list[Step]]) -> list[Step]:
-    """Return a shortest circle through a step that is on one."""
-    came: dict[Step, Step] = {}
-    waiting = deque([start])
-    while start not in came:
-        step = waiting.popleft()
-        for need in needs[step]:
-            if need not in came:
-                came[need] = step
-                waiting.append(need)
-    path = [came[start]]
-    while path[-1] != start:
-        path.append(came[path[-1]])
-    return path[::-1]
-
-
 def refuse_circles(
     state: State, *, deploying: Collection[int], group: int | None = None, wait_all_ready: bool = True
 ) -> None:
@@ -309,5 +280,5 @@ def refuse_circles(
     if roots:
         number = NEW_GROUP if group is None else group
         state = grouped(state, deploying, group=number, wait_all_ready=wait_all_ready)
-        if circles := Dependencies(state, nature, roots).circles():
-            raise ImpossiblePlanError(circles)
+        if circle := Dependencies(state, nature, roots).circle():
+            raise ImpossiblePlanError([circle])

@@ -83,7 +83,8 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
     ]
-    found = [*_Checks(state, nature).of([*state.resources.values()]), *graph.circles(), *problems]
+    checks = _Checks(state, nature).of([*state.resources.values()])
+    found = [*checks, *filter(None, [graph.circle()]), *problems]
     if state.is_aborted:
         text = f"the experiment was aborted and starts nothing more: {state.level_reason}"
         found.append(Problem(kind="aborted", text=text))

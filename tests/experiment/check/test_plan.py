@@ -62,14 +62,6 @@ def test_a_circle_is_told_in_words() -> None:
     assert plan(after(planned.state, events.Became(t=1, guids=(2,), state=STARTED))).is_possible
 
 
-def test_each_of_several_circles_is_found() -> None:
-    others: list[Wish] = [(3, START, 4, STARTED), (4, START, 3, STARTED), (5, START, 4, STARTED)]
-
-    planned = plan(experiment(5, *CIRCLE, *others))
-
-    assert [problem.guids for problem in planned.errors] == [(1, 2, 1), (3, 4, 3)]
-
-
 @pytest.mark.parametrize(
     "wishes",
     [[(2, DEPLOY, 1, STARTED)], [(2, DEPLOY, 1, STOPPED)], [(2, DEPLOY, 3, READY), (3, DEPLOY, 1, STARTED)]],
