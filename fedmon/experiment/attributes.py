@@ -261,8 +261,6 @@ class Attribute:
 
     def from_note(self, note: Any) -> Any:
         """Return the value of `as_noted`."""
-        if self.type is Types.Integer and isinstance(note, str) and note.startswith(("0x", "-0x")):
-            return int(note, 16)  # of an earlier version, that wrote integers over 64 bits so
         return json.loads(note["json"]) if _is_json_text(note) else note
 
     def shown(self, resource: str) -> Self:

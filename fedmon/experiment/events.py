@@ -55,15 +55,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A timer of a resource, for a want ("delay") or for a verb; ``want`` is the name of either.
-
-    "condition-timeout", with the ``number`` of a condition, occurs in older journals alone; it means "delay".
-    """
+    """A timer of a resource, for a want ("delay") or for a verb; ``want`` is the name of either."""
 
     guid: int
-    purpose: Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+    purpose: Literal["delay", "verb-timeout", "retry"]
     want: str = ""
-    number: int = 0
 
 
 # --- events: their tags and fields are those of files, and stay ---------------------------------------------------
@@ -187,13 +183,6 @@ class Became(AnyEvent, frozen=True, kw_only=True, tag="became"):
     guids: tuple[int, ...]
     state: ResourceState
     reason: str = ""
-
-
-class Returned(AnyEvent, frozen=True, kw_only=True, tag="returned"):
-    """A lost resource was back, in its state before its failure; in older journals alone."""
-
-    guid: int
-    state: ResourceState
 
 
 class VerbBegan(AnyEvent, frozen=True, kw_only=True, tag="verb-began"):

@@ -391,7 +391,7 @@ def _fired(change: Change, event: events.Fired) -> None:
     if resource is None:
         return
     match timer.purpose:
-        case "delay" | "condition-timeout":
+        case "delay":
             change.woken.append((timer.guid, timer.want))
         case "verb-timeout" if resource.calling == timer.want:
             _verb_timed_out(change, resource, resource.calling, event.waits_for)
@@ -454,14 +454,6 @@ def _enter(change: Change, resource: Resource, state: ResourceState, reason: str
     elif state is not before:
         change.drop_wants(resource, [verb for verb in VERB_OF.values() if COMES_TO[verb] <= state])
     change.wake_watchers(resource.guid)
-
-
-def _returned(change: Change, event: events.Returned, resource: Resource) -> None:
-    """Give a lost resource its state back; actions that passed it over meanwhile are not undone."""
-    if resource.state is ResourceState.FAILED:
-        times = tuple(each for each in resource.times if each[0] is not ResourceState.FAILED)
-        change.update(resource, state=event.state, times=times, reason="")
-        change.wake_watchers(event.guid)
 
 
 # --- resources ----------------------------------------------------------------------------------------------------
@@ -555,7 +547,6 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.ActionWanted: _of_one(_action_wanted),
     events.ReleaseAsked: _release_asked,
     events.Became: _became,
-    events.Returned: _of_one(_returned),
     events.VerbBegan: _of_one(_verb_began),
     events.VerbReturned: _of_one(_verb_returned),
     events.VerbFailed: _of_one(_verb_failed),

@@ -31,7 +31,6 @@ from fedmon.experiment.events import (
     ReleaseAsked,
     Removed,
     Retry,
-    Returned,
     SetWanted,
     Timer,
     VerbBegan,
@@ -293,17 +292,6 @@ def test_a_condition_that_holds_in_time_has_no_timer_any_more() -> None:
     assert due_at(world.state, Timer(guid=1, purpose="delay", want="start")) is None
 
 
-def test_a_timeout_of_an_older_journal_fails_the_resource() -> None:
-    world = World(1, 2, plain=("fail",)).started(1)
-    world.start_after(1, after(1, 2, timeout_s=5.0), action=ResourceAction.STOP)
-
-    asked = world.fire(110.0, "stop", "condition-timeout")
-
-    assert world.state.resources[1].reason == "stop cannot be done: waited 5 s for resource 2 to be STARTED"
-    assert Inform(guid=1) in asked
-    assert world.state.resources[1].state is FAILED
-
-
 def test_conditions_may_be_taken_back() -> None:
     world = World(1, 2, 3).start_after(1, after(1, 2, 3)).ready(1)
     world.tell(ConditionsRemoved(t=1.0, guids=(1,), group=(2, 3), action=ResourceAction.STOP))
@@ -353,21 +341,6 @@ def test_a_released_or_failed_resource_stays_so() -> None:
     for state in ResourceState:
         world.became(state, 1)
         assert world.state.resources[1].state is RELEASED
-
-
-def test_a_lost_resource_of_an_older_journal_is_back_unless_it_was_released() -> None:
-    world = World(1, 2, critical=False).start_after(2, after(1, 1, delay_s=5.0)).started(1)
-    world.became(FAILED, 1)
-    world.tell(Returned(t=101.0, guid=1, state=STARTED))
-    assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
-    world.ready(2, group=2)
-    ((purpose, at),) = world.alarms()
-    assert (purpose, round(at)) == ("delay", 105)
-
-    world.became(RELEASED, 1)
-    world.tell(Returned(t=101.0, guid=1, state=STARTED))
-
-    assert world.state.resources[1].state is RELEASED
 
 
 def test_a_step_leaves_the_state_before_it_as_it_was() -> None:

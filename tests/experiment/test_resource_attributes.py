@@ -282,7 +282,7 @@ def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
     ("name", "note", "stored"),
     [
         ("endless", '{"json":"Infinity"}', float("inf")), ("large", '{"json":"1208925819614629174706176"}', 2**80),
-        ("marked", '{"json":"{\\"json\\": \\"x\\"}"}', {"json": "x"}), ("number", '"-0x10000000000"', -(2**40)),
+        ("marked", '{"json":"{\\"json\\": \\"x\\"}"}', {"json": "x"}),
     ],
 )  # fmt: skip
 def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: str, stored: Any) -> None:
