@@ -29,9 +29,9 @@ class UnknownNameError(ExperimentError, KeyError):
 
     exit_code = 3
 
-    def __init__(self, what: str, name: object, known: Iterable[object], *, hint: str = "") -> None:
+    def __init__(self, what: str, name: object, known: Iterable[object]) -> None:
         self.name, self.known = name, tuple(known)
-        super().__init__(f"{what} {name!r}{_near(name, self.known)}{hint}")
+        super().__init__(f"{what} {name!r}{_near(name, self.known)}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -120,14 +120,6 @@ class InvalidConnectionError(ExperimentError):
 
 class InvalidTypeError(ExperimentError, TypeError):
     """A class cannot be registered as a resource type."""
-
-
-class PluginError(ExperimentError):
-    """The plug-in folder or file ``path`` cannot be used."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(f"plug-in {path}: {reason}")
 
 
 class ResourceNotCreatedError(ExperimentError):

@@ -9,30 +9,27 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedmon.experiment.errors import InvalidTypeError, PluginError, ResourceNotCreatedError, UnknownTypeError, told
+from fedmon.experiment.errors import InvalidTypeError, ResourceNotCreatedError, UnknownTypeError, told
 from fedmon.experiment.resource import Experiment, ResourceManager
 
 logger = logging.getLogger(__name__)
 
-SEARCH_PATH = "NEPI_SEARCH_PATH"
 _OWN = ("fedmon.experiment.calls", "fedmon.experiment.types")
 
 
 class ResourceFactory:
     """The resource types of this process, by name.
 
-    An unknown type is looked up among those of a federation, then in the folders of ``NEPI_SEARCH_PATH``. A file there
-    that cannot be used is logged, listed in `plugin_errors`, and named in the error of a missing type.
+    An unknown type is looked up among those of a federation, then in the folders of ``NEPI_SEARCH_PATH``.
     """
 
     _resource_types: ClassVar[dict[str, type[ResourceManager]]] = {}
     _lock: ClassVar[threading.RLock] = threading.RLock()
-    _searched: ClassVar[dict[str, tuple[PluginError, ...]]] = {}
+    _searched: ClassVar[set[str]] = set()
 
     @classmethod
     def register_type(cls, rclass: type[ResourceManager]) -> type[ResourceManager]:
@@ -65,8 +62,7 @@ class ResourceFactory:
                 load()
         found = cls._resource_types.get(rtype)
         if found is None:
-            hint = "".join(f"; {error}" for error in cls.plugin_errors())
-            raise UnknownTypeError("no resource type", rtype, cls._resource_types, hint=hint)
+            raise UnknownTypeError("no resource type", rtype, cls._resource_types)
         return found
 
     @classmethod
@@ -85,27 +81,17 @@ class ResourceFactory:
         return made
 
     @classmethod
-    def populate(cls) -> list[PluginError]:
-        """Search the folders of ``NEPI_SEARCH_PATH`` that were not searched yet; return the errors.
+    def populate(cls) -> None:
+        """Register the types in the folders of ``NEPI_SEARCH_PATH`` that were not searched yet.
 
-        A registered type is not replaced.
+        A registered type is not replaced. A file that cannot be loaded is logged.
         """
-        found: list[PluginError] = []
         with cls._lock:  # a plug-in may ask for a type while it is loaded
-            for part in filter(str.strip, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
+            for part in filter(str.strip, os.environ.get("NEPI_SEARCH_PATH", "").split(os.pathsep)):
                 folder = str(Path(part).expanduser().absolute())
                 if folder not in cls._searched:
-                    cls._searched[folder] = ()
-                    cls._searched[folder] = errors = tuple(cls._search(folder))
-                    found += errors
-        for error in found:
-            logger.error("%s", error)
-        return found
-
-    @classmethod
-    def plugin_errors(cls) -> list[PluginError]:
-        """Return the errors of the folders searched so far."""
-        return [error for errors in cls._searched.values() for error in errors]
+                    cls._searched.add(folder)
+                    cls._search(folder)
 
     @classmethod
     def _load_own(cls) -> None:
@@ -117,30 +103,18 @@ class ResourceFactory:
                         cls._resource_types = {each.get_rtype(): each, **cls._resource_types}
 
     @classmethod
-    def _search(cls, folder: str) -> Iterator[PluginError]:
-        """Load the modules of a folder and of the packages in it, and register their types; yield the errors."""
-        if not os.access(folder, os.R_OK | os.X_OK):
-            yield PluginError(folder, f"this folder of {SEARCH_PATH} does not exist, or cannot be read")
+    def _search(cls, folder: str) -> None:
+        """Load the modules of a folder and of the packages in it, and register their types."""
         # A package for each folder: files of two folders may have the same name.
         package = ModuleType(f"fedmon_experiment_plugin_{hashlib.sha256(folder.encode()).hexdigest()[:12]}")
         sys.modules[package.__name__], package.__path__ = package, [folder]
-        for _, name, is_package in pkgutil.walk_packages([folder], f"{package.__name__}.", onerror=lambda _: None):
-            path = f"{folder}/{name.partition('.')[2].replace('.', '/')}{'/__init__' if is_package else ''}.py"
+        for _, name, _ in pkgutil.walk_packages([folder], f"{package.__name__}.", onerror=lambda _: None):
             try:
                 for each in vars(importlib.import_module(name)).values():
                     if isinstance(each, type) and each.__module__ == name and "_rtype" in vars(each):
-                        cls._add_plugin(each)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file; the others are still of use
-                reason = str(error) if isinstance(error, InvalidTypeError) else f"cannot be loaded: {told(error)}"
-                yield PluginError(path, reason)
-
-    @classmethod
-    def _add_plugin(cls, rclass: type[Any]) -> None:
-        rtype = _checked(rclass).get_rtype()
-        taken = cls._resource_types.get(rtype, rclass)
-        if taken is not rclass:  # else it is new, or has registered itself
-            raise InvalidTypeError(f"the type {rtype} of {rclass.__qualname__} is taken by {taken.__qualname__}")
-        cls._resource_types = {**cls._resource_types, rtype: rclass}
+                        cls._resource_types = {_checked(each).get_rtype(): each, **cls._resource_types}
+            except (Exception, SystemExit):
+                logger.exception("plug-in %s/%s cannot be loaded", folder, name.partition(".")[2].replace(".", "/"))
 
 
 def populate_factory() -> None:

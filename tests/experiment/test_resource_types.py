@@ -71,7 +71,7 @@ class Fresh(Machine):
 @pytest.fixture(autouse=True)
 def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept, searched = ResourceFactory._resource_types, ResourceFactory._searched
-    ResourceFactory._resource_types, ResourceFactory._searched = {}, {}
+    ResourceFactory._resource_types, ResourceFactory._searched = {}, set()
     monkeypatch.delenv("NEPI_SEARCH_PATH", raising=False)
     yield
     ResourceFactory._resource_types, ResourceFactory._searched = kept, searched
@@ -263,41 +263,23 @@ def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
     assert {name: each.__name__ for name, each in found.items()} == {name: name for name in found}
     plugged = sorted(name for name in ResourceFactory.get_resource_types() if name.startswith("plug::"))
     assert plugged == ["plug::First", "plug::Lab", "plug::Part", "plug::Second"]
-    assert ResourceFactory.plugin_errors() == []
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("class Broken(:", "SyntaxError"),
-        ("import module_that_is_nowhere", "ModuleNotFoundError"),
-        ("raise RuntimeError('not today')", "RuntimeError: not today"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        (PLUGIN.format(name="Machine", above="", prefix="test"), "the type test::Machine of Machine is taken"),
-    ],
-)
-def test_a_plugin_that_cannot_be_used_is_named_and_the_others_are_used(
-    tmp_path: Path, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("content", ["class Broken(:", "import module_that_is_nowhere", "raise SystemExit(3)"])
+def test_a_plugin_that_cannot_be_loaded_is_logged_and_the_others_are_used(
+    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ResourceFactory.register_type(Machine)
     plugin(tmp_path / "good.py", "Good")
+    plugin(tmp_path / "taken.py", "Machine", prefix="test")
     (tmp_path / "broken.py").write_text(content)
 
     monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
-    found = ResourceFactory.populate()
+    ResourceFactory.populate()
 
-    assert [(error.path, reason in str(error)) for error in found] == [(str(tmp_path / "broken.py"), True)]
+    assert f"plug-in {tmp_path}/broken cannot be loaded" in caplog.text
     assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
     assert ResourceFactory.get_resource_type("test::Machine") is Machine
-    with pytest.raises(UnknownTypeError, match=r"broken\.py"):
-        ResourceFactory.get_resource_type("plug::Other")
-
-
-def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path / "nowhere"))
-    found = ResourceFactory.populate()
-
-    assert [(error.path, "NEPI_SEARCH_PATH" in str(error)) for error in found] == [(str(tmp_path / "nowhere"), True)]
 
 
 def test_a_plugin_may_register_its_type_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,5 +288,5 @@ def test_a_plugin_may_register_its_type_itself(tmp_path: Path, monkeypatch: pyte
         file.write("from fedmon.experiment.factory import ResourceFactory\nResourceFactory.register_type(Own)\n")
 
     monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
-    assert ResourceFactory.populate() == []
+    ResourceFactory.populate()
     assert "plug::Own" in ResourceFactory.resource_types()
