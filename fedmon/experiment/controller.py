@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import functools
 import inspect
@@ -281,16 +282,15 @@ class ExperimentController:
         """Return a function that makes controllers of the experiment as it is now, with all NEW.
 
         Their federation, credentials, journal option and class are those of this one, and the failure manager is a
-        copy. Raises InvalidPolicyError if it cannot be copied.
+        copy.
         """
         description = self.describe()
         masked = {
             guid: {each.name: each.value for each in self.get_resource(guid).changed_attributes() if each.is_masked}
             for guid in self.resources
         }
-        failure.fresh_copy(self.fm)  # fails before the first run
         options: dict[str, Any] = {"federation": self._given, "journal": self._is_journaled, "masked": masked}
-        return lambda: self.from_description(description, fm=failure.fresh_copy(self.fm), **options)
+        return lambda: self.from_description(description, fm=copy.copy(self.fm), **options)
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import weakref
 from collections.abc import Container, Iterable
@@ -198,16 +197,6 @@ def policy_of(manager: FailureManager, known: Container[int]) -> FailurePolicy |
         elif group:
             quorums.append(QuorumDescription(at_least=min(quorum.at_least, len(group)), group=group))
     return FailurePolicy(policy="quorum", quorums=tuple(quorums)) if quorums else None
-
-
-def fresh_copy(manager: FailureManager) -> FailureManager:
-    """Return a copy of a failure manager for another run. Raises InvalidPolicyError if it cannot be copied."""
-    try:
-        return copy.copy(manager)
-    except Exception as error:
-        raise InvalidPolicyError(
-            f"the failure manager {type(manager).__name__} cannot be copied for each run: {error}; give it a __copy__"
-        ) from error
 
 
 def policy_left_in(run_dir: Path) -> FailureManager:

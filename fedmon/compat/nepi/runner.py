@@ -88,8 +88,8 @@ class ExperimentRunner:
         samples)`` is true after a run with a metric (default: `evaluate_normal_convergence`).
         ``compute_metric_callback(ec, run)`` returns the metric of a released run, or None. Each run waits for
         ``wait_guids``, and then ``wait_time`` seconds. A run that fails is noted, and the next one begins. ``ec``
-        itself is never deployed: each run is a new experiment of its description. Raises RunnerError,
-        UnknownGuidError and InvalidPolicyError.
+        itself is never deployed: each run is a new experiment of its description. Raises RunnerError
+        and UnknownGuidError.
         """
         limit = max_runs if max_runs is not None and max_runs > 0 else math.inf
         if limit == math.inf and compute_metric_callback is None:

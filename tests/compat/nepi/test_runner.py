@@ -21,7 +21,7 @@ from fedmon.experiment import (
     ResourceManager,
     clsinit_copy,
 )
-from fedmon.experiment.errors import InvalidPolicyError, UnknownGuidError
+from fedmon.experiment.errors import UnknownGuidError
 from tests.support.waiting import wait_until
 
 FAILS: dict[int, str] = {}
@@ -56,11 +56,6 @@ class Own(FailureManager):
 
     def eval_failure(self, guid: int) -> None:
         self.count += guid
-
-
-class Uncopied(FailureManager):
-    def __copy__(self) -> Uncopied:
-        raise TypeError("there is one only")
 
 
 class Special(ExperimentController):
@@ -230,12 +225,8 @@ def test_each_run_has_credentials_failure_manager_federation_and_options(
     assert not [text for text in written if "hunter2" in text or "unsaid" in text]
 
 
-def test_what_cannot_be_run_again_is_refused_before_the_first_run(ec: ExperimentController, tmp_path: Path) -> None:
-    with ExperimentController("runs", tmp_path, fm=Uncopied()) as uncopied:
-        uncopied.register_resource("runs::Short")
-        with pytest.raises(UnknownGuidError, match="99"):
-            ExperimentRunner().run(uncopied, max_runs=2, wait_guids=[99])
-        with pytest.raises(InvalidPolicyError, match="Uncopied"):
-            ExperimentRunner().run(uncopied, max_runs=2)
+def test_an_unknown_resource_is_refused_before_the_first_run(ec: ExperimentController) -> None:
+    with pytest.raises(UnknownGuidError, match="99"):
+        ExperimentRunner().run(ec, max_runs=2, wait_guids=[99])
 
     assert Short.starts == 0
