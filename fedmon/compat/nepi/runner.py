@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fedmon.experiment.runner")  # NEPI_LOGLEVEL sets the levels below fedmon.experiment
 
 SHARE = 0.05
-MAX_FRUITLESS_RUNS = 10
-"""A runner without ``max_runs`` gives up after this many runs in a row without a metric."""
 
 Compute = Callable[[Any, int], Any]
 Evaluate = Callable[[Any, int, list[Any]], bool]
@@ -100,20 +98,15 @@ class ExperimentRunner:
         make = ec.repeats()
         ec.save(dirpath=ec.exp_dir)
         evaluate = evaluate_convergence_callback or self.evaluate_normal_convergence
-        run = fruitless = 0
+        run = 0
         while True:
             run, count = run + 1, len(self.samples)
             with make() as made:
                 self._once(made, run, guids, wait_time, compute_metric_callback)
-                is_new = len(self.samples) > count
-                if is_new and run >= min_runs and evaluate(made, run, self.samples):
+                if len(self.samples) > count and run >= min_runs and evaluate(made, run, self.samples):
                     return run
             if self._stopped.is_set() or run >= max(limit, min_runs):
                 return run
-            fruitless = 0 if is_new else fruitless + 1
-            if limit == math.inf and fruitless >= MAX_FRUITLESS_RUNS:
-                why = self.failures.get(run, "it gave no metric")
-                raise RunnerError(f"the last {fruitless} of {run} runs gave no metric; run {run}: {why}")
 
     def _once(
         self, ec: ExperimentController, run: int, guids: tuple[int, ...], wait_s: float, compute: Compute | None

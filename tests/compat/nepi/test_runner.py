@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError
+from fedmon.compat.nepi.runner import RunnerError
 from fedmon.experiment import (
     Attribute,
     ECState,
@@ -122,14 +122,6 @@ def test_runs_that_fail_are_named_and_give_no_sample(ec: ExperimentController) -
     assert runner.run(ec, max_runs=2) == 2
     assert "condition-cycle" in runner.failures[1]
     assert runner.failed_runs == [1, 2]
-
-
-@pytest.mark.parametrize("how", ["no luck", ""])
-def test_runs_without_metric_do_not_go_on_for_ever(ec: ExperimentController, how: str) -> None:
-    FAILS.update(dict.fromkeys(range(100), how) if how else {})
-
-    with pytest.raises(RunnerError, match=f"last {MAX_FRUITLESS_RUNS} .*{how or 'no metric'}"):
-        ExperimentRunner().run(ec, wait_guids=[1], compute_metric_callback=giving(None))
 
 
 def test_an_error_of_a_callback_reaches_the_caller_and_the_run_is_shut_down(ec: ExperimentController) -> None:
