@@ -36,9 +36,8 @@ from fedmon.experiment.conditions import (
 from fedmon.experiment.document.experiment import build, description_of
 from fedmon.experiment.document.files import SFormats, checked_format, read, text_in, write
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.engine import Engine, WaitResult, guids_within
+from fedmon.experiment.engine import Engine, WaitResult
 from fedmon.experiment.errors import (
-    DeadlockError,
     ExperimentAbortedError,
     ExperimentOverError,
     InvalidConditionError,
@@ -78,8 +77,6 @@ RELEASE_TIMEOUT_S = 60.0
 """How long releases may take before the experiment ends without them."""
 HURRY_S = 1.0
 """How long they may take after an interrupt."""
-OWN_PATIENCE_S = 5.0
-"""How long a hook waits for the release of others, which may wait for the hook."""
 CLOSE_S = 2.0
 
 
@@ -589,14 +586,10 @@ class ExperimentController:
     ) -> WaitResult:
         """Wait until resources (None: all) are at a state at least, or ``quit()`` is true; ``timeout`` in seconds.
 
-        A failure that ends the experiment ends the wait. Raises UnknownGuidError, InvalidConditionError for an unknown
-        state, and DeadlockError in a hook that would wait for its own resource.
+        A failure that ends the experiment ends the wait. Raises UnknownGuidError, and InvalidConditionError for an
+        unknown state.
         """
         chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
-        if timeout is None and quit is None:
-            own = guids_within(self, None if wanted < ResourceState.FAILED else "release")
-            if stuck := [one for one in map(self.get_resource, chosen) if one.guid in own and one.state < wanted]:
-                raise DeadlockError(f"{stuck[0].name} would wait in its own hook to be {wanted.name}")
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
@@ -623,17 +616,16 @@ class ExperimentController:
     def release(self, guids: Guids | None = None) -> WaitResult:
         """Release resources, all by default, and wait for that.
 
-        A release that takes too long is given up: the resource is RELEASED, with the reason. A hook waits for other
-        resources for a moment only, and not for its own.
+        A release that takes too long is given up: the resource is RELEASED, with the reason. Hooks and tasks do not
+        wait.
         """
         chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
-        own, is_within = guids_within(self, "release"), bool(guids_within(self))
-        chosen = tuple(guid for guid in chosen if guid not in own)
         self._is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(guids=chosen))
-        timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
+        is_hook = self.engine.hooks.is_mine()
+        timeout_s = 0.0 if is_hook else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
-        if found.timed_out and not is_within:
+        if found.timed_out and not is_hook:
             logger.error("resources %s did not release themselves in time", found.timed_out)
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
         self._is_released = all(map(self._is_over, self.engine.state.resources))
@@ -657,35 +649,31 @@ class ExperimentController:
     def shutdown(self) -> None:
         """Cancel waits and tasks, release everything, and end; a second call is harmless.
 
-        A second caller waits for the end, unless it is a hook or a task. An interrupt shortens the release, and is
-        raised again at the end.
+        A second caller waits for the end. Hooks and tasks do not wait. An interrupt shortens the release, and is raised
+        again at the end.
         """
+        if self.engine.hooks.is_mine():
+            threading.Thread(target=self.shutdown, name="fedmon-experiment-end", daemon=True).start()
+            return
         with self._lock:
             is_second, self._is_ending = self._is_ending, True
         if is_second:
-            if not self.engine.hooks.is_mine() and not guids_within(self):
-                self._ended.wait(self.release_timeout_s + 2 * CLOSE_S)
+            self._ended.wait(self.release_timeout_s + 2 * CLOSE_S)
             return
         deadline = Deadline(self.release_timeout_s + CLOSE_S)
         self.engine.end_waits()
         self.tasks.drop()
         try:
-            self._release_all()
+            self.release()
         except KeyboardInterrupt:
             self.release_timeout_s = min(self.release_timeout_s, HURRY_S)
-            self._release_all()
+            self.release()
             raise
         finally:
             try:
                 self._end(deadline)
             finally:
                 self._ended.set()
-
-    def _release_all(self) -> None:
-        own = tuple(guids_within(self, "release"))
-        if own:  # others may wait for this one, whose hook goes on only when they are released
-            self.engine.note(Became(guids=own, state=ResourceState.RELEASED))
-        self.release()
 
     def _end(self, deadline: Deadline) -> None:
         left = tuple(guid for guid in self.resources if not self._is_over(guid))

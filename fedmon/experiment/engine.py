@@ -138,15 +138,14 @@ class Hooks:
         return here.job in self._running
 
     def close(self, *, timeout_s: float) -> int:
-        """Begin nothing more and wait for running jobs, but for the caller's; return how many are left."""
-        own = int(self.is_mine())
+        """Begin nothing more and wait for running jobs; return how many are left."""
         with self._changed:
             self._is_closed = True
             self._verbs.clear()
             self._others.clear()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: len(self._running) <= own, timeout_s)
-            return len(self._running) - own
+            self._changed.wait_for(lambda: not self._running, timeout_s)
+            return len(self._running)
 
     def _ready(self) -> deque[HookJob] | None:
         """Return the queue whose first job may run now."""
@@ -468,11 +467,6 @@ class _Here(threading.local):
 
 
 here = _Here()
-
-
-def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
-    """Return the resources of an experiment whose hook, or whose hook with a name, this thread runs."""
-    return frozenset(each.rm.guid for each in here.hooks if each.rm.is_of(ec) and name in (None, each.name))
 
 
 def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -349,10 +349,6 @@ class ResourceManager:
         """The experiment with all methods of `ExperimentController`."""
         return self.ec
 
-    def is_of(self, ec: object) -> bool:
-        """Tell whether it belongs to an experiment."""
-        return self._ec() is ec
-
     @property
     def state(self) -> ResourceState:
         """The state; NEW until it is registered, RELEASED after it was removed."""

@@ -495,28 +495,18 @@ def test_an_interrupt_shortens_a_release_and_is_raised_at_its_end(tmp_path: Path
     assert time.monotonic() - began < 30
 
 
-def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> None:
-    def do_start(self: Any) -> None:
-        self.ec.wait_started(self.guid)
-
-    with deployed(tmp_path, {"critical": False}, do_start=do_start) as ec:
-        assert ec.wait(1, "FAILED", timeout=60)
-        assert "would wait in its own hook to be STARTED" in ec.get_resource(1).reason
-
-
-@pytest.mark.parametrize(("verb", "patience_s"), [("start", 0.1), ("start", 60.0), ("release", 0.1)])
-def test_a_hook_may_shut_its_experiment_down(verb: str, patience_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["start", "release"])
+def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
     done = threading.Event()
 
     def hook(self: Any) -> None:
         if verb == "release":
             self.release()  # which goes on here
-        self.ec.release_timeout_s = 0.5
         self.ec.shutdown()
         done.set()
 
     ec: ExperimentController
-    with deployed(tmp_path, **{f"do_{verb}": hook}, _release_patience_s=patience_s) as ec:
+    with deployed(tmp_path, **{f"do_{verb}": hook}) as ec:
         if verb == "release":
             ec.release(1)
 
