@@ -264,18 +264,15 @@ class Engine:
         quit_asked: Callable[[], object] | None = None,
     ) -> WaitResult:
         """Wait until resources are at a state; a failure, ``quit_asked`` or the timeout ends that."""
-        deadline, began, stops = Deadline(timeout_s), self.state.latest, self._stops
+        deadline, stops = Deadline(timeout_s), self._stops
         look_s = threading.TIMEOUT_MAX if quit_asked is None else _QUIT_S
         is_over = is_late = False
 
         def is_there(guid: int) -> bool:
             resource = self.state.resources.get(guid)
-            if resource is None or resource.state >= wanted:
-                return True
-            return any(state >= wanted and t > began for state, t in resource.times)  # and left it since
+            return resource is None or resource.state >= wanted
 
         missing = [guid for guid in guids if not is_there(guid)]
-        met = set(guids).difference(missing)
 
         def is_ended() -> bool:
             while missing and is_there(missing[-1]):
@@ -288,13 +285,13 @@ class Engine:
                 is_over = self._changed.wait_for(is_ended, min(look_s, deadline.left_s()))
             is_late = not is_over and deadline.passed()
         with self._lock:
-            seen, there = self.state, {guid for guid in guids if guid in met or is_there(guid)}
+            seen, left = self.state, tuple(guid for guid in missing if not is_there(guid))
+        there = set(guids).difference(left)
         reasons = {
             one.guid: one.reason
             for one in filter(None, map(seen.resources.get, guids))
             if one.guid in there and one.state is ResourceState.FAILED is not wanted
         }
-        left = tuple(guid for guid in guids if guid not in there)
         return WaitResult(
             reached=tuple(guid for guid in guids if guid in there and guid not in reasons),
             failed=tuple(reasons),

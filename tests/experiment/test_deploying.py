@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ from fedmon.experiment.errors import (
     InvalidTaskError,
     UnknownGuidError,
 )
-from fedmon.experiment.events import Became, Removed
+from fedmon.experiment.events import Removed
 from fedmon.experiment.states import ResourceState
 from tests.experiment.own_types import experiment, own, started
 from tests.support.waiting import wait_until
@@ -240,38 +238,6 @@ def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
         quick = ec.wait(one, "STARTED", lambda: next(answers))
         assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
         assert (quick.reached, quick.aborted, bool(quick)) == ((), False, False)
-
-
-def test_a_wait_sees_a_state_that_was_left_again_at_once(tmp_path: Path) -> None:
-    waits = threading.Event()
-    with experiment(tmp_path, own("test::Plain")) as ec, ThreadPoolExecutor(1) as pool:
-        guid = ec.register_resource("test::Plain")
-        ec.deploy()
-        found = pool.submit(ec.wait, guid, "STOPPED", waits.set, timeout=60)
-        assert waits.wait(60)
-
-        ec.engine.note(
-            *(Became(guids=(guid,), state=state) for state in (ResourceState.STOPPED, ResourceState.STARTED))
-        )
-
-        assert found.result(60).reached == (guid,)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_wait_counts_a_resource_that_was_there_when_it_began(is_first: bool, tmp_path: Path) -> None:
-    waits = threading.Event()
-    with experiment(tmp_path, own("test::Plain")) as ec, ThreadPoolExecutor(1) as pool:
-        there, late = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
-        started(ec)
-        ec.engine.note(Became(guids=(there,), state=ResourceState.STOPPED))
-        guids = (there, late) if is_first else (late, there)
-        found = pool.submit(ec.wait, guids, "STOPPED", waits.set, timeout=10)
-        assert waits.wait(60)
-
-        ec.engine.note(Became(guids=(there,), state=ResourceState.STARTED))
-        ec.engine.note(Became(guids=(late,), state=ResourceState.STOPPED))
-
-        assert found.result(60).reached == guids
 
 
 def test_an_explanation_of_a_resource_that_is_being_removed_says_so(tmp_path: Path) -> None:
