@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.check.graph import Problem, refuse_circles
-from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
+from fedmon.experiment.conditions import AnyCondition, action_of, check_condition
 from fedmon.experiment.document.description import check_name
 from fedmon.experiment.errors import (
     DuplicateGuidError,
@@ -26,7 +26,6 @@ from fedmon.experiment.errors import (
     told,
 )
 from fedmon.experiment.events import (
-    VERB_OF,
     Action,
     ConditionAdded,
     ConditionsRemoved,
@@ -43,7 +42,7 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import ReplayedRun
 from fedmon.experiment.machine import alarms, step
 from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
-from fedmon.experiment.situation import Guids, waits_for_itself
+from fedmon.experiment.situation import Guids
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 logger = logging.getLogger(__name__)
@@ -181,12 +180,6 @@ class Registry:
         """
         engine, waiting, action = self._ec.engine, self._members(guids), action_of(action)
         mine = self._numbered(condition)
-        for guid in waiting:
-            if isinstance(mine, StateCondition) and waits_for_itself(guid, action, mine):
-                raise InvalidConditionError(
-                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
-                    f"{VERB_OF[action]}: that would be for ever"
-                )
         added = ConditionAdded(guids=waiting, action=action, condition=mine)
         resources = engine.state.resources
         deployed = [guid for guid in waiting if guid in resources and resources[guid].group is not None]

@@ -14,7 +14,7 @@ import msgspec
 from immutables import Map, MapMutation
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb, Retry, Verb
+from fedmon.experiment.events import COMES_TO, ActionVerb, Retry, Verb
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Guids = int | str | Iterable[int | str]
@@ -198,11 +198,6 @@ class Blocked(msgspec.Struct, frozen=True, gc=False):
 
 MET, OBSOLETE = Settled
 Verdict = Settled | Impossible | Blocked
-
-
-def waits_for_itself(guid: int, action: ResourceAction, condition: StateCondition) -> bool:
-    """Tell whether an action waits for its own resource to reach a state that only the action leads to."""
-    return guid in condition.group and condition.state >= COMES_TO[VERB_OF[action]]
 
 
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:

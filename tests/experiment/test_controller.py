@@ -139,7 +139,6 @@ def test_what_is_connected_and_deployed_at_registration_is(ec: ExperimentControl
         (([1], 7, [2], STARTED), InvalidConditionError),
         (([], START, [2], STARTED), InvalidConditionError),
         (([1], START, [], STARTED), InvalidConditionError),
-        (([1], START, [1], STARTED), InvalidConditionError),
         (([1], START, [2], STARTED, "soon"), InvalidTimeError),
         (([1], START, [3], STARTED), UnknownGuidError),
         (([9], START, [2], STARTED), UnknownGuidError),

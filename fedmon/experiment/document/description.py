@@ -12,12 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.experiment import attributes
-from fedmon.experiment.conditions import AnyCondition, StateCondition
+from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import check_folder_name
-from fedmon.experiment.situation import waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 Nid = str | int | float | bool
@@ -183,8 +182,6 @@ def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) 
     conditions = []
     for number, (action, one) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1):
         place = f"{where}: {VERB_OF[action]} condition {one.number}"
-        if isinstance(one, StateCondition) and waits_for_itself(resource.guid, action, one):
-            raise DescriptionError(f"{place} waits for the resource itself to be {one.state.name}: remove it")
         conditions.append((action, replace(checked_condition(one, where=place), number=number)))
     sets = []
     for number, each in enumerate(resource.sets, 1):

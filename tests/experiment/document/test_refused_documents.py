@@ -46,7 +46,6 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
             toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'),
             "c: set r:.*0 of 2",
         ),
-        (toml('"[a, c] are STOPPED"'), "resource c: start condition 1.*itself"),
         ('[experiment]\nid = "e"\nnthreads = 0', r"\[experiment\]: .*1.*nthreads"),
         (toml("", more="set = [{ attribute = 'r' }]"), "c: set r: .*value"),
         (f"{ONE}attributes = {{ a = {{ json = '[' }} }}", r"resource a: a: \[ is not JSON"),
@@ -78,7 +77,6 @@ def test_an_impossible_condition_is_refused_with_its_place(condition: str) -> No
     [
         'group="[1, 2]" metric="m" comparison="&gt;" value="nan"',
         'group="[1, 2]" state="STARTED" at_least="3"',
-        'group="[1, 3]" state="STARTED"',
     ],
 )
 def test_xml_goes_through_the_same_checks(condition: str) -> None:
