@@ -211,7 +211,6 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
         StateCondition(number=1, group=(two, two), state=STOPPED, at_least=2),
         StateCondition(number=1, group=(two,), state=STOPPED, at_least=0),
         StateCondition(number=1, group=(two,), state=STOPPED, timeout_s=-1.0),
-        StateCondition(number=1, group=(one,), state=STARTED),
         MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=float("inf"))),
         MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
     ):
