@@ -1,4 +1,4 @@
-"""Experiments as NEPI's XML: reads fedmon's files and NEPI's, writes states by name and loses nothing."""
+"""Experiments as NEPI's XML: reads fedmon's files and NEPI's, and writes states by name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import condition_table, seconds_of
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
 from fedmon.experiment.document.tables import from_tables
-from fedmon.experiment.durations import is_moment, moment
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 FORMAT = "1"
 """The attribute ``fedmon`` of fedmon's files; NEPI's have none."""
 _TIMES = {
-    "discover_time": "DISCOVERED", "reserved_time": "RESERVED", "provision_time": "PROVISIONED",
-    "ready_time": "READY", "start_time": "STARTED", "stop_time": "STOPPED", "failed_time": "FAILED",
-    "release_time": "RELEASED", "new_time": "NEW",
+    ResourceState.DISCOVERED: "discover_time", ResourceState.RESERVED: "reserved_time",
+    ResourceState.PROVISIONED: "provision_time", ResourceState.READY: "ready_time",
+    ResourceState.STARTED: "start_time", ResourceState.STOPPED: "stop_time", ResourceState.FAILED: "failed_time",
+    ResourceState.RELEASED: "release_time", ResourceState.NEW: "new_time",
 }  # fmt: skip
 _STATES = {str(state.value): state.name for state in ResourceState}
 _RETRY = {"times": "times", "delay": "delay_s", "factor": "factor", "max_delay": "max_delay_s"}
@@ -91,8 +91,6 @@ class _Reader:
             "attributes": self._values(element.findall("attributes/attribute"), where),
             "connect": [_needed(each, "guid", where) for each in element.findall("connections/connection")],
             "traces": [_needed(each, "name", where) for each in element.findall("traces/trace")],
-            "state": _state(element.get("state", "NEW"), where),
-            "times": self._times(element, where),
             "timeouts": {each.get("verb", ""): each.get("time") for each in element.findall("policies/timeout")},
             "retry": {
                 each.get("verb", ""): {_RETRY[name]: text for name, text in each.items() if name in _RETRY}
@@ -169,15 +167,6 @@ class _Reader:
                 table[name] = float(text) if _SECONDS.fullmatch(text) else seconds_of(text, where)
         return table
 
-    def _times(self, element: Any, where: str) -> dict[str, float]:
-        found = [(name, text) for name, text in element.items() if name in _TIMES and text not in {"", "None"}]
-        if not self._is_ours:  # 20 digits each, so their order is that of the texts
-            found.sort(key=lambda each: each[1])
-        try:
-            return {_TIMES[name]: moment(text).timestamp() if is_moment(text) else float(text) for name, text in found}
-        except ValueError as error:
-            raise DescriptionError(f"{where}: one of its times is not a time: {error}") from error
-
 
 def _needed(element: Any, name: str, where: str) -> str:
     value: str | None = element.get(name)
@@ -214,7 +203,7 @@ def _literal(text: str, kind: type, where: str) -> Any:
 
 
 def to_xml(description: Description) -> str:
-    """Return an experiment as XML, from which `from_xml` makes the same description. Raises DescriptionError."""
+    """Return an experiment as XML, from which `from_xml` makes the same, all NEW. Raises DescriptionError."""
     description = even(description)
     root = SafeTree.fromstring("<experiment/>")
     about = {name: getattr(description, name) for name in ("exp_id", "run_id", "nthreads", "local_dir")}
@@ -232,9 +221,8 @@ def to_xml(description: Description) -> str:
 
 
 def _resource(root: Any, resource: ResourceDescription) -> None:
-    names = {state: name for name, state in _TIMES.items()}
     about = {"guid": resource.guid, "rtype": resource.rtype, "name": resource.name or None}
-    times = {names[state.name]: repr(t) for state, t in resource.times}
+    times = {_TIMES[state]: repr(t) for state, t in resource.times}
     (element,) = _add(root, "rms/rm", {**about, "state": resource.state.name, **times})
     _add(element, "attributes/attribute", *_named(resource.attributes))
     _add(element, "connections/connection", *({"guid": guid} for guid in resource.connections))

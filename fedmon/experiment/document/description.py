@@ -74,8 +74,8 @@ class SetDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One resource: its attributes that differ from their defaults, and its enabled traces.
 
-    ``name`` may be "". The numbers of conditions count within the resource. ``times`` holds Unix seconds, in the order
-    in which it reached its states.
+    ``name`` may be "". The numbers of conditions count within the resource. ``state`` and ``times``, in Unix seconds,
+    are written, and not read.
     """
 
     name: str = ""

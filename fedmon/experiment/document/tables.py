@@ -17,7 +17,6 @@ from fedmon.experiment.document.conditions import (
     condition_of,
     condition_table,
     member_named,
-    state_named,
     text_of,
 )
 from fedmon.experiment.document.description import (
@@ -93,21 +92,19 @@ class _Reader:
             raise DescriptionError(f"{where}: {reason}") from error
 
     def _resource(self, guid: int, raw: Mapping[str, Any]) -> ResourceDescription:
-        where, table = f"resource {raw.get('name') or guid}", {**raw, "guid": guid}
+        # State and times tell of the run that was saved.
+        table = {key: value for key, value in raw.items() if key not in ("state", "times")} | {"guid": guid}
+        where = f"resource {raw.get('name') or guid}"
         conditions = [
             (action, self._condition(each, number, f"{where}: {name} condition {number}"))
             for action, name in VERB_OF.items()
             for number, each in enumerate(self._checked(list[Any], table.pop(name, []), f"{where}: {name}"), 1)
         ]
         sets = self._checked(list[dict[str, Any]], table.get("set", []), f"{where}: set")
-        times = self._checked(dict[str, Any], table.get("times", {}), f"{where}: times")
         values = self._checked(dict[str, Any], table.get("attributes", {}), f"{where}: attributes")
-        state = self._checked(str, table.get("state", ResourceState.NEW.name), f"{where}: state")
         table |= {
             "connect": self._members(table.get("connect", []), f"{where}: connect"),
             "set": [self._set(each, where) for each in sets],
-            "state": state_named(state, where),
-            "times": [(state_named(name, where), moment) for name, moment in times.items()],
             "attributes": {name: _value(value, f"{where}: {name}") for name, value in values.items()},
         }
         found: ResourceDescription = self._checked(ResourceDescription, table, where)

@@ -181,8 +181,6 @@ WHOLE = even(
                 traces=("stdout", "a b"),
                 retry={"start": Retry(times=3, delay_s=0.5, factor=1.5, max_delay_s=9.0), "deploy": Retry(times=1)},
                 timeouts={"start": 5.0, "release": 0.25},
-                state=ResourceState.STOPPED,
-                times=((ResourceState.READY, 1763740000.1234567), (ResourceState.DISCOVERED, 5.0)),
             ),
             ResourceDescription(guid=4, rtype="custom type", connections=(3, 77)),
         ),

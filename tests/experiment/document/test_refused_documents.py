@@ -36,7 +36,6 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
         (f"{ONE}start = ['sometime']", "resource a: start condition 1.*write it like"),
         (f"{ONE}attributes = {{ when = 2026-01-01 }}", "resource a: when.*date"),
         (f"{ONE}retry = {{ dance = {{ times = 1 }} }}", "resource a.*'dance'.*start"),
-        (f"{ONE}state = 'GONE'", "resource a.*'GONE'.*STOPPED"),
         (f"{ONE}[[resource]]\nname = 'a'\ntype = 't'", "two resources have the name 'a'"),
         (f"{ONE}[[resource]]\nguid = 1\ntype = 't'", "two resources have the guid 1"),
         (f"{ONE}[[resource]]\nname = 'all'\ntype = 't'", "'all' is not usable"),
