@@ -439,11 +439,11 @@ class ExperimentController:
         return self.registry.get(guid)
 
     def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
-        """Return the resources of exactly a type. Raises UnknownTypeError."""
-        return self.registry.of_type(rtype, is_exact=True)
+        """Return the resources of exactly a type."""
+        return [one for one in self.registry.of_type(rtype) if one.get_rtype() == rtype]
 
     def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
-        """Return the guids of the resources of a type and of types derived from it. Raises UnknownTypeError."""
+        """Return the guids of the resources of a type and of types derived from it."""
         return [resource.guid for resource in self.registry.of_type(rtype)]
 
     def register_connection(self, guid1: int | str, guid2: int | str) -> None:

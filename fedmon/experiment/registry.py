@@ -161,15 +161,9 @@ class Registry:
         given = [guids] if isinstance(guids, str) or not isinstance(guids, Iterable) else guids
         return tuple(dict.fromkeys([self.get(guid).guid for guid in given]))
 
-    def of_type(self, rtype: str | type[ResourceManager], *, is_exact: bool = False) -> list[ResourceManager]:
-        """Return the resources of a type, and unless ``is_exact`` of derived types. Raises UnknownTypeError."""
-        every = list(self._resources.values())
-        found = [one for one in every if (one.get_rtype() == rtype if is_exact else one.is_rm_instance(rtype))]
-        if not found and not isinstance(rtype, type):
-            classes = {each for rclass in ResourceFactory.resource_types().values() for each in rclass.__mro__}
-            if not any(vars(each).get("_rtype") == rtype for each in classes):  # nor the parent of a type
-                ResourceFactory.get_resource_type(rtype)
-        return found
+    def of_type(self, rtype: str | type[ResourceManager]) -> list[ResourceManager]:
+        """Return the resources of a type and of derived types."""
+        return [one for one in list(self._resources.values()) if one.is_rm_instance(rtype)]
 
     # --- conditions -------------------------------------------------------------------------------------------------
 

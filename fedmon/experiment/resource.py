@@ -481,15 +481,9 @@ class ResourceManager:
         """Read traces of a connected resource before its release; for types."""
 
     def get_connected(self, rtype: str | type[ResourceManager] | None = None) -> list[ResourceManager]:
-        """Return the connected resources by guid: all, or those of a type and of types derived from it.
-
-        Raises UnknownTypeError.
-        """
+        """Return the connected resources by guid: all, or those of a type and of types derived from it."""
         connected = [self.ec.get_resource(guid) for guid in sorted(self.connections)]
-        found = [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
-        if not found and rtype is not None:
-            self.controller.filter_resources(rtype)  # raises for an unknown type
-        return found
+        return [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
 
     def is_rm_instance(self, rtype: str | type[ResourceManager]) -> bool:
         """Tell whether it is of a type, or of one derived from it."""
