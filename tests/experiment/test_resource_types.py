@@ -223,7 +223,7 @@ def test_resources_are_asked_for_by_type_and_by_derived_type(ec: ExperimentContr
     assert [other.get_connected(rtype) for rtype in (None, "asked::Parent", derived)] == [[resource]] * 3
     assert (other.get_connected("asked::One"), resource.get_connected(one)) == ([], [other])
     assert (resource.is_rm_instance("Resource"), other.is_rm_instance("asked::Parent")) == (True, False)
-    assert ec.filter_resources("asked::Non") == ec.get_resources_by_type("asked::Non") == []
+    assert (ec.filter_resources("asked::Non"), ec.get_resources_by_type("asked::Non")) == ([], [])
 
 
 # --- plug-in folders --------------------------------------------------------------------------------------------------
