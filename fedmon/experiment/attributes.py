@@ -357,8 +357,8 @@ def read_trace(
 ) -> str | int | None:
     """Return the text of a trace (ALL), a block of it (STREAM), its path (PATH) or its size in bytes (SIZE).
 
-    A block has ``block`` bytes and begins ``offset`` blocks from the start; past the end it is "". A character on the
-    border of two blocks belongs to the first, so that all blocks together are the text. Raises TraceNotReadableError.
+    A block has ``block`` bytes and begins ``offset`` blocks from the start; past the end it is "". Raises
+    TraceNotReadableError.
     """
     path = Path(path)
     try:
@@ -391,11 +391,4 @@ def _block(path: Path, block: int, offset: int) -> str:
         if start >= size:
             return ""
         file.seek(start)
-        content = file.read(min(block, size) + 3)
-    first = _continued(content) if start else 0
-    return content[first : block + _continued(content[block:])].decode("utf-8", "replace")
-
-
-def _continued(content: bytes) -> int:
-    """Return how many bytes at the start, 3 at most, belong to a UTF-8 character that began before."""
-    return next((at for at, byte in enumerate(content[:3]) if byte & 0xC0 != 0x80), len(content[:3]))
+        return file.read(min(block, size)).decode("utf-8", "replace")

