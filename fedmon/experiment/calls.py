@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,9 +31,6 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["Function", "Tasks", "prepared"]  # types among them are registered
 
-KEPT_TASKS = 1000
-"""How many tracked tasks that are over are kept."""
-
 
 class Tasks:
     """Numbers functions and has the engine call them; safe from any thread.
@@ -45,7 +41,6 @@ class Tasks:
     def __init__(self, engine: Engine, last: int) -> None:
         self._engine, self._numbers = engine, itertools.count(last + 1)
         self._tracked: dict[int, Task] = {}
-        self._over: deque[int] = deque()
         self._left: dict[int, bool] = {}  # by number, whether the journal has it
 
     def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
@@ -101,9 +96,6 @@ class Tasks:
             result, status = traceback.format_exc() if task is not None else "", TaskStatus.ERROR
         if task is not None:
             task.result, task.status = result, status
-            self._over.append(number)
-            if len(self._over) > KEPT_TASKS:
-                self._tracked.pop(self._over.popleft(), None)
 
 
 def _check_callable(function: object) -> None:

@@ -161,7 +161,6 @@ class ExperimentController:
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         self._given, self._opened = federation, cast("Federation | None", None)
-        self._unreachable: FedmonError | None = None
         self._lock, self._federation_lock = threading.RLock(), threading.Lock()
         self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
@@ -305,20 +304,12 @@ class ExperimentController:
         """
         if self._given is not None:
             return self._given
-        before = self._unreachable
         with self._federation_lock:
-            failed = self._unreachable
-            if failed is not None and failed is not before:  # one attempt is enough for all threads that waited
-                raise failed
             if self._opened is None:
                 self.engine.check_open()
                 from fedmon.researcher.federation import Federation
 
-                try:
-                    self._opened = Federation().start()
-                except FedmonError as error:
-                    self._unreachable = error
-                    raise
+                self._opened = Federation().start()
             return self._opened
 
     @property

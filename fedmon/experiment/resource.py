@@ -320,7 +320,7 @@ class ResourceManager:
         self._guid, self._ec = guid, weakref.ref(ec)
         self._reason = ""
         self.is_registered = self.__is_releasing = False
-        self.__cleared: datetime.datetime | None = None  # the failure after which `do_fail` was called
+        self.__is_cleared = False  # by `do_fail`
         self.__turn = threading.RLock()
         self.__running: Hook | None = None
         self._own: dict[str, Attribute] = {}
@@ -497,19 +497,18 @@ class ResourceManager:
     deploy, start, stop = map(_verb, ("deploy", "start", "stop"))
 
     def fail(self, reason: str = "") -> None:
-        """Set FAILED at once, even while another verb runs, and then call `do_fail`, once for each failure."""
+        """Set FAILED at once, even while another verb runs, and then call `do_fail`, once."""
         self.reason = as_reason(reason) or self.reason
         if self.state < ResourceState.FAILED:
             # Others wait for the state, and the hook may take long.
             ResourceManager._set_state(self, ResourceState.FAILED)
-        failed = self.failed_time
-        if self.state is ResourceState.FAILED and self.__cleared != failed:
-            self.__cleared = failed
+        if self.state is ResourceState.FAILED and not self.__is_cleared:
+            self.__is_cleared = True
             try:
                 with Hook(self, "fail"):
                     self.do_fail()
             except Exception as error:  # noqa: BLE001 - a type's code; the resource has failed all the same
-                self.__cleared = None
+                self.__is_cleared = False
                 self.warning(f"fail raised {told(error)}")
 
     def release(self) -> None:

@@ -17,7 +17,6 @@ from fedmon.experiment import (
     ResourceManager,
     clsinit_copy,
 )
-from fedmon.experiment.calls import KEPT_TASKS
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -88,16 +87,6 @@ def test_a_global_value_reaches_all_that_have_none_of_their_own(tmp_path: Path) 
 
         assert [ec.get(guid, "site") for guid in (first, own_value, later)] == ["lab", "mine", "lab"]
         assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
-
-
-def test_the_last_tracked_tasks_are_kept(tmp_path: Path) -> None:
-    with ExperimentController("tasks", tmp_path, journal=False) as ec:
-        assert ec.get_task(ec.schedule("0s", lambda: 1)) is None
-        later = ec.schedule("1h", lambda: 1, track=True)
-        tracked = [ec.schedule("0s", lambda: 1, track=True) for _ in range(KEPT_TASKS + 10)]
-        wait_until(lambda: (task := ec.get_task(tracked[-1])) is not None and task.result == 1)
-        wait_until(lambda: sum(ec.get_task(number) is not None for number in tracked) <= KEPT_TASKS)
-        assert ec.get_task(later) is not None
 
 
 @pytest.mark.parametrize("ends", ["release", "shutdown"])

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.25
 MANY = 100
-"""The end lists this many resources; a JSON document has all."""
+"""The table lists the first resources; a JSON document has all."""
 FOLDER = Path("experiments")
-_RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
-"""These states are listed first if there is no room for all."""
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
@@ -320,12 +318,8 @@ def facts_of(shown: Overview) -> dict[str, str]:
 
 
 def table_of(shown: Overview, *, rows: int) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of a table of resources and its rows, failed and active resources first if not all fit.
-
-    Empty columns are left out.
-    """
-    by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
-    cells = [_cells(each, shown) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
+    """Return the columns of a table of the first resources and its rows, without empty columns."""
+    cells = [_cells(each, shown) for each in shown.resources[:rows]]
     columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
     return columns, [[each[name] for name in columns] for each in cells]
 
