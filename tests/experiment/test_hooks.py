@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, FailureManager, ResourceManager, ResourceState, Retry, failtrap
-from fedmon.experiment.engine import Engine, HookJob, Hooks
+from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.errors import InvalidStateError
-from fedmon.experiment.events import Alarm, Became, Registered, Timer, Verb, VerbBegan, VerbReturned
-from fedmon.experiment.journal import NAME, ReplayedRun
+from fedmon.experiment.events import Verb
 from tests.experiment.own_types import blocking, deployed, experiment, own, started
 from tests.support.waiting import wait_until
 
@@ -120,22 +118,6 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
         assert ec.wait_started([first, second], timeout=60)
 
 
-def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
-    gate, ended, late = threading.Event(), threading.Event(), threading.Event()
-    hooks = Hooks(1, lambda _: None)
-    jobs = [HookJob(call, guid=1) for call in (ended.set, lambda: gate.wait(20), late.set)]
-    for job in jobs:
-        hooks.put(job)
-    assert ended.wait(60)
-
-    hooks.leave(jobs[0])
-
-    assert not late.wait(0.1)
-    gate.set()
-    assert late.wait(60)
-    assert hooks.close(timeout_s=60) == 0
-
-
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let no thread for hooks start until the event is set."""
@@ -212,25 +194,6 @@ def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
     assert ran == [1]
 
 
-def test_a_failure_is_judged_without_an_error_though_its_resource_was_removed(
-    no_threads: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    judged = []
-
-    class Own(FailureManager):
-        def eval_failure(self, guid: int) -> None:
-            judged.append(guid)
-
-    with experiment(tmp_path, own("test::Plain"), fm=Own()) as ec:
-        guid = ec.register_resource("test::Plain")
-        ec.get_resource(guid).fail("lost")
-        ec.remove_resource(guid)
-
-        no_threads.set()
-        wait_until(lambda: judged == [guid])
-    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
-
-
 def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(tmp_path: Path) -> None:
     def end_at_once(_self: ResourceManager) -> None:
         raise OSError("no process")
@@ -240,39 +203,6 @@ def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(tmp_path: Pa
         ec.remove_resource(guid)
 
         assert guid not in ec
-
-
-def test_actions_are_performed_in_the_order_of_their_events() -> None:
-    order, second = [], threading.Event()
-
-    def inform(guid: int) -> None:
-        order.append(f"{guid} begins")
-        second.wait(0.2 if guid == 1 else 0)
-        order.append(f"{guid} ends")
-
-    def fail(guid: int) -> None:
-        made.note(Became(guids=(guid,), state=ResourceState.FAILED))
-
-    made = Engine(ReplayedRun(folder=Path()), find=lambda _: None, inform=inform)
-    made.note(*(Registered(guid=guid, rtype="app") for guid in (1, 2)))
-    other = threading.Thread(target=fail, args=(1,))
-    other.start()
-    wait_until(lambda: order)
-    fail(2)
-    second.set()
-    other.join()
-    made.close(timeout_s=1)
-
-    assert order == ["1 begins", "1 ends", "2 begins", "2 ends"]
-
-
-def test_timers_of_the_past_are_forgotten() -> None:
-    made = Engine(ReplayedRun(folder=Path()), find=lambda _: None, inform=lambda _: None)
-    made.note(Registered(guid=1, rtype="app", timeouts={"start": 3600.0}))
-    for _ in range(2000):
-        made.note(VerbBegan(guid=1, verb="start"), VerbReturned(guid=1, verb="start"))
-    assert len(made._actor._timers) < 300
-    made.close(timeout_s=1)
 
 
 def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
@@ -512,19 +442,6 @@ def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
 
         assert done.wait(60)
     assert (ec.ecstate.name, ec.state(1)) == ("TERMINATED", ResourceState.RELEASED)
-
-
-def test_a_timer_that_is_looked_at_early_fires_once_when_it_is_due(tmp_path: Path) -> None:
-    gate = threading.Event()
-    options = {"timeouts": {"start": 5.0}, "critical": False}
-    with deployed(tmp_path, options, do_start=blocking(gate)) as ec:
-        due = wait_until(lambda: ec.snapshot.resources[1].alarm_at) or 0.0
-        ec.engine.perform(Alarm(timer=Timer(guid=1, purpose="verb-timeout", want="start"), at=due - 4.0))
-
-        assert ec.wait(1, "FAILED", timeout=60)
-        assert ec.engine.now() >= due
-    assert Path(ec.run_dir, NAME).read_text().count('"event":"fired"') == 1
-    gate.set()
 
 
 def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:

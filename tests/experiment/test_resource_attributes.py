@@ -218,16 +218,6 @@ def test_critical_is_what_conditions_and_failures_look_at(ec: ExperimentControll
         rm.set("critical", "False")
 
 
-def test_resources_hold_values_of_their_own(ec: ExperimentController) -> None:
-    one, other = added(ec, Flagged), added(ec, Flagged)
-
-    one.set("plain", 3)
-
-    assert (one.get("plain"), other.get("plain"), Flagged.get_attribute("plain").value) == (3, 0, 0)
-    assert (one.has_changed("plain"), other.has_changed("plain")) == (True, False)
-    assert {each.name: each.value for each in one.get_attributes_of_instance()}["plain"] == 3
-
-
 def test_a_constructor_sets_attributes_before_anybody_knows_the_resource(ec: ExperimentController) -> None:
     class Prepared(Flagged):
         _rtype = "test::Prepared"

@@ -120,14 +120,6 @@ def test_a_class_without_decorator_shares_what_its_parent_has() -> None:
         Machine.set_global("site", "here")
 
 
-def test_what_a_class_gives_out_are_copies() -> None:
-    Machine.get_attribute("hostname").value = "changed"
-    Machine.get_traces()[0].enabled = True
-
-    assert Machine.get_attribute("hostname").value is None
-    assert Machine.get_traces()[0].enabled is False
-
-
 def test_a_global_value_is_checked_and_of_global_attributes_only() -> None:
     with pytest.raises(InvalidAttributeValueError, match="type test::Machine"):
         Machine.set_global("site", 5)
@@ -172,11 +164,7 @@ class Nameless(ResourceManager):
     pass
 
 
-class BadName(ResourceManager):
-    _rtype = 5  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("rclass", [object, Nameless, BadName, "test::Machine"])
+@pytest.mark.parametrize("rclass", [object, Nameless])
 def test_what_is_no_type_is_refused_by_name(rclass: Any) -> None:
     with pytest.raises(InvalidTypeError):
         ResourceFactory.register_type(rclass)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -408,17 +407,3 @@ def test_a_journal_that_cannot_be_written_ends_the_experiment(tmp_path: Path, mo
         assert (ec.ecstate.name, ec.abort) == ("FAILED", True)
         assert "No space left" in ec.wait_finished(guid, timeout=1).reason
     assert ec.state(guid) is ResourceState.RELEASED
-
-
-def test_a_long_journal_is_opened_without_being_held_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / NAME
-    path.write_bytes(b'{"event":"opened","t":1.0}\n' * 200_000 + b"torn")
-    whole = path.stat().st_size - len(b"torn")
-    tracemalloc.start()
-    try:
-        with Journal(path):
-            _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert (path.stat().st_size, most < whole / 2) == (whole, True)
