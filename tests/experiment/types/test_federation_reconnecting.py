@@ -175,21 +175,6 @@ def test_a_plan_of_all_nodes_knows_later_whose_approval_is_pending(two: TwoNodes
             wait_until(lambda: again.get(plan, "approvedBy") == "a,b")
 
 
-def test_a_node_whose_id_was_missing_fails_after_a_reconnect(two: TwoNodes) -> None:
-    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        gate, node = ec.register_resource("local::Process", command=["true"]), ec.register_resource("fedmon::Node")
-        ec.register_condition(node, ResourceAction.DEPLOY, gate, STOPPED)
-        ec.deploy(wait_all_ready=False)
-        assert ec.wait(node, FAILED, timeout=60)
-        left = Path(shutil.copytree(ec.run_dir, two.folder / "runs/killed/no-id")) / NAME
-    kept, _, _ = left.read_text().partition('"event":"verb-failed"')
-    left.write_text(kept[: kept.rindex("\n") + 1])
-
-    with ExperimentController.reconnect(left.parent, federation=two.fed) as again:
-        assert again.wait(node, FAILED, timeout=60), again.explain(node)
-        assert "has no nodeId: set it to" in again.snapshot.resources[node].reason
-
-
 def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
     with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
         [node], plan = wired(ec, two.plan, "a")
