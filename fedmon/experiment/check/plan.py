@@ -78,7 +78,7 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     """
     nature = natures()
     graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready), nature)
-    stopping = {guid for guid, one in state.resources.items() if _has(ResourceAction.STOP, one)}
+    stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
@@ -123,8 +123,9 @@ def unknown_metric(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(wanted, known, n=1, cutoff=_NEAR)), "")
 
 
-def _has(action: ResourceAction, resource: Resource) -> bool:
-    return any(mine is action for mine, _ in resource.conditions)
+def _has_stop(resource: Resource) -> bool:
+    """Tell whether a condition says when it stops."""
+    return any(action is ResourceAction.STOP for action, _ in resource.conditions)
 
 
 # --- single checks ----------------------------------------------------------------------------------------------------
@@ -148,36 +149,25 @@ class _Checks:
     def of(self, resources: Collection[Resource]) -> Iterator[Problem]:
         """Return all problems of some resources but circles."""
         for resource in resources:
-            yield from self._problems(resource, self._missing_parts(resource))
+            for text in self._missing_parts(resource):
+                yield Problem(kind="missing-part", guids=(resource.guid,), text=f"{self._titled(resource.guid)} {text}")
         yield from self._waits(resources)
-
-    def _problems(self, resource: Resource, found: Iterable[_Found], what: str = "") -> Iterator[Problem]:
-        for kind, text, guids, severity in found:
-            yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=f"{what}{text}")
 
     def _titled(self, guid: int) -> str:
         return titled(guid, self._state)
 
-    # --- single resources ---------------------------------------------------------------------------------------------
-
-    def _missing_parts(self, resource: Resource) -> Iterator[_Found]:
-        """Return missing attributes and connections."""
-        mine = self._nature(resource.rtype)
-        if resource.state >= ResourceState.READY or not (mine.attributes or mine.connections):
+    def _missing_parts(self, resource: Resource) -> Iterator[str]:
+        """Return missing attributes and connections; the texts continue after the resource."""
+        if resource.state >= ResourceState.READY:
             return
-        who = self._titled(resource.guid)
+        mine = self._nature(resource.rtype)
         for name in mine.attributes:
             if resource.attributes.get(name) in (None, ""):
-                yield _Found("missing-part", f"{who} has no {name}: set the attribute")
-        for rtypes in mine.connections:
-            if not self._has_neighbour(resource, rtypes):
-                yield _Found("missing-part", f"{who} has no {' or '.join(rtypes)}: connect it to one")
-
-    def _has_neighbour(self, resource: Resource, rtypes: Collection[str]) -> bool:
+                yield f"has no {name}: set the attribute"
         others = [self._resources[guid].rtype for guid in resource.connections if guid in self._resources]
-        return any(is_kind(other, rtype, self._nature) for other in others for rtype in rtypes)
-
-    # --- conditions ---------------------------------------------------------------------------------------------------
+        for rtypes in mine.connections:
+            if not any(is_kind(other, rtype, self._nature) for other in others for rtype in rtypes):
+                yield f"has no {' or '.join(rtypes)}: connect it to one"
 
     def _waits(self, resources: Collection[Resource]) -> Iterator[Problem]:
         """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
@@ -189,8 +179,9 @@ class _Checks:
                 key = (id(condition), name)
                 if key not in checked:
                     checked[key] = list(self._of_condition(condition, name))
-                if checked[key]:
-                    yield from self._problems(resource, checked[key], f"{what} of {self._titled(resource.guid)} ")
+                for kind, text, guids, severity in checked[key]:
+                    text = f"{what} of {self._titled(resource.guid)} {text}"  # noqa: PLW2901 - the whole text
+                    yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=text)
 
     def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
         yield from self._losses(condition, name)
@@ -230,9 +221,7 @@ class _Checks:
         lasting = [
             one
             for one in filter(None, map(self._resources.get, condition.group))
-            if one.state < ResourceState.STOPPED
-            and not _has(ResourceAction.STOP, one)
-            and lasts(one, self._resources, self._nature)
+            if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, self._resources, self._nature)
         ]
         for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
             text = f"waits for {self._titled(one.guid)} to be STOPPED, but its type runs until a stop or its release"
