@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fedmon.common.text import size
-
 _KWH = 3_600_000.0
 _WH = 3600.0
-
-
-def size_rate(per_second: float) -> str:
-    """Return bytes a second as "1.2 MiB/s"."""
-    return f"{size(per_second)}/s"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -365,8 +365,10 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
 
 def test_nodes_and_the_jobs_that_they_saw_are_told_in_tables() -> None:
     busy: dict[str, Any] = {**cpu(2), "job_memory_peak_bytes": 3 * GIB}
+    network = {f'host_network_{way}_bytes_total{{interface="{interface}"}}': amount * GIB
+               for way in ("receive", "transmit") for interface, amount in (("lo", 9), ("eth0", 1))}  # fmt: skip
     seen = case(
-        node("a", job=busy, host={"node_energy_joules_total": 7200.0}, hole_seconds=30.0),
+        node("a", job=busy, host={"node_energy_joules_total": 7200.0, **network}, hole_seconds=30.0),
         node("b", host={"host_cpu_busy_ratio": 0.5}),
         job=None,
     )
@@ -375,9 +377,9 @@ def test_nodes_and_the_jobs_that_they_saw_are_told_in_tables() -> None:
 
     assert [row[:2] + row[5:] for row in jobs.rows] == [("1", "a", "16 min 40 s", "33 min 20 s", "3.0 GiB")]
     told = [dict(zip(nodes.headers, row, strict=True)) for row in nodes.rows]
-    assert [(row["Node"], row["CPUs busy"], row["Energy"], row["Gaps"]) for row in told] == [
-        ("a", MISSING, "2 Wh", "30.0 s (3.0 %)"),
-        ("b", "50 %", MISSING, MISSING),
+    assert [(row["Node"], row["CPUs busy"], row["Network in / out"], row["Energy"], row["Gaps"]) for row in told] == [
+        ("a", MISSING, "1.0 GiB / 1.0 GiB", "2 Wh", "30.0 s (3.0 %)"),
+        ("b", "50 %", MISSING, MISSING, MISSING),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.report.findings import Severity, completeness, find, run, stalls, traffic
+from fedmon.report.findings import Severity, completeness, find, run, stalls
 from fedmon.report.findings import gpu as gpus
 from fedmon.report.findings.cpu import cpu_efficiency
 from fedmon.report.findings.memory import memory
@@ -40,16 +40,6 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
 def test_gpu_clocks_that_heat_holds_down_are_told(reason: str, share: float, expected: Severity | None) -> None:
     told = gpus.gpu_clock(case(node(host={f'gpu_throttle_active{{gpu="0",reason="{reason}"}}': share})))
     assert (told and told.severity) == expected
-
-
-@pytest.mark.parametrize(("left", "is_told"), [(5.0, True), (5.1, False)])
-def test_file_systems_are_full_from_their_limit_on(left: float, is_told: bool) -> None:
-    host = {'host_filesystem_size_bytes{mountpoint="/scratch"}': 100.0,
-            'host_filesystem_available_bytes{mountpoint="/scratch"}': left,
-            'host_filesystem_size_bytes{mountpoint="/unread"}': 100.0,
-            'host_filesystem_size_bytes{mountpoint="/empty"}': 0.0,
-            'host_filesystem_available_bytes{mountpoint="/empty"}': 0.0}  # fmt: skip
-    assert bool(traffic.full_file_systems(case(node(host=host)))) is is_told
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(0.0, G), (9.0, G), (10.0, W), (99.0, W), (100.0, P)])

@@ -16,7 +16,6 @@ from fedmon.report.findings.energy import emissions, energy
 from fedmon.report.findings.gpu import gpu_errors, gpus
 from fedmon.report.findings.memory import memory, oom_kills
 from fedmon.report.findings.run import ending, finder
-from fedmon.report.findings.traffic import volumes
 from tests.report.cases import GIB, Values, case, counter, cpu, gauge, node, only
 
 P, W, N, G, U = Severity
@@ -82,15 +81,6 @@ def used(joules: float, *, first: float = 0.0) -> Values:
 
 def shared(one: Node) -> Node:
     return msgspec.structs.replace(one, counted_by="a")
-
-
-DISK = {f'host_disk_{way}_bytes_total{{device="sda"}}': 1e9 for way in ("read", "written")}
-READ, WRITTEN = (f"job_storage_{way}_bytes_total" for way in ("read", "written"))
-
-
-def network(amount: float, interface: str = "eth0", grown_s: float = 1000.0) -> Values:
-    names = [f'host_network_{way}_bytes_total{{interface="{interface}"}}' for way in ("receive", "transmit")]
-    return {name: counter(name, amount, grown_s=grown_s) for name in names}
 
 
 def lost(first: int, last: int, reason: str, stream: str = "job-1") -> dict[tuple[str, int], list[LostRange]]:
@@ -170,18 +160,6 @@ SAID: dict[str, Said] = {
         gpus, case(IDLE, LOST), ("Not measured: no NVIDIA driver.",), U),
     "balance is unknown for the reason of the node that lacks it": Said(
         imbalance, case(IDLE, LOST), ("Not measured: no CPU time of the job on b: no permission.",), U),
-    "loopback is no network traffic": Said(
-        volumes, case(node(host={**network(9e9, "lo"), **network(2.0**20)})),
-        ("received 1.0 MiB by network and sent 1.0 MiB",)),
-    "a network that moved nothing is not worth a sentence": Said(
-        volumes, case(node(host={**network(0.0), **DISK})), without="by network and"),
-    "nodes that share a machine are one machine": Said(
-        volumes, case(node("a", host=DISK), shared(node("b")), job=None), ("The machine read",)),
-    "rates are of the time in which counters were read": Said(
-        volumes, case(node(job={READ: counter(READ, 2.0**20 * 10, grown_s=5.0),
-                                WRITTEN: counter(WRITTEN, 0.0, grown_s=5.0)},
-                           host=network(2.0**20 * 100, grown_s=100.0))),
-        ("wrote 0 B (2.0 MiB/s together)", "sent 100 MiB (2.0 MiB/s together)")),
     "energy says the share, its method and where it is missing": Said(
         energy, case(node("a", job=used(1.7e6, first=1e5), host=drew(3.6e6, "gpus")), node("b", job={})),
         ("The job used 500 Wh", "50 % of the energy of its machines (1 kWh)", "Not measured on b", "GPUs only"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fedmon.report.document.summary import STORAGE_OF_JOB, moved
 from fedmon.report.findings import Case
 from fedmon.report.findings.cpu import cpu_use
-from fedmon.report.findings.traffic import STORAGE_OF_JOB, moved
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.tables import T0, recording, samples
@@ -58,6 +58,6 @@ def test_only_of_a_command_all_counts_since_it_was_started(
     assert use is not None
     assert (use.used_s, use.elapsed_s) == pytest.approx((used_s, elapsed_s))
     if elapsed_s == 5.0:
-        assert (moved(node, STORAGE_OF_JOB) or ())[:2] == (0.0, 9.0)
+        assert moved(node, STORAGE_OF_JOB) == (0.0, 9.0)
         assert node.one("job_cpu_user_seconds_total").per_second == pytest.approx(9 / 5)  # type: ignore[union-attr]
         assert node.one(JOULES).increase == 2.0  # type: ignore[union-attr]

@@ -33,8 +33,6 @@ def found(
         "job_cpu_system_seconds_total": [0.0] * COUNT,
         "job_energy_joules_total": [10.0 * (second + 1) for second in range(COUNT)],
         "job_emissions_grams_total": [1.0 * (second + 1) for second in range(COUNT)],
-        "host_network_receive_bytes_total": [2.0**20 * second for second in range(COUNT)],
-        "host_network_transmit_bytes_total": [0.0] * COUNT,
     }
     t = [T0 + second + (step_s if second >= 50 else 0.0) for second in range(COUNT)]
     batch = samples(columns, stream=stream, t=t, mono=[float(second) for second in range(COUNT)])
@@ -52,7 +50,7 @@ def test_a_clock_that_is_set_by_hours_takes_no_sample_and_stretches_no_time(step
     assert of_job["cpu-efficiency"].figures["ratio"] == pytest.approx(0.5)
     assert of_job["cpu-efficiency"].figures["elapsed_seconds"] == pytest.approx(100)
     assert of_job["ending"].text == "The job ended with exit code 0 after 1 min 40 s."
-    assert "(1.0 MiB/s together)" in of_node["volumes"].text
+    assert "10 W on average" in of_node["energy"].text
 
 
 def test_counters_that_begin_with_the_job_count_from_the_time_that_is_looked_at(tmp_path: Path) -> None:
@@ -130,8 +128,9 @@ def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_p
 def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path) -> None:
     grown: Column = [2.0**20 * second * second for second in range(COUNT)]
     sent = {f'host_network_{way}_bytes_total{{interface="eth0"}}': grown for way in ("receive", "transmit")}
+    drawn: Column = [20.0 * second for second in range(COUNT)]
     machines = {"a": "one", "b": "one", "c": "other"}
-    batches = [samples(sent, node=node) for node in machines]
+    batches = [samples(sent | {"node_energy_joules_total": drawn}, node=node) for node in machines]
     documents = {node: {"hardware": {"boot_id": boot_id}} for node, boot_id in machines.items()}
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
@@ -141,7 +140,7 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     told = {one.name: one for one in find(shared)}
     lines = {one.title: [line.label for line in one.lines] for one in (*charts.first, *charts.rest)}
 
-    assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
+    assert told["energy"].figures["joules"] == 2 * 20 * (COUNT - 1)
     assert told["one-machine"].nodes == ("b",)
     rows = [row[0] + row[-1] for row in node_table(shared).rows]
     assert rows == ["a101", f"b (see a){MISSING}", "c101"]

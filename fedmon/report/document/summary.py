@@ -10,7 +10,7 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, percent, plural, size, table
 from fedmon.report.amounts import significant
 from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
-from fedmon.report.findings.case import Case, Finding, Node, Severity
+from fedmon.report.findings.case import Case, Finding, Node, Severity, summed
 from fedmon.report.findings.completeness import gap_share, main_stream
 from fedmon.report.findings.cpu import BUSY, cpu_use
 from fedmon.report.findings.energy import NODE_JOULES, job_joules
@@ -18,10 +18,13 @@ from fedmon.report.findings.gpu import gpu_uses
 from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
-from fedmon.report.findings.traffic import NETWORK, STORAGE_OF_HOST, STORAGE_OF_JOB, moved
 from fedmon.report.selection import LABELS
 
 _MOST_ROWS = 200
+_NETWORK = ("host_network_receive_bytes_total", "host_network_transmit_bytes_total")
+STORAGE_OF_JOB = ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
+_STORAGE_OF_HOST = ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
+_LOOPBACK = "lo"
 
 
 def node_table(case: Case) -> TextTable:
@@ -43,10 +46,10 @@ def _cells(case: Case, node: Node) -> dict[str, str]:
     """Return the figures of a node that are known, by header."""
     of_job = case.job is not None
     cells = _job_cells(node) if of_job else _machine_cells(node)
-    storage = ("Storage read / written", STORAGE_OF_JOB) if of_job else ("Disks read / written", STORAGE_OF_HOST)
-    for header, metrics in (("Network in / out", NETWORK), storage):
+    storage = ("Storage read / written", STORAGE_OF_JOB) if of_job else ("Disks read / written", _STORAGE_OF_HOST)
+    for header, metrics in (("Network in / out", _NETWORK), storage):
         if (both := moved(node, metrics)) is not None:
-            cells[header] = f"{size(both.into)} / {size(both.out)}"
+            cells[header] = " / ".join(map(size, both))
     if gpus := gpu_uses(node):
         cells["GPUs busy"] = f"{percent(sum(one.mean for one in gpus) / len(gpus))} of {len(gpus)}"
     if (wait := mode_share(node, "iowait")) is not None:
@@ -61,6 +64,15 @@ def _cells(case: Case, node: Node) -> dict[str, str]:
     if stream is not None and (stream.hole_count or stream.missing):
         cells["Gaps"] = f"{duration(stream.hole_seconds)} ({percent(gap_share(stream))})"
     return cells
+
+
+def moved(node: Node, metrics: tuple[str, str]) -> tuple[float, float] | None:
+    """Return the growth of two counters of bytes, without traffic of a machine to itself; None if unknown."""
+    into, out = (
+        summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
+        for metric in metrics
+    )
+    return None if into is None or out is None else (into, out)
 
 
 def _job_cells(node: Node) -> dict[str, str]:

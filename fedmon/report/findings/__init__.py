@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.report.findings import completeness, cpu, energy, gpu, memory, run, stalls, traffic
+from fedmon.report.findings import completeness, cpu, energy, gpu, memory, run, stalls
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.findings.thresholds import FEW_SAMPLES
 
@@ -28,10 +28,7 @@ _FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
     cpu.cpu_quota,
     gpu.gpu_clock,
     cpu.imbalance,
-    gpu.gpu_imbalance,
     stalls.steal,
-    traffic.volumes,
-    traffic.full_file_systems,
     energy.energy,
     energy.emissions,
     run.time_limit,

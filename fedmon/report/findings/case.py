@@ -255,13 +255,6 @@ def past(shares: Mapping[str, float], limit: float) -> dict[str, float]:
     return dict(sorted(((name, share) for name, share in shares.items() if share >= limit), key=lambda one: -one[1]))
 
 
-def unequal(values: Mapping[str, float], negligible: float) -> float | None:
-    """Return how far the mean is below the largest, 0 to 1; None if that is meaningless."""
-    if len(values) < 2 or max(values.values()) <= negligible:
-        return None
-    return 1 - sum(values.values()) / len(values) / max(values.values())
-
-
 def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
     """Return a sentence with the line of a job script to copy; empty if the scheduler is unknown.
 

@@ -18,7 +18,6 @@ from fedmon.report.findings.case import (
     directive,
     most_at_once,
     past,
-    unequal,
     unix,
     unknown,
 )
@@ -311,9 +310,9 @@ def imbalance(case: Case) -> Finding | None:
         lacking = [node for node in case.nodes if node.name not in busy]
         reason = f"no CPU time of the job on {joined([node.name for node in lacking])}: {lacking[0].why_not(_USER)}"
         return unknown(lacking, "imbalance", "Balance of the nodes", reason=reason)
-    ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
-    is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
+    ratio = 1 - sum(busy.values()) / len(busy) / busy[most] if busy[most] > limits.NEGLIGIBLE_CPUS else None
+    is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     text = f"The {len(busy)} nodes of the job were loaded alike."
     if ratio and not is_unequal:
         text = f"{text[:-1]}: the mean of their busy CPUs is {percent(ratio)} below the busiest."

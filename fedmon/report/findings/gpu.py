@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, past, unequal, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, past, unknown
 
 USE = "gpu_utilization_ratio"
 _OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")
@@ -176,28 +176,6 @@ def gpu_clock(case: Case) -> Finding | None:
         advice="Tell the operator: cooling does not keep up.",
         figures={"ratio": most},
         nodes=tuple(held),
-    )
-
-
-def gpu_imbalance(case: Case) -> Finding | None:
-    """Say when the GPUs of a job were used unequally."""
-    if case.job is None:
-        return None
-    uses = {use.name: use.mean for node in case.nodes for use in _of_job(node)}
-    ratio = unequal(uses, limits.GPU_LOW)
-    if ratio is None or ratio < limits.IMBALANCE:
-        return None
-    most, least = max(uses, key=lambda name: uses[name]), min(uses, key=lambda name: uses[name])
-    return Finding(
-        name="gpu-imbalance",
-        severity=Severity.WARNING,
-        title="Balance of the GPUs",
-        text=f"The {len(uses)} GPUs of the job were used unequally: {most} was busy for {percent(uses[most])} of"
-        f" the time, {least} for {percent(uses[least])}.",
-        how="distance of the mean of the GPUs from the busiest",
-        advice="Check that every process has a separate GPU, and an equal share of the work.",
-        figures={"ratio": ratio},
-        nodes=(most, least),
     )
 
 

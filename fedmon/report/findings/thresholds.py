@@ -48,7 +48,5 @@ CLOCKS_APART = 0.5
 """More than a clock that is kept by NTP is off, and half of a sample at 1 Hz."""
 CLOCK_SET = 1.0
 """Slewing moves a clock by milliseconds; a second is a step."""
-FILESYSTEM_FULL = 0.95
-"""Many file systems keep 5 % for root, so programs find no room above this."""
 TIME_LIMIT_NEAR = 0.95
 """Share of the time that the job was given: a slower run would be cut off."""
