@@ -90,7 +90,7 @@ def columns(found: Iterable[tuple[str, Iterable[str]]], *, rates: bool) -> tuple
     return tuple(_told_apart([column for _, column in made]))
 
 
-def labelled(series: str, label: Mapping[str, str]) -> str:
+def _labelled(series: str, label: Mapping[str, str]) -> str:
     """Return a series with labels more; one that it has already is added as ``of_<label>``."""
     for name, value in label.items():
         own = name if f'{name}="' not in series else f"of_{name}"
@@ -99,7 +99,7 @@ def labelled(series: str, label: Mapping[str, str]) -> str:
 
 
 def _names(series: str, label: Mapping[str, str], *, rates: bool) -> list[tuple[str, bool]]:
-    name = sound(labelled(series, label))
+    name = sound(_labelled(series, label))
     found = [(name, False)]
     if rates and is_counter(series):
         metric, brace, rest = name.partition("{")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
-import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from tests.support.shell_here import fedmon_here
 
 COUNTED = "perf_counted_seconds_total"
 SWITCHES = 'perf_events_total{group="software",event="context-switches"}'
-OF_JOB = SWITCHES.replace("}", ',job="7"}')
 TICKS = [0.0, 1.0, 2.0, 3.0, 3.4]
 """The last sample of a job comes early, and perf tells then what it counted in a whole second."""
 
@@ -54,13 +51,3 @@ def test_a_chart_is_by_the_clock_of_perf(store: Path) -> None:
         "machine": {5000},
         "job": {100},
     }
-
-
-def test_the_page_tells_the_events_of_the_job_and_of_the_machine_apart(store: Path, tmp_path: Path) -> None:
-    done = fedmon_here("report", str(store), "-o", str(tmp_path / "page.html"))
-
-    assert done.returncode == 0, done.stderr
-    page = html.unescape((tmp_path / "page.html").read_text())
-    rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>.*?</tr>", page)]
-    found = {row[0]: row[1:] for row in rows if row and row[0].startswith("perf_events_total")}
-    assert found == {SWITCHES: ["5000/s", "-", "-", "20.0", "k"], OF_JOB: ["100/s", "-", "-", "400"]}

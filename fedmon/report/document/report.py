@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
-from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, is_counter, metric_of
+from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, TextTable, shown
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Case, Finding, summed
+from fedmon.report.findings.case import Case, Finding
 from fedmon.report.findings.completeness import main_streams
 from fedmon.report.findings.run import cost_text
-from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source, told_number
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
@@ -33,8 +32,6 @@ _GROUPS = {"job": "The job", "user": "Values of the program", "gpu": "GPUs", "cp
 _READING = 0.8
 """The share of the work that reading is, for the progress; writing is the rest."""
 _ON_PAGE_1 = 2
-MOST_SERIES = 400
-_OTHER_TABLE = ("user_value", "user_step", "user_run_")
 _MOST_ROWS, _MOST_JOBS = 60, 200
 
 
@@ -109,7 +106,6 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
-        *_values(case),
         Section(title="How it was measured", parts=tuple(method(case, findings)), is_folded=True),
     ]
     return Document(
@@ -163,20 +159,6 @@ def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) 
     if charts is not None:
         parts += _drawn(charts, charts.first[:_ON_PAGE_1])
     return [*parts, Findings(findings=tuple(findings))]
-
-
-def _values(case: Case) -> list[Section]:
-    table, left_out = value_table(case)
-    if not table.rows:
-        return []
-    text = (
-        "For a counter the mean is its growth a second and the sum its total growth; other means are weighted by"
-        " time and the last value follows. Means of several nodes are means of their means."
-    )
-    if left_out:
-        text += f" {left_out} more series are in the recording; 'fedmon export' writes all of them."
-    parts = (Paragraph(text=text, quiet=True), table)
-    return [Section(title="Everything in figures", parts=parts, is_folded=True)]
 
 
 def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
@@ -255,64 +237,6 @@ def _metrics(names: list[str]) -> str:
     return joined([shown(name, 80) for name in names], most=6)
 
 
-def value_table(case: Case) -> tuple[TextTable, int]:
-    """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
-
-    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named.
-    Series of both, machine and job, have a row for each.
-    """
-    of_others = {
-        series
-        for node in case.nodes
-        for name, stream in node.streams.items()
-        if not name.startswith(JOB)
-        for series in stream.series
-    }
-    found: dict[str, list[tuple[str, SeriesTotal]]] = {}
-    for node in case.nodes:
-        for name, stream in node.streams.items():
-            if name.startswith(JOB) and name != f"{JOB}{case.job}":
-                continue
-            for total in stream.series.values():
-                metric = metric_of(total.series)
-                if (metric is None or metric.kind is not Kind.INFO) and not total.series.startswith(_OTHER_TABLE):
-                    is_of_both = name.startswith(JOB) and total.series in of_others
-                    label = {"job": name.removeprefix(JOB)} if is_of_both else {}
-                    found.setdefault(labelled(total.series, label), []).append((node.name, total))
-    order = {name: at for at, name in enumerate(METRICS)}
-    names = sorted(found, key=lambda name: (order.get(name.partition("{")[0], len(order)), natural(name)))
-    many = len(case.nodes) > 1
-    headers = ("Series", "Mean", "Lowest", "Highest", "Sum or last", *(("Most on",) if many else ()))
-    rows = [_row(name, found[name], many=many) for name in names[:MOST_SERIES]]
-    table = TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({1, 2, 3, 4}))
-    return table, max(0, len(names) - MOST_SERIES)
-
-
-def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
-    means = [(_mean(total), node) for node, total in totals]
-    known = [(mean, node) for mean, node in means if mean is not None]
-    if is_counter(name):
-        metric = metric_of(name)
-        # A second is too short for these: their growth is told as power.
-        has_rate = known and (metric is None or metric.unit not in (Unit.KILOWATT_HOURS, Unit.GRAMS))
-        texts = [
-            format_rate(name, sum(mean for mean, _ in known) / len(known)) if has_rate else MISSING,
-            *[MISSING] * 2,
-        ]
-        grown = summed(total for _, total in totals)
-        last = format_value(name, grown)
-    else:
-        texts = [format_value(name, sum(mean for mean, _ in known) / len(known))] if known else [MISSING]
-        texts += [format_value(name, min(total.low for _, total in totals)),
-                  format_value(name, max(total.high for _, total in totals))]  # fmt: skip
-        last = format_value(name, totals[0][1].last) if len(totals) == 1 else MISSING
-    return shown(name, 120), *texts, last, *([shown(max(known)[1], 40) if known else MISSING] if many else [])
-
-
-def _mean(total: SeriesTotal) -> float | None:
-    return total.per_second if is_counter(total.series) else total.mean
-
-
 def user_table(case: Case) -> TextTable:
     """Return one row for each node and value that a program reported, the jobs of one training together."""
     found: dict[tuple[str, str], list[tuple[SeriesTotal, SeriesTotal | None]]] = {}
@@ -339,7 +263,7 @@ def user_table(case: Case) -> TextTable:
             )
         )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
-    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(MOST_SERIES, "row")
+    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(_MOST_JOBS, "row")
 
 
 def job_table(case: Case) -> TextTable:
