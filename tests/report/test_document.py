@@ -23,13 +23,13 @@ from fedmon.report.document import write
 from fedmon.report.document.model import WORDS, Document, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, hardware_table, job_table, missing
+from fedmon.report.document.report import build, hardware_table, missing
 from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Finding, Node, Severity
-from fedmon.report.source import Host, Source
+from fedmon.report.findings.case import Finding, Severity
+from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.cases import case, cpu, node
+from tests.report.cases import case, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
 from tests.report.tables import HOSTILE, recording, samples
 
@@ -283,26 +283,20 @@ def test_no_mark_of_a_finding_is_broken_in_a_pdf_and_a_table_has_its_title(tmp_p
 
 
 def test_hardware_that_a_node_describes_oddly_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
-    port, card = {"device": "mlx5_0", "rates": 100}, {"model": None, "memory_bytes": 10**400}
+    card = {"model": None, "memory_bytes": 10**400}
     path = write_job(tmp_path / "j.fmr", nodes=("n1",), samples=2)
     with Recording(path) as store:
-        store.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "infiniband": [port], "gpus": [card]}})
+        store.describe("n1", 1, {"hardware": {"memory_bytes": 10**400, "gpus": [card]}})
 
     with Source(path) as source:
         (row,) = hardware_table(choose(source).read()).rows
 
-    assert row[2:5] == (MISSING, "1 x GPU", "mlx5_0")
+    assert row[2:4] == (MISSING, "1 x GPU")
 
 
 def test_a_table_that_is_cut_says_how_many_rows_there_are() -> None:
     nodes = node_table(case(*(node(f"n{at}", host={"host_cpu_busy_ratio": 0.5}) for at in range(201)), job=None))
-
-    documents = {f"j{at}": {"name": "x"} for at in range(101)}
-    hosts = [Host(node_id=name, name=name, jobs=documents) for name in "ab"]
-    jobs = job_table(case(*(Node(host=host, streams={}) for host in hosts), job=None))
-
     assert (len(nodes.rows), nodes.title) == (200, "The first 200 of 201 nodes")
-    assert jobs.title == "The first 200 of 202 rows"
 
 
 def test_no_samples_are_a_report_too(tmp_path: Path) -> None:
@@ -355,19 +349,17 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip
 
 
-def test_nodes_and_the_jobs_that_they_saw_are_told_in_tables() -> None:
-    busy: dict[str, Any] = {**cpu(2), "job_memory_peak_bytes": 3 * GIB}
+def test_a_table_tells_the_figures_of_each_node() -> None:
     network = {f'host_network_{way}_bytes_total{{interface="{interface}"}}': amount * GIB
                for way in ("receive", "transmit") for interface, amount in (("lo", 9), ("eth0", 1))}  # fmt: skip
     seen = case(
-        node("a", job=busy, host={"node_energy_joules_total": 7200.0, **network}, hole_seconds=30.0),
+        node("a", host={"node_energy_joules_total": 7200.0, **network}, hole_seconds=30.0),
         node("b", host={"host_cpu_busy_ratio": 0.5}),
         job=None,
     )
 
-    jobs, nodes = job_table(seen), node_table(seen)
+    nodes = node_table(seen)
 
-    assert [row[:2] + row[5:] for row in jobs.rows] == [("1", "a", "16 min 40 s", "33 min 20 s", "3.0 GiB")]
     told = [dict(zip(nodes.headers, row, strict=True)) for row in nodes.rows]
     assert [(row["Node"], row["CPUs busy"], row["Network in / out"], row["Energy"], row["Gaps"]) for row in told] == [
         ("a", MISSING, "1.0 GiB / 1.0 GiB", "2 Wh", "30.0 s (3.0 %)"),

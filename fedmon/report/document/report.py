@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding
 from fedmon.report.findings.completeness import main_streams
 from fedmon.report.findings.run import cost_text
-from fedmon.report.source import JOB, Source, told_number
+from fedmon.report.source import Source, told_number
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
 
@@ -32,7 +33,7 @@ _GROUPS = {"job": "The job", "user": "Values of the program", "gpu": "GPUs", "cp
 _READING = 0.8
 """The share of the work that reading is, for the progress; writing is the rest."""
 _ON_PAGE_1 = 2
-_MOST_ROWS, _MOST_JOBS = 60, 200
+_MOST_ROWS, _MOST_VALUES = 60, 200
 
 
 def write(
@@ -102,7 +103,6 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
         Section(title="Findings", parts=tuple(_first_page(case, findings, charts))),
         Section(title="Over time", parts=tuple(_drawn(charts, first[_ON_PAGE_1:])) if charts is not None else ()),
         Section(title="Nodes", parts=(summary.node_table(case),) if case.nodes else ()),
-        Section(title="Jobs", parts=_filled(job_table(case)) if case.job is None and case.jobs else ()),
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
@@ -239,57 +239,24 @@ def _metrics(names: list[str]) -> str:
 
 def user_table(case: Case) -> TextTable:
     """Return one row for each node and value that a program reported, the jobs of one training together."""
-    found: dict[tuple[str, str], list[tuple[SeriesTotal, SeriesTotal | None]]] = {}
+    found: dict[tuple[str, str], tuple[SeriesTotal, SeriesTotal | None]] = {}
     for node in case.nodes:
         steps = {(labels.get("name"), labels.get("job")): total for labels, total in node.all("user_step")}
         for labels, total in node.all("user_value"):
-            step = steps.get((labels.get("name"), labels.get("job")))
-            found.setdefault((labels.get("name", ""), node.name), []).append((total, step))
-    rows = []
-    for (name, where), totals in found.items():
-        first, last = min(totals, key=lambda one: one[0].first_t)[0], max(totals, key=lambda one: one[0].last_t)
-        step = last[1]
-        rows.append(
-            (
-                shown(name, 60),
-                shown(where, 60),
-                str(sum(total.values for total, _ in totals)),
-                significant(first.first, 4),
-                significant(last[0].last, 4),
-                significant(min(total.low for total, _ in totals), 4),
-                significant(max(total.high for total, _ in totals), 4),
-                significant(step.last) if step is not None else MISSING,
-                f"{moment(first.first_t)}, {duration(last[0].last_t - first.first_t)}",
-            )
+            key = labels.get("name", ""), node.name
+            if key not in found or total.last_t > found[key][0].last_t:
+                found[key] = total, steps.get((labels.get("name"), labels.get("job")))
+    rows = tuple(
+        (
+            shown(name, 60),
+            shown(where, 60),
+            significant(last.last, 4),
+            MISSING if step is None else significant(step.last),
         )
-    headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
-    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset(range(2, 8))).cut(_MOST_JOBS, "row")
-
-
-def job_table(case: Case) -> TextTable:
-    """Return one row for each job of each node of a recording that is about nodes."""
-    rows: list[tuple[str, ...]] = []
-    for node in case.nodes:
-        keys = dict.fromkeys([*node.host.jobs, *(name.removeprefix(JOB) for name in node.streams if JOB in name[:4])])
-        for key in keys:
-            total, told = node.streams.get(f"{JOB}{key}"), node.host.jobs.get(key, {})
-            peak = total.series.get("job_memory_peak_bytes") if total is not None else None
-            seconds = [total.series[name].increase for name in ("job_cpu_user_seconds_total",
-                       "job_cpu_system_seconds_total") if total is not None and name in total.series]  # fmt: skip
-            rows.append(
-                (
-                    shown(key, 60),
-                    shown(node.name, 60),
-                    shown(told.get("name"), 40),
-                    shown(told.get("user"), 30),
-                    moment(total.first_t) if total is not None else MISSING,
-                    duration(total.elapsed_s) if total is not None else MISSING,
-                    duration(sum(one or 0.0 for one in seconds)) if seconds else MISSING,
-                    size(peak.high) if peak is not None else MISSING,
-                )
-            )
-    headers = ("Job", "Node", "Name", "User", "First sample", "Seen for", "CPU time", "Peak memory")
-    return TextTable(headers=headers, rows=tuple(rows), numeric=frozenset({5, 6, 7})).cut(_MOST_JOBS, "row")
+        for (name, where), (last, step) in found.items()
+    )
+    return TextTable(headers=("Name", "Node", "Last value", "Last step"), rows=rows,
+                     numeric=frozenset({2, 3})).cut(_MOST_VALUES, "row")  # fmt: skip
 
 
 def hardware_table(case: Case) -> TextTable:
@@ -298,64 +265,44 @@ def hardware_table(case: Case) -> TextTable:
     for node in case.nodes:
         alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
     rows = tuple((joined(names, most=8, last=", "), *parts) for parts, names in alike.items())
-    headers = ("Nodes", "Processors", "Memory", "GPUs", "Network", "Disks", "System")
-    return TextTable(headers=headers, rows=rows)
+    return TextTable(headers=("Nodes", "Processors", "Memory", "GPUs", "System"), rows=rows)
 
 
 def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:
     if not told:
-        return ("not recorded", *[MISSING] * 5)
+        return ("not recorded", *[MISSING] * 3)
     counts = [f"{told[name]} {word if told[name] != 1 else word[:-1]}" for name, word in
               (("sockets", "sockets"), ("cores", "cores"), ("threads", "threads")) if told.get(name)]  # fmt: skip
     processor = ", ".join([str(told.get("model") or told.get("architecture") or "unknown"), *counts])
-    if told.get("microarchitecture"):
-        processor += f" ({told['microarchitecture']})"
-    numa = told.get("numa")
-    memory = _size(told, "memory_bytes") + (
-        f" in {len(numa)} NUMA nodes" if isinstance(numa, list) and len(numa) > 1 else ""
-    )
-    swap = told_number(told, "swap_bytes")
-    memory += f", swap {size(swap)}" if swap else ", no swap" if swap == 0 else ""
-    system = [told.get("os"), told.get("kernel"), told.get("virtualisation")]
-    ports = [f"{one.get('device')} {_words(one.get('rates'))}".strip() for one in _list(told, "infiniband")]
-    links = [f"{one.get('interface')} {_speed(one)}".strip() for one in _list(told, "network")]
+    system = [
+        told.get("os"),
+        told.get("kernel"),
+        told.get("virtualisation"),
+        "simulated" if told.get("simulated") else "",
+    ]
     return tuple(
         shown(text, 240)
         for text in (
             processor,
-            memory,
+            _size(told, "memory_bytes"),
             _gpu_models(told),
-            ", ".join([*links, *ports]),
-            ", ".join(f"{one.get('device')} {_size(one, 'size_bytes')}" for one in _list(told, "disks")),
-            ", ".join(str(one) for one in system if one) + (", simulated" if told.get("simulated") else ""),
+            ", ".join(str(one) for one in system if one),
         )
     )
 
 
 def _gpu_models(told: Mapping[str, Any]) -> str:
-    if told.get("gpus") is None:
+    gpus = told.get("gpus")
+    if not isinstance(gpus, list):
         return "unknown"
-    models: dict[str, int] = {}
-    for gpu in _list(told, "gpus"):
-        text = f"{gpu.get('model') or 'GPU'} {_size(gpu, 'memory_bytes')}".removesuffix(f" {MISSING}")
-        models[text] = models.get(text, 0) + 1
+    models = Counter(
+        f"{gpu.get('model') or 'GPU'} {_size(gpu, 'memory_bytes')}".removesuffix(f" {MISSING}")
+        for gpu in gpus
+        if isinstance(gpu, dict)
+    )
     return ", ".join(f"{amount} x {model}" for model, amount in models.items()) or "none"
-
-
-def _list(told: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = told.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _words(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else ""
 
 
 def _size(told: Mapping[str, Any], name: str) -> str:
     size_bytes = told_number(told, name)
     return MISSING if size_bytes is None else size(size_bytes)
-
-
-def _speed(told: Mapping[str, Any]) -> str:
-    speed = told_number(told, "speed_bytes_per_second")
-    return f"{significant(speed * 8 / 1e9)} Gbit/s" if speed else ""
