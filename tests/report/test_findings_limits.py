@@ -29,7 +29,7 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     assert bool(stalls.pressure(case(node(job={}, host=of_host)), resource)) is is_told
     told = stalls.pressure(case(node(job=of_job)), resource)
     assert bool(told) is is_told
-    assert told is None or "of the job's cgroup" in told.how
+    assert told is None or "of the job waited" in told.text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_ranks_share_memory_only_while_both_ran_as_told() -> None:
     finding = only(memory(case(*ranks)))
 
     assert (finding.figures["peak_bytes"], finding.nodes) == (3 * GIB, ("b",))
-    assert "peaks of ranks that ran at once on one host are added up" in finding.how
+    assert "Peaks of ranks that ran at once on one host are added up" in finding.text
 
 
 @pytest.mark.parametrize("cpus", [8, 1e12])

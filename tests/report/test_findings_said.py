@@ -22,7 +22,7 @@ P, W, N, G, U = Severity
 
 
 class Said(NamedTuple):
-    """A case, the words that its finding must have in text, method or advice, and what it must not have."""
+    """A case, the words that its finding must have in text or advice, and what it must not have."""
 
     finder: Callable[[Case], Finding | None]
     of: Case
@@ -205,7 +205,7 @@ SAID: dict[str, Said] = {
 def test_what_is_said(name: str) -> None:
     said = SAID[name]
     finding = only(said.finder(said.of))
-    words = f"{finding.text} {finding.how} {finding.advice}"
+    words = f"{finding.text} {finding.advice}"
 
     assert [each for each in said.words if each not in words] == [], words
     assert said.without not in words

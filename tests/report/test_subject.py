@@ -205,7 +205,7 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
     expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio,
                 "most_cpus_busy": 0.75 * at_once}  # fmt: skip
     assert {name: of_cpus.figures[name] for name in expected} == pytest.approx(expected)
-    assert ("is unknown" in of_cpus.how) is (not given)
+    assert ("of the machine" in of_cpus.text) is (not given)
     assert of_cpus.advice.startswith("Ask for 1 CPU" if at_once == 1 else "In some phases it used all of them")
     assert told["memory-peak"].figures["peak_bytes"] == 2**30 * (at_once if given else 1)
 

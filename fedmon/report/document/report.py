@@ -20,7 +20,6 @@ from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding
 from fedmon.report.findings.completeness import main_streams
-from fedmon.report.findings.run import cost_text
 from fedmon.report.source import Source, told_number
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
@@ -106,7 +105,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
-        Section(title="How it was measured", parts=tuple(method(case, findings)), is_folded=True),
+        Section(title="How it was measured", parts=_measured(case), is_folded=True),
     ]
     return Document(
         title=summary.title(case),
@@ -161,38 +160,19 @@ def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) 
     return [*parts, Findings(findings=tuple(findings))]
 
 
-def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
-    """Return the parts of the section."""
-    parts: list[Part] = [Facts(rows=_collected(case))]
-    if cost := cost_text(case):
-        parts.append(Paragraph(text=cost))
-    absent = _absent(case)
-    if absent.rows:
-        parts.append(absent)
-    parts += [table for table in (_holes(case), _marks(case)) if table.rows]
-    parts.append(
-        TextTable(
-            title="How each finding was computed",
-            headers=("Finding", "Computed from"),
-            rows=tuple((one.title, shown(one.how)) for one in findings if one.how),
-        )
-    )
-    return parts
+def _measured(case: Case) -> tuple[Part, ...]:
+    return (Facts(rows=_collected(case)), *_filled(_absent(case)), *_filled(_marks(case)))
 
 
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     streams = [stream for _, stream in main_streams(case)]
     intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
-    asked = {significant(value) for node in case.nodes
-             if (value := told_number(node.host.tool, "interval_s")) is not None}  # fmt: skip
     tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
     rows: list[tuple[str, str]] = [("Measured by", f"fedmon {', '.join(sorted(tools)) or 'of unknown version'}")]
     rows += [("Written by", f"fedmon {__version__}"), ("Samples", f"{sum(one.samples for one in streams)}")]
     if intervals:
         low, high = significant(intervals[0]), significant(intervals[-1])
         rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
-    if asked:
-        rows.append(("Asked for", f"every {' or '.join(sorted(asked))} s"))
     return tuple((name, shown(text)) for name, text in rows)
 
 
@@ -211,19 +191,6 @@ def _absent(case: Case) -> TextTable:
     ]
     return TextTable(title="Not measured, by reason", headers=("Reason", "Metrics", "Nodes"),
                      rows=tuple(rows[:_MOST_ROWS]))  # fmt: skip
-
-
-def _holes(case: Case) -> TextTable:
-    rows = [
-        (hole.seconds, (shown(node.name, 60), stream.stream, moment(hole.after_t), duration(hole.seconds),
-                        str(hole.missing or "-")))
-        for node in case.nodes
-        for stream in node.streams.values()
-        for hole in stream.holes
-    ]  # fmt: skip
-    rows.sort(key=lambda row: -row[0])
-    return TextTable(title="Gaps, the longest first", headers=("Node", "Stream", "From", "Length", "Samples missing"),
-                     rows=tuple(row for _, row in rows[:20]), numeric=frozenset({3, 4}))  # fmt: skip
 
 
 def _marks(case: Case) -> TextTable:

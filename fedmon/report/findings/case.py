@@ -37,16 +37,15 @@ class Severity(enum.Enum):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, in words.
 
-    ``name`` is the same in every report. ``text`` is a sentence or two with figures and units, ``how`` says how they
-    were computed, ``advice`` what to do, empty if there is no remedy. ``figures`` are the same numbers for
-    programs, in base units; None is unknown. ``nodes`` are those that it is about, by name.
+    ``name`` is the same in every report. ``text`` is a sentence or two with figures and units, ``advice`` says what
+    to do, empty if there is no remedy. ``figures`` are the same numbers for programs, in base units; None is unknown.
+    ``nodes`` are those that it is about, by name.
     """
 
     name: str
     severity: Severity
     title: str
     text: str
-    how: str = ""
     advice: str = ""
     figures: Mapping[str, float | None] = {}
     nodes: tuple[str, ...] = ()

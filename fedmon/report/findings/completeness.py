@@ -42,7 +42,6 @@ def samples(case: Case) -> Finding | None:
             severity=Severity.NOTE if is_well else Severity.PROBLEM,
             title="No samples",
             text=f"No sample of {what} was recorded, so there are no findings.",
-            how="samples in the recording",
             advice="Check the tool's log, and that its interval is shorter than the job.",
             figures={"samples": 0.0},
         )
@@ -55,7 +54,6 @@ def samples(case: Case) -> Finding | None:
         severity=Severity.NOTE,
         title="Few samples",
         text=f"There {'is' if amount == 1 else 'are'} only {plural(amount, 'sample')}{nodes} of {what}.{rates}",
-        how="samples in the recording",
         figures={"samples": float(amount)},
         nodes=tuple(totals),
     )
@@ -98,8 +96,6 @@ def gaps(case: Case) -> Finding | None:
         severity=severity,
         title="Gaps",
         text=text,
-        how="missing sample numbers, and samples more than 2.5 times as far apart as usual;"
-        " means leave gaps out, but the growth of counters in them counts",
         advice="Figures of these nodes cover the rest of the time." if told else "",
         figures={"ratio": worst, "missing_samples": float(missing), "lost_samples": float(reasons.total())},
         nodes=tuple(told),
@@ -124,7 +120,6 @@ def _whole(case: Case) -> Finding:
         severity=Severity.NOTE if missed else Severity.GOOD,
         title="Gaps",
         text=text,
-        how="numbers of the samples, the time between them, and the metrics of each",
         figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0,
                  "missing_readings": float(sum(missed.values()))},
     )  # fmt: skip
@@ -160,7 +155,6 @@ def absent_nodes(case: Case) -> Finding | None:
         title="Nodes without a recording",
         text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. The"
         " rest of this report leaves them out.",
-        how="the nodes that the scheduler named, without those that recorded the job",
         advice="Start the tool on every node, once each; look at the logs of these hosts.",
         figures={"nodes": float(len(missing))},
         nodes=tuple(missing),
@@ -181,7 +175,6 @@ def one_machine(case: Case) -> Finding | None:
         severity=Severity.NOTE,
         title="Nodes on one machine",
         text=f"Some nodes run on the machine of another, which is counted once: {'; '.join(told)}.",
-        how="the kernel's boot id, as each node told it",
         figures={"nodes": float(sum(map(len, found.values())))},
         nodes=tuple(name for names in found.values() for name in names),
     )
@@ -205,7 +198,6 @@ def clocks_apart(case: Case) -> Finding | None:
         severity=Severity.WARNING,
         title="Clocks apart",
         text=f"{text}: simultaneous events on two hosts are shown that far apart.",
-        how="offset of each host's clock from that of the shared folder or broker, as estimated at the start",
         advice="Synchronise clocks by NTP or chrony. Durations and rates are correct: they use another clock.",
         figures={"seconds": apart},
         nodes=(first, last) if len(offsets) > 1 else (first,),
@@ -231,7 +223,6 @@ def clock_set(case: Case) -> Finding | None:
         severity=Severity.WARNING,
         title="Clock set",
         text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
-        how="wall clock against monotonic clock from one sample to the next",
         advice="Times before and after do not match; durations and rates are correct.",
         figures={"seconds": largest},
         nodes=tuple(found),

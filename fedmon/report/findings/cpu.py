@@ -114,9 +114,6 @@ def cpu_efficiency(case: Case) -> Finding | None:
         severity=severity,
         title=_TITLE,
         text=text,
-        how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
-        " the most that were busy at once is a mean over one interval"
-        + ("; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""),
         advice=advice,
         figures={
             "ratio": ratio,
@@ -260,7 +257,6 @@ def _machines(case: Case) -> Finding | None:
         severity=Severity.WARNING if full else Severity.NOTE,
         title="CPU use",
         text=text,
-        how="mean of the busy share of all CPUs over time; idle and waiting for disks are not busy",
         advice="More work on these nodes will make all of it slower." if full else "",
         figures={"ratio": mean, "most_ratio": max(busy.values()), "least_ratio": min(busy.values())},
         nodes=tuple(full or busy),
@@ -294,7 +290,6 @@ def cpu_quota(case: Case) -> Finding | None:
         severity=severity,
         title="CPU quota",
         text=text,
-        how="time for which the kernel kept runnable threads from CPUs, by that time and the CPU time used",
         advice="Ask for more CPUs, or start fewer threads." if severity is not Severity.GOOD else "",
         figures={"ratio": share, "throttled_seconds": held_s},
         nodes=(most,),
@@ -326,7 +321,6 @@ def imbalance(case: Case) -> Finding | None:
         severity=Severity.WARNING if is_unequal else Severity.GOOD,
         title="Balance of the nodes",
         text=text,
-        how="distance of the mean of the nodes' busy CPUs from the largest",
         advice="Divide the work more evenly, or ask for fewer nodes: the others wait for the busiest."
         if is_unequal
         else "",

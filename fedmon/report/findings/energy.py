@@ -52,19 +52,16 @@ def energy(case: Case) -> Finding | None:
     source = joined([_METHODS.get(method, method) for method in sorted(methods)])
     if amounts is jobs:
         text = f"The job used {amount_of(joules)}{power}.{_share(case, jobs, machines)}"
-        how = f"its share of the machines' energy: of processors by CPU time, of GPUs by use. Source: {source}"
     else:
         text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(joules)}{power}."
         text += " The job's share of it is not known." if is_of_job else ""
-        how = f"growth of the energy counters of whole machines. Source: {source}"
     lacking = [node for node in case.nodes if node.name not in amounts and (amounts is jobs or not node.counted_by)]
     known = joules if amounts is jobs or not is_of_job else None
     return Finding(
         name="energy",
         severity=Severity.NOTE,
         title="Energy",
-        text=text + _lacking(lacking),
-        how=how,
+        text=f"{text}{_lacking(lacking)}{f' Measured by {source}.' if source else ''}",
         figures={"joules": known, "kilowatt_hours": None if known is None else known / 3.6e6,
                  "machine_joules": drawn or None},
         nodes=tuple(amounts),
@@ -107,8 +104,8 @@ def emissions(case: Case) -> Finding | None:
         name="emissions",
         severity=Severity.NOTE,
         title="CO2",
-        text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.{lacking}",
-        how=f"energy x {' or '.join(sorted(factors))}",
+        text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent:"
+        f" energy x {' or '.join(sorted(factors))}.{lacking}",
         figures={"grams": total_grams},
         nodes=tuple(grams),
     )

@@ -80,7 +80,6 @@ def gpu_errors(case: Case) -> Finding | None:
         severity=Severity.PROBLEM,
         title="Errors in GPU memory",
         text=f"Memory errors that could not be corrected: {joined([f'{n} {int(v)}' for n, v in found.items()])}.",
-        how="growth of the driver's count of uncorrected ECC errors",
         advice="Results of this run may be wrong; tell the operator which GPU it was.",
         figures={"errors": sum(found.values())},
         nodes=tuple(found),
@@ -118,7 +117,6 @@ def _judged(case: Case, uses: list[GpuUse]) -> Finding:
         severity=severity,
         title=_TITLE,
         text=" ".join(parts),
-        how="share of the driver's sampling period in which a kernel ran, mean over time; below 5 % counts as idle",
         advice=advice,
         figures={
             "gpus": float(len(uses)),
@@ -137,7 +135,6 @@ def _untouched(uses: list[GpuUse]) -> Finding:
         title=_TITLE,
         text=f"No process of the job used any of the {plural(len(uses), 'GPU')} of its nodes; which of them were"
         " assigned to it is unknown.",
-        how="the driver's lists of processes on each GPU",
         advice="If the job asked for GPUs, check that the program finds them.",
         figures={"gpus": float(len(uses)), "gpus_idle": None},
     )
@@ -172,7 +169,6 @@ def gpu_clock(case: Case) -> Finding | None:
         title="GPU slowed by heat",
         text="Heat held clocks down:"
         f" {joined([f'{name} for {percent(share)} of the time' for name, share in held.items()])}.",
-        how="share of the samples in which the driver named this reason, weighted by time",
         advice="Tell the operator: cooling does not keep up.",
         figures={"ratio": most},
         nodes=tuple(held),

@@ -65,11 +65,13 @@ def memory(case: Case) -> Finding | None:
     use = uses[most]
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}"
+    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(case)}"
     if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
         text += f" All nodes together: {size(sum(each.peak for each in uses.values()))} at their peaks."
+    if len({node.share for node in case.nodes}) < len(case.nodes):
+        text += " Peaks of ranks that ran at once on one host are added up."
     hits = sum(total.last for node in case.nodes if (total := node.one(_HITS)) is not None)
     if hits:
         text += f" The cgroup ran into its limit {plural(int(hits), 'time')}."
@@ -82,26 +84,27 @@ def memory(case: Case) -> Finding | None:
         severity, advice = Severity.NOTE, f"{size(_reserve(use.peak))} would have been enough, with a reserve.{told}"
     elif not use.is_asked_for:
         severity = Severity.NOTE
-    method = next((labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
-                   if labels.get("of") == "peak"), "")  # fmt: skip
-    how = {
-        "tree": "the largest sum of the resident memory of its processes in a sample: shared memory counts twice,"
-        " and a peak between two samples is missed",
-        "": "the largest value that was recorded",
-    }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
-    if len({node.share for node in case.nodes}) < len(case.nodes):
-        how += "; peaks of ranks that ran at once on one host are added up"
     return Finding(
         name="memory-peak",
         severity=severity,
         title="Peak memory",
         text=text,
-        how=how,
         advice=advice,
         figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None,
                  "last_bytes": use.last},
         nodes=(most,),
     )  # fmt: skip
+
+
+def _method(case: Case) -> str:
+    """Return a sentence on what the peak includes; empty if that was not recorded."""
+    methods = {labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
+               if labels.get("of") == "peak"}  # fmt: skip
+    if not methods:
+        return ""
+    if "tree" in methods:
+        return " That is the largest sum over its processes in a sample: shared memory counts twice."
+    return " That is the peak of the job's cgroup, file cache included."
 
 
 def _uses(case: Case) -> dict[str, MemoryUse]:
@@ -143,7 +146,6 @@ def _machines(case: Case) -> Finding | None:
         severity=Severity.WARNING if full else Severity.NOTE,
         title="Memory",
         text=text,
-        how="all memory less the smallest amount that programs could still get without swapping",
         advice="Find out which process grows before the kernel kills one." if full else "",
         figures={"peak_bytes": used, "limit_bytes": total_bytes, "ratio": ratio},
         nodes=tuple(full or [most]),
@@ -169,7 +171,6 @@ def oom_kills(case: Case) -> Finding | None:
         title="Out of memory",
         text=f"The kernel killed {plural(total, 'process', 'processes')} {whose} because memory ran out:"
         f" {joined([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
-        how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
         advice="Ask for more memory, or use less at once; results of killed processes are missing.",
         figures={"kills": float(total)},
         nodes=tuple(killed),

@@ -1,16 +1,15 @@
-"""The end of the job, the method that found it, and the cost of measuring it."""
+"""The end of the job, and the method that found it."""
 
 from __future__ import annotations
 
 import signal
 
-from fedmon.common.text import duration, joined, moment, percent, size
+from fedmon.common.text import duration, joined, moment, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
 from fedmon.report.source import told_number
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
-_COST = "agent_cpu_seconds_total"
 
 
 def ending(case: Case) -> Finding | None:
@@ -29,7 +28,6 @@ def ending(case: Case) -> Finding | None:
             severity=Severity.UNKNOWN,
             title="How it ended",
             text=f"How the job ended was not recorded: it may still run, or the tool was killed.{until}{why}",
-            how="exit code, end and reason as the tool noted them",
             figures={"exit_code": None, "elapsed_seconds": elapsed_s},
         )
     if code is None:
@@ -43,7 +41,6 @@ def ending(case: Case) -> Finding | None:
         severity=severity,
         title="How it ended",
         text=text + why,
-        how="exit code, end and reason as the tool noted them",
         advice="Look at its output for the cause." if severity is Severity.PROBLEM else "",
         figures={"exit_code": None if code is None else float(code), "elapsed_seconds": elapsed_s},
     )
@@ -70,7 +67,6 @@ def time_limit(case: Case) -> Finding | None:
         severity=Severity.WARNING if near else Severity.GOOD,
         title="Time limit",
         text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
-        how="elapsed time by the time limit of the scheduler",
         advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
         figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": limit},
     )
@@ -93,16 +89,5 @@ def finder(case: Case) -> Finding | None:
         title="How the job was found",
         text=f"The processes of the job were found by: {told}."
         + (" Others may be included, or some may be missing." if unsure else ""),
-        how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
         advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain." if unsure else "",
     )
-
-
-def cost_text(case: Case) -> str:
-    """Return the tool's cost in one sentence; empty if unknown."""
-    shares = [share for node in case.nodes if (one := node.one(_COST)) and (share := one.per_second) is not None]
-    memory = [one.high for node in case.nodes if (one := node.one("agent_memory_rss_bytes"))]
-    if not shares:
-        return ""
-    text = f"Measuring took {percent(max(shares))} of one CPU at the most"
-    return f"{text}{f' and {size(max(memory))} of memory' if memory else ''} on each node."

@@ -42,7 +42,6 @@ def io_wait(case: Case) -> Finding | None:
         severity=severity,
         title="I/O wait",
         text=f"CPUs waited for disks for {percent(share)} of the time{which}.",
-        how="time in the mode iowait by the time in all modes, of the whole machine",
         advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
         if severity is not Severity.GOOD
         else "",
@@ -79,8 +78,6 @@ def pressure(case: Case, resource: str) -> Finding | None:
         severity=Severity.WARNING,
         title=f"Waiting for {words}",
         text=f"{who.capitalize()} waited for {words}: {_times(shares)}.",
-        how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
-        + (" the job's cgroup" if is_jobs else " the whole machine"),
         advice=advice,
         figures={"ratio": max(shares.values())},
         nodes=tuple(shares),
@@ -98,7 +95,6 @@ def steal(case: Case) -> Finding | None:
         severity=Severity.WARNING,
         title="CPU time given to others",
         text=f"The host of virtual machines gave their CPU time to others: {_times(stolen)}.",
-        how="time in the mode steal by the time in all modes",
         advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
         figures={"ratio": max(stolen.values())},
         nodes=tuple(stolen),
