@@ -28,10 +28,9 @@ LONGEST_TEXT = 4000
 
 
 class Paragraph(msgspec.Struct, frozen=True, kw_only=True):
-    """A text; a quiet one is set smaller."""
+    """A text."""
 
     text: str
-    quiet: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

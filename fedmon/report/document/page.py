@@ -33,7 +33,7 @@ from fedmon.report.document.model import (
 )
 from fedmon.report.findings.case import Finding
 
-QUIET, NUMERIC = ' class="quiet"', ' class="n"'
+NUMERIC = ' class="n"'
 _DIGITS = 4
 _MOST_BANDS = 2
 
@@ -89,7 +89,7 @@ def _section(section: Section, at: int, numbered: dict[int, int]) -> Iterator[st
 def _part(part: Part, numbered: dict[int, int]) -> str:
     match part:
         case Paragraph():
-            return f"<p{QUIET if part.quiet else ''}>{_text(part.text)}</p>\n"
+            return f"<p>{_text(part.text)}</p>\n"
         case Facts():
             rows = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in part.rows)
             return f"<dl>{rows}</dl>\n"
@@ -117,7 +117,7 @@ def _charts(part: Drawn, numbered: dict[int, int]) -> str:
         '<span class="now"></span></figcaption><div class="plot"></div></figure>\n'
         for chart in part.charts
     )
-    inside = f'<noscript><p{QUIET}>The charts need JavaScript.</p></noscript><div class="charts">\n{figures}</div>\n'
+    inside = f'<noscript><p>The charts need JavaScript.</p></noscript><div class="charts">\n{figures}</div>\n'
     if not part.title:
         return inside
     summary = f"{_text(part.title)} ({len(part.charts)} {'chart' if len(part.charts) == 1 else 'charts'})"

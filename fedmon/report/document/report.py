@@ -15,7 +15,7 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
-from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, TextTable, shown
+from fedmon.report.document.model import Document, Drawn, Facts, Findings, Part, Section, TextTable, shown
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding
@@ -138,18 +138,14 @@ def _drawn(charts: Charts, chosen: Sequence[Chart]) -> list[Part]:
 
 
 def _more(charts: Charts) -> list[Part]:
-    """Return the charts that are not shown first, by subject, and name those that never changed."""
+    """Return the charts that are not shown first, by subject."""
     groups: dict[str, list[Chart]] = {}
     for chart in charts.rest:
         groups.setdefault(chart.group.value, []).append(chart)
-    parts: list[Part] = [
+    return [
         Drawn(of=charts, charts=tuple(found), title=_GROUPS.get(group, group.capitalize()))
         for group, found in groups.items()
     ]
-    if charts.constant:
-        text = f"Constant all the time, so without a chart: {'; '.join(charts.constant)}."
-        parts.append(Paragraph(text=shown(text, 1500), quiet=True))
-    return parts
 
 
 def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) -> list[Part]:
