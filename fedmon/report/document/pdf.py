@@ -17,7 +17,6 @@ from fedmon.report.document.model import (
     LONGEST,
     LONGEST_TEXT,
     WORDS,
-    Bars,
     Document,
     Drawn,
     Facts,
@@ -122,7 +121,7 @@ class Page(FPDF):
 
 
 def write_pdf(document: Document, path: Path) -> None:
-    """Write the report without the folded sections of the page, which alone have paragraphs and groups of charts."""
+    """Write the report without bars, and without the folded sections of the page."""
     page = Page(document.header)
     page.set_title(shown(document.title))
     page.set_creator("fedmon")
@@ -153,8 +152,6 @@ def _part(page: Page, part: Part) -> None:
     match part:
         case Facts():
             _facts(page, part)
-        case Bars():
-            _bars(page, part)
         case Findings():
             _findings(page, part)
         case TextTable():
@@ -172,22 +169,6 @@ def _facts(page: Page, facts: Facts) -> None:
             for name, value in facts.rows[at : at + 2]:
                 row.cell(page.safe(name, LONGEST), style=FontFace(color=_SOFT))
                 row.cell(page.safe(value, LONGEST))
-    page.ln(1)
-
-
-def _bars(page: Page, bars: Bars) -> None:
-    """Draw a bar for each share, with its name before and its words behind it."""
-    for name, ratio, words in bars.rows:
-        page.need(6)
-        top, left, width = page.get_y(), page.l_margin + _NAME_MM, 70.0
-        page.write_text(name, size=8.5, grey=_SOFT)
-        page.set_fill_color(225)
-        page.rect(left, top + 0.5, width, 3, style="F")
-        page.set_fill_color("#2f5d8a")
-        page.rect(left, top + 0.5, max(0.2, width * min(1.0, max(0.0, ratio))), 3, style="F")
-        page.set_xy(left + width + 2, top)
-        page.write_text(words, size=8.5)
-        page.set_xy(page.l_margin, top + 5)
     page.ln(1)
 
 
