@@ -20,15 +20,16 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import LostRange, Recording
 from fedmon.report.charts.draw import drawable
 from fedmon.report.document import write
-from fedmon.report.document.model import WORDS, Document, Findings, Section, TextTable
+from fedmon.report.document.model import WORDS, Document, Facts, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build, hardware_table, missing
 from fedmon.report.document.summary import node_table
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Finding, Severity
+from fedmon.report.findings.case import Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
+from fedmon.report.totals import ClockStep
 from tests.report.cases import case, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
 from tests.report.tables import HOSTILE, recording, samples
@@ -373,3 +374,18 @@ def test_a_gap_has_the_reason_of_its_own_stream_and_boot() -> None:
     ((_, _, text),) = missing(case(node(job={}, hole_seconds=20.0, missing=10, lost=lost)))
 
     assert text == "no samples for 20.0 s: dropped"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ([node(name, tool={"clock_offset_s": ahead_s}) for name, ahead_s in (("a", 0.0), ("b", -2.0))], "2 s apart"),
+        ([node("a", tool={"clock_offset_s": -0.4})], "0.4 s off"),
+        ([node("a", job={}, steps=(ClockStep(BEGIN_T, -7200.0),))], "set by 7200 s while samples were taken on a"),
+    ],
+)
+def test_how_far_clocks_differ_and_which_was_set_is_told(nodes: list[Node], told: str) -> None:
+    facts = build(case(*nodes), [], made_t=BEGIN_T).sections[-1].parts[0]
+
+    assert isinstance(facts, Facts)
+    assert dict(facts.rows)["Clocks"].startswith(told)

@@ -11,8 +11,7 @@ from fedmon.report.findings import Severity, completeness, find, run, stalls
 from fedmon.report.findings import gpu as gpus
 from fedmon.report.findings.cpu import cpu_efficiency
 from fedmon.report.findings.memory import memory
-from fedmon.report.totals import ClockStep
-from tests.report.cases import GIB, T, case, cpu, gauge, node, only
+from tests.report.cases import GIB, case, cpu, gauge, node, only
 
 W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN
 
@@ -52,21 +51,6 @@ def test_a_run_that_ended_well_before_its_first_sample_opens_with_no_problem() -
     findings = find(case(node(document=told)))
 
     assert [one.severity for one in findings if one.name == "samples"] == [N]
-
-
-@pytest.mark.parametrize(("offset", "is_told"), [(0.5, True), (0.49, False), (2.0, True), (-2.0, True)])
-def test_clocks_apart_are_told_from_half_a_second_on(offset: float, is_told: bool) -> None:
-    nodes = [node(name, job={}, tool={"clock_offset_s": by}) for name, by in (("a", 0.0), ("b", offset))]
-    told, single = completeness.clocks_apart(case(*nodes)), completeness.clocks_apart(case(nodes[1]))
-
-    assert bool(told) is bool(single) is is_told
-    assert single is None or f"The clock of b is {abs(offset):g} s off" in single.text
-    assert told is None or f"{abs(offset):g} s apart" in told.text
-
-
-@pytest.mark.parametrize(("by_s", "is_told"), [(1.0, True), (-1.0, True), (0.9, False)])
-def test_a_clock_that_was_set_is_told(by_s: float, is_told: bool) -> None:
-    assert bool(completeness.clock_set(case(node(job={}, steps=(ClockStep(T, by_s),))))) is is_told
 
 
 ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}

@@ -169,7 +169,26 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     if intervals:
         low, high = significant(intervals[0]), significant(intervals[-1])
         rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
+    if clocks := _clocks(case):
+        rows.append(("Clocks", clocks))
     return tuple((name, shown(text)) for name, text in rows)
+
+
+def _clocks(case: Case) -> str:
+    """Return how far the clocks of the hosts differ, and whether one was set; empty if neither is known."""
+    offsets = [offset_s for node in case.nodes
+               if (offset_s := told_number(node.host.tool, "clock_offset_s")) is not None]  # fmt: skip
+    steps = {node.name: max(abs(step.by_s) for step in found) for node in case.nodes
+             if (found := [step for stream in node.streams.values() for step in stream.clock_steps])}  # fmt: skip
+    told = []
+    if len(offsets) > 1:
+        told.append(f"{significant(max(offsets) - min(offsets))} s apart")
+    elif offsets:
+        told.append(f"{significant(abs(offsets[0]))} s off")
+    if steps:
+        told.append(f"set by {significant(max(steps.values()))} s while samples were taken on {joined([*steps])}:"
+                    " durations and rates are right, as they use another clock")  # fmt: skip
+    return "; ".join(told)
 
 
 def _absent(case: Case) -> TextTable:

@@ -33,16 +33,13 @@ _FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
     energy.emissions,
     run.time_limit,
     completeness.gaps,
-    completeness.clocks_apart,
-    completeness.clock_set,
     run.finder,
 )
 
 
 _ALWAYS = frozenset(
-    {"samples", "absent-nodes", "ending", "oom-kills", "gpu-errors", "memory-peak", "finder", "clocks-apart",
-     "clock-set", "time-limit", "gaps"}
-)  # fmt: skip
+    {"samples", "absent-nodes", "ending", "oom-kills", "gpu-errors", "memory-peak", "finder", "time-limit", "gaps"}
+)
 """Findings that do not rest on shares of time or means, so that a few samples are enough for them."""
 
 

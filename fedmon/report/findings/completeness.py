@@ -1,14 +1,12 @@
-"""Whether the recording is whole, and its times are right: nodes, samples, gaps, clocks."""
+"""Whether the recording is whole: nodes, samples, gaps."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from fedmon.common.text import duration, joined, moment, percent, plural
-from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity
-from fedmon.report.source import told_number
 from fedmon.report.totals import StreamTotal
 
 _EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_busy_ratio",
@@ -177,53 +175,4 @@ def one_machine(case: Case) -> Finding | None:
         text=f"Some nodes run on the machine of another, which is counted once: {'; '.join(told)}.",
         figures={"nodes": float(sum(map(len, found.values())))},
         nodes=tuple(name for names in found.values() for name in names),
-    )
-
-
-def clocks_apart(case: Case) -> Finding | None:
-    """Say when the clocks of hosts differ."""
-    offsets = {node.name: ahead_s for node in case.nodes
-               if (ahead_s := told_number(node.host.tool, "clock_offset_s")) is not None}  # fmt: skip
-    if not offsets:
-        return None
-    first, last = min(offsets, key=lambda name: offsets[name]), max(offsets, key=lambda name: offsets[name])
-    apart = offsets[last] - offsets[first] if len(offsets) > 1 else abs(offsets[first])
-    if apart < limits.CLOCKS_APART:
-        return None
-    text = f"The clock of {first} is {significant(apart)} s off"
-    if len(offsets) > 1:
-        text = f"The clocks of {first} and {last} are {significant(apart)} s apart"
-    return Finding(
-        name="clocks-apart",
-        severity=Severity.WARNING,
-        title="Clocks apart",
-        text=f"{text}: simultaneous events on two hosts are shown that far apart.",
-        advice="Synchronise clocks by NTP or chrony. Durations and rates are correct: they use another clock.",
-        figures={"seconds": apart},
-        nodes=(first, last) if len(offsets) > 1 else (first,),
-    )
-
-
-def clock_set(case: Case) -> Finding | None:
-    """Say when a clock was set while samples were taken."""
-    found: dict[str, str] = {}
-    largest = 0.0
-    for node in case.nodes:
-        steps = [step for stream in node.streams.values() for step in stream.clock_steps
-                 if abs(step.by_s) >= limits.CLOCK_SET]  # fmt: skip
-        if steps:
-            step = max(steps, key=lambda one: abs(one.by_s))
-            way = "forward" if step.by_s > 0 else "back"
-            found[node.name] = f"{node.name} by {significant(abs(step.by_s))} s {way} before {moment(step.t)}"
-            largest = max(largest, abs(step.by_s))
-    if not found:
-        return None
-    return Finding(
-        name="clock-set",
-        severity=Severity.WARNING,
-        title="Clock set",
-        text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
-        advice="Times before and after do not match; durations and rates are correct.",
-        figures={"seconds": largest},
-        nodes=tuple(found),
     )

@@ -44,9 +44,5 @@ GAP_LARGE = 0.1
 """Share of the time without samples: findings may be wrong by as much."""
 FEW_SAMPLES = 10
 """With fewer a single one moves every mean by more than a tenth."""
-CLOCKS_APART = 0.5
-"""More than a clock that is kept by NTP is off, and half of a sample at 1 Hz."""
-CLOCK_SET = 1.0
-"""Slewing moves a clock by milliseconds; a second is a step."""
 TIME_LIMIT_NEAR = 0.95
 """Share of the time that the job was given: a slower run would be cut off."""
