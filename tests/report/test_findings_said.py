@@ -160,19 +160,13 @@ SAID: dict[str, Said] = {
         gpus, case(IDLE, LOST), ("Not measured: no NVIDIA driver.",), U),
     "balance is unknown for the reason of the node that lacks it": Said(
         imbalance, case(IDLE, LOST), ("Not measured: no CPU time of the job on b: no permission.",), U),
-    "energy says the share, its method and where it is missing": Said(
+    "energy says its method and where it is missing": Said(
         energy, case(node("a", job=used(1.7e6, first=1e5), host=drew(3.6e6, "gpus")), node("b", job={})),
-        ("The job used 500 Wh", "50 % of the energy of its machines (1 kWh)", "Not measured on b", "GPUs only"),
+        ("The job used 500 Wh", "(method: gpus)", "Not measured on b"),
         figures={"joules": 1.8e6}),
-    "a job is compared with the machines of which its share is known": Said(
-        energy, case(node("a", job=used(500.0), host=drew(1000.0)), node("b", job={}, host=drew(1000.0))),
-        ("50 % of the energy of its machines (1000 J", "Not measured on b")),
-    "a job on nodes of one machine is compared with it as a whole": Said(
-        energy, case(node("a", job=used(500.0), host=drew(1000.0)), shared(node("b", job=used(250.0)))),
-        ("75 % of the energy of its machines (1000 J",)),
     "the energy of a machine is told when the job's share is not known": Said(
-        energy, case(node("a", job={}, host=drew(36_000.0))), (" on average. The job's share of it is not known.",),
-        without="Not measured on"),
+        energy, case(node("a", job={}, host=drew(36_000.0))),
+        (" on average (method: psys). The job's share of it is not known.",), without="Not measured on"),
     "the energy of machines says where it is missing": Said(
         energy, case(node("a", job={}, host=drew(36_000.0)), node("b", job={})),
         (" The job's share of it is not known. Not measured on b.",)),

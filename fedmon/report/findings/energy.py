@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from fedmon.common.text import joined, percent
+from fedmon.common.text import joined
 from fedmon.report.amounts import energy as amount_of
 from fedmon.report.amounts import mass, significant
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
@@ -14,12 +13,6 @@ from fedmon.report.totals import SeriesTotal
 
 JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"
 JOB_GRAMS, NODE_GRAMS = "job_emissions_grams_total", "node_emissions_grams_total"
-_METHODS = {
-    "psys": "the platform's own counter",
-    "components": "counters of processors, memory and GPUs; fans, disks and power supplies are not in it",
-    "hwmon": "power sensors, integrated over time",
-    "gpus": "GPUs only; nothing else could be read",
-}
 
 
 def job_joules(node: Node) -> float | None:
@@ -46,14 +39,15 @@ def energy(case: Case) -> Finding | None:
     if not amounts:
         return unknown(case.nodes, "energy", "Energy", JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES)
     counters = [total for node in case.nodes if (total := node.one(metric)) is not None]
-    joules, drawn, seconds = sum(amounts.values()), sum(machines.values()), max(total.grown_s for total in counters)
+    joules, seconds = sum(amounts.values()), max(total.grown_s for total in counters)
     power = f", {significant((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
-    methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
-    source = joined([_METHODS.get(method, method) for method in sorted(methods)])
+    methods = sorted({method for node in case.nodes for labels, _ in node.all(NODE_JOULES)
+                      if (method := labels.get("method"))})  # fmt: skip
+    amount = f"{amount_of(joules)}{power}{f' (method: {joined(methods)})' if methods else ''}"
     if amounts is jobs:
-        text = f"The job used {amount_of(joules)}{power}.{_share(case, jobs, machines)}"
+        text = f"The job used {amount}."
     else:
-        text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(joules)}{power}."
+        text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount}."
         text += " The job's share of it is not known." if is_of_job else ""
     lacking = [node for node in case.nodes if node.name not in amounts and (amounts is jobs or not node.counted_by)]
     known = joules if amounts is jobs or not is_of_job else None
@@ -61,22 +55,11 @@ def energy(case: Case) -> Finding | None:
         name="energy",
         severity=Severity.NOTE,
         title="Energy",
-        text=f"{text}{_lacking(lacking)}{f' Measured by {source}.' if source else ''}",
+        text=text + _lacking(lacking),
         figures={"joules": known, "kilowatt_hours": None if known is None else known / 3.6e6,
-                 "machine_joules": drawn or None},
+                 "machine_joules": sum(machines.values()) or None},
         nodes=tuple(amounts),
     )  # fmt: skip
-
-
-def _share(case: Case, jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
-    """Return a sentence that compares a job with its machines, where both are known."""
-    counted = {node.name: node.counted_by or node.name for node in case.nodes}
-    both = [name for name in jobs if counted[name] in machines]
-    drawn = sum(machines[name] for name in {counted[name] for name in both})
-    if not drawn:
-        return ""
-    whose = "its machines" if len(both) == len(jobs) else joined(sorted(both))
-    return f" It is {percent(sum(jobs[name] for name in both) / drawn)} of the energy of {whose} ({amount_of(drawn)})."
 
 
 def _lacking(nodes: list[Node]) -> str:
