@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ IDLE_BELOW: Mapping[str, float] = dict.fromkeys(
 
 SPREAD = frozenset({"job_cpus_busy"})
 """Metrics of which not only the mean matters, but for how long they lay at which value."""
-_MOST_LEVELS = 128
+_LEVELS_OF_ONE = 20
+"""Values are told apart by a twentieth of one."""
 
 _NUMBERS = ("weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
             "grown_s", "idle_below", "idle_s")  # fmt: skip
@@ -66,11 +67,6 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     low_share: float | None = None
     grown_s: float = 0.0
     levels: tuple[tuple[float, float], ...] = ()
-
-    def quantile(self, share: float) -> float:
-        """Return the value below which it was for this share of the time, less than all; only of one with levels."""
-        sums = itertools.accumulate(held for _, held in self.levels)
-        return next(value for (value, _), held in zip(self.levels, sums, strict=True) if held >= share)
 
     @property
     def per_second(self) -> float | None:
@@ -261,7 +257,7 @@ class RunningTotals:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self._of = np.zeros(0, dtype=_RUNNING)
-        self._levels: dict[int, _Levels] = {}
+        self._levels: dict[int, Counter[float]] = {}
         self._last_names: tuple[str, ...] = ()
         self._last_places: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
@@ -293,7 +289,7 @@ class RunningTotals:
                 mean=min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
                 seconds=one["weight"],
                 increase=one["increase"] if one["is_counter"] and one["grown_s"] > 0 else None,
-                levels=self._levels[at].result() if at in self._levels else (),
+                levels=_shares(self._levels[at]) if at in self._levels else (),
                 low_share=one["idle_s"] / one["weight"] if one["idle_below"] > 0 else None,
             )
 
@@ -303,7 +299,7 @@ class RunningTotals:
         new = [name for name in names if name not in self._places]
         for name in new:
             if metric_name(name) in SPREAD:
-                self._levels[len(self._places)] = _Levels()
+                self._levels[len(self._places)] = Counter()
             self._places[name] = len(self._places)
         made = np.zeros(len(new), dtype=_RUNNING)
         made["low"], made["high"], made["covered"] = np.inf, -np.inf, np.nan
@@ -333,7 +329,9 @@ class RunningTotals:
             of["idle_s"][at[rows]] += below[:, 0] * first_weights[rows] + below[:, 1:] @ weights
         for row, place in enumerate(at.tolist()):
             if place in self._levels:
-                self._levels[place].add(values[row], np.concatenate([first_weights[row : row + 1], weights]))
+                levels, rounded = np.unique(np.round(values[row] * _LEVELS_OF_ONE), return_inverse=True)
+                held = np.bincount(rounded, np.concatenate([first_weights[row : row + 1], weights]))
+                self._levels[place].update(dict(zip((levels / _LEVELS_OF_ONE).tolist(), held.tolist(), strict=True)))
         fresh = at[of["count"][at] == 0]
         of["first"][fresh], of["first_t"][fresh] = values[of["count"][at] == 0, 0], t[0]
         of["count"][at] += values.shape[1]
@@ -359,35 +357,9 @@ class RunningTotals:
         of["grown_s"][places] += of["moment"][places] - since
 
 
-class _Levels:
-    """For how long a series lay at which values: all of few values, and the means of equal parts of many."""
-
-    def __init__(self) -> None:
-        self._values, self._weights = np.zeros(0), np.zeros(0)
-
-    def add(self, values: Floats, weights: Floats) -> None:
-        """Take values, and for how long each of them stands."""
-        self._values = np.concatenate([self._values, values])
-        self._weights = np.concatenate([self._weights, weights])
-        if len(self._values) > 64 * _MOST_LEVELS:
-            self._shorten()
-
-    def result(self) -> tuple[tuple[float, float], ...]:
-        """Return values and the share of the time of each."""
-        self._shorten()
-        whole = float(self._weights.sum()) or 1.0
-        return tuple(zip(self._values.tolist(), (self._weights / whole).tolist(), strict=True))
-
-    def _shorten(self) -> None:
-        chosen = np.flatnonzero(self._weights > 0)
-        order = chosen[np.argsort(self._values[chosen], kind="stable")]
-        values, weights = self._values[order], self._weights[order]
-        if len(values) > _MOST_LEVELS:
-            part = np.minimum(np.cumsum(weights) / weights.sum() * _MOST_LEVELS, _MOST_LEVELS - 1).astype(np.int64)
-            begins = np.flatnonzero(np.diff(part, prepend=-1))
-            total = np.add.reduceat(weights, begins)
-            values, weights = np.add.reduceat(values * weights, begins) / total, total
-        self._values, self._weights = values, weights
+def _shares(levels: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
+    whole = sum(levels.values()) or 1.0
+    return tuple((value, held / whole) for value, held in sorted(levels.items()))
 
 
 def _patterns(values: Floats) -> Iterator[tuple[Any, Any]]:

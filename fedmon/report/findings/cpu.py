@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -102,13 +103,12 @@ def cpu_efficiency(case: Case) -> Finding | None:
     most_busy = min(sum(most_at_once(each)[0] for each in peaks), cpus if is_of_machine else math.inf)
     if most_busy > busy + _ROUNDING and cpus != 1:
         text += f" At most {significant(most_busy)} were busy at once."
-    text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
     severity, advice = _graded(ratio, cpus, shared, is_of_machine=is_of_machine)
     starved = {node.name: share for node in case.nodes if (share := _starved(node, ratio)) is not None}
     if starved and ratio < limits.CPU_HIGH:
         most = max(starved, key=lambda name: starved[name])
         text += f" It was starved on {most}: for {percent(starved[most])} of the time it wanted a CPU and had none."
-        severity, advice = Severity.WARNING, _advice_when_starved(case)
+        severity, advice = Severity.WARNING, "It wanted more CPUs than it got: fewer would make it slower."
     return Finding(
         name=_NAME,
         severity=severity,
@@ -148,18 +148,6 @@ def _together_s(uses: Sequence[CpuUse]) -> float:
     return seconds
 
 
-def _levels(node: Node) -> str:
-    """Return the distribution of a job's busy CPUs; empty if it was about constant."""
-    busy = node.one(_MOST_BUSY)
-    if busy is None or len(busy.levels) < limits.FEW_SAMPLES:
-        return ""
-    median, often = busy.quantile(0.5), busy.quantile(0.95)
-    if often - median <= max(_ROUNDING, 0.1 * median):
-        return ""
-    most, rarely = significant(median), significant(often)
-    return f" Half of the time it was at most {most}, and for a twentieth of it more than {rarely}."
-
-
 def _starved(node: Node, ratio: float) -> float | None:
     """Return the share of the time in which the job's threads waited for a CPU; None if they never did."""
     full, some = (pressure_share(node, "cpu", kind, of_job=True) or 0.0 for kind in ("full", "some"))
@@ -167,17 +155,6 @@ def _starved(node: Node, ratio: float) -> float | None:
         return max(full, some)
     # Threads of a program that is parallel in phases also wait for each other: CPUs must have been left over.
     return some if some >= limits.CPU_PRESSURE_HIGH and ratio <= limits.CPU_LOW else None
-
-
-def _advice_when_starved(case: Case) -> str:
-    """Return the advice for a job that waited for CPUs."""
-    held = [(node.one(_QUOTA), cpu_use(node)) for node in case.nodes]
-    if any(
-        quota is not None and use is not None and (quota.increase or 0.0) >= limits.THROTTLED * use.used_s
-        for quota, use in held
-    ):
-        return "The quota of its cgroup kept it from CPUs: ask for more, fewer would make it slower."
-    return "It wanted more CPUs than it got, as others used them: fewer would make it slower."
 
 
 def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_machine: bool) -> tuple[Severity, str]:
@@ -214,14 +191,8 @@ def _needed(node: Node, use: CpuUse) -> int:
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
         return max(needed, 0 if busy is None else math.ceil(min(busy.high - _ROUNDING, use.cpus)))
-    most = max(needed, math.ceil(use.cpus))
-    while needed < most:
-        middle = (needed + most) // 2
-        if _longer(busy.levels, middle) > limits.LONGER:
-            needed = middle + 1
-        else:
-            most = middle
-    return needed
+    fewer = range(needed, math.ceil(use.cpus))
+    return needed + bisect.bisect_left(fewer, -limits.LONGER, key=lambda cpus: -_longer(busy.levels, cpus))
 
 
 def _longer(levels: Sequence[tuple[float, float]], cpus: int) -> float:
