@@ -45,9 +45,8 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     """One series of one stream: the number of ``values``, and their statistics; times are Unix seconds.
 
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
-    ``seconds`` is the time that the mean covers. ``increase`` is how much a counter grew within ``grown_s`` seconds,
-    holes included, by perf's own clock for its counts, without growth that restarts hid; None for other kinds, and for
-    a single reading.
+    ``increase`` is how much a counter grew within ``grown_s`` seconds, holes included, by perf's own clock for its
+    counts, without growth that restarts hid; None for other kinds, and for a single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
     (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
     metrics (SPREAD).
@@ -62,7 +61,6 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     mean: float
-    seconds: float
     increase: float | None = None
     low_share: float | None = None
     grown_s: float = 0.0
@@ -287,7 +285,6 @@ class RunningTotals:
                 **{field: one[field] for field in ("first", "first_t", "last", "last_t", "low", "high", "grown_s")},
                 # Rounding in a sum of thousands must not put the mean outside of the values.
                 mean=min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
-                seconds=one["weight"],
                 increase=one["increase"] if one["is_counter"] and one["grown_s"] > 0 else None,
                 levels=_shares(self._levels[at]) if at in self._levels else (),
                 low_share=one["idle_s"] / one["weight"] if one["idle_below"] > 0 else None,

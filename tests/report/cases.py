@@ -21,7 +21,7 @@ def gauge(name: str, mean: float, *, low: float | None = None, high: float | Non
     return SeriesTotal(
         series=name, values=1000, first=mean, first_t=T, last=mean, last_t=T + SECONDS,
         low=mean if low is None else low, high=mean if high is None else high, mean=mean,
-        seconds=SECONDS, low_share=low_share,
+        low_share=low_share,
     )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def counter(name: str, increase: float, *, first: float = 0.0, grown_s: float = 
     return SeriesTotal(
         series=name, values=1000 if grown_s else 1, first=first, first_t=T, last=first + increase, last_t=T + grown_s,
         low=first, high=first + increase, mean=first + increase / 2,
-        seconds=grown_s or 1.0, increase=increase, grown_s=grown_s,
+        increase=increase, grown_s=grown_s,
     )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_the_end_is_told_in_words(told: dict[str, Any], severity: Severity, word
     assert words in finding.text
 
 
-@pytest.mark.parametrize(("confidence", "severity"), [("certain", N), ("high", N), ("low", W), ("guess", W)])
+@pytest.mark.parametrize(("confidence", "severity"), [("certain", N), ("high", N), ("low", W)])
 def test_the_finder_is_named_with_its_confidence(confidence: str, severity: Severity) -> None:
     told = {"method": "environment", "confidence": confidence}
     finding = only(run.finder(case(node(job={}, document=told))))

@@ -9,8 +9,6 @@ from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
 from fedmon.report.source import told_number
 
-_UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
-
 
 def ending(case: Case) -> Finding | None:
     """Report how the job ended: exit code, signal, time limit, or unknown."""
@@ -80,7 +78,7 @@ def finder(case: Case) -> Finding | None:
                for node in case.nodes if node.document.get("method")}  # fmt: skip
     if not methods or set(methods) == {COMMAND}:  # then nothing was searched
         return None
-    unsure = [method for method, confidence in methods.items() if confidence.lower() in _UNSURE]
+    unsure = [method for method, confidence in methods.items() if confidence == "low"]
     told = joined([f"{method} (confidence: {confidence})" if confidence else method
                    for method, confidence in methods.items()])  # fmt: skip
     return Finding(
