@@ -97,7 +97,7 @@ def memory(case: Case) -> Finding | None:
 
 
 def _method(case: Case) -> str:
-    """Return a sentence on what the peak includes; empty if that was not recorded."""
+    """Return a sentence about the pages that count in the peak; empty if the method was not recorded."""
     methods = {labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
                if labels.get("of") == "peak"}  # fmt: skip
     if not methods:
