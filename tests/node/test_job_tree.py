@@ -119,21 +119,6 @@ def test_counters_never_go_down_while_children_come_and_go(program: Program, wat
             assert values == sorted(values), name
 
 
-def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_it() -> None:
-    with Program() as program, Program() as stranger, Watch() as watch:
-        watch.add(program.pid)
-        require(watch.watches.records()[0].methods["orphans"] == "fork-events", "births are not told here")
-        watch.tick()
-        others = [int(stranger.tell("daemon 0")), int(stranger.tell("orphan 0"))]
-        orphans = [int(program.tell("daemon 0.05")), int(program.tell("orphan 0"))]
-
-        reading = watch.tick()
-
-        assert set(watch.watches.pids()["a"]) == {program.pid, *orphans}
-        assert not set(others) & set(watch.watches.pids()["a"])
-        assert cpu_s(reading.values) >= 0.05 - 2 * TICK_S
-
-
 def test_orphans_of_before_the_watch_are_found() -> None:
     with Program(session=True) as program, Watch() as watch:
         orphan = int(program.tell("orphan 0"))

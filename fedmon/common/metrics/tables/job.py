@@ -78,8 +78,8 @@ ROWS: list[Metric] = [
         "the job's watch",
         {
             "job_method_info": "Always 1; `method` says where `of` (cpu, members, peak, swap) comes from: `tree` (its"
-            " processes), `cgroup-v2` or `cgroup-v1`; and how orphans are known: by the kernel's `fork-events`, or only"
-            " by `signs` (session, group, environment)."
+            " processes), `cgroup-v2` or `cgroup-v1`; and how orphans are known: by the cgroup, or by `signs` (session,"
+            " group, environment)."
         },
         labels=("of", "method"),
     ),

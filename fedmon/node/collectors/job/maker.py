@@ -25,7 +25,7 @@ from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Me
 from fedmon.node.collectors.job.process import Birth, read_birth
 from fedmon.node.collectors.job.tree import ProcessTree
 
-TREE, EVENTS, SIGNS = "tree", "fork-events", "signs"
+TREE, SIGNS = "tree", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
 _MAX_PID = 2**22
 
@@ -94,7 +94,7 @@ class JobMaker:
             if own_cgroup is not None:
                 tree.close()
                 return self._of_cgroup(own_cgroup, excluded, mono)
-            methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
+            methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": SIGNS}
             watched = JobReading(tree, cpu=None)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:

@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
-from fedmon.node.collectors.job.fork_events import ForkEvents
 from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
 
 _ProcessT = TypeVar("_ProcessT", Birth, Process)
@@ -38,7 +37,6 @@ class Births:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = os.fsencode(proc)
         self._loadavg = KernelFile(proc / "loadavg", size_bytes=128)
-        self._events = ForkEvents()
         self._is_ours = _shows_us(proc)
         self._last: int | None = None
         self._known: set[int] = set()
@@ -59,11 +57,7 @@ class Births:
         look at everything. Raises CollectorUnavailableError if processes cannot be listed.
         """
         with self._lock:
-            if self._last is None and self._is_ours:
-                self._events.open()
             found = self._look(mono)
-            if found and self._events.look():
-                found = [birth._replace(ancestors=self._ancestors(birth.pid)) for birth in found]
             self._kept.extend(found)
             self._position += len(found)
             missing = None if position is None else self._position - position
@@ -71,16 +65,10 @@ class Births:
                 return None, self._position
             return list(itertools.islice(self._kept, len(self._kept) - missing, None)), self._position
 
-    @property
-    def hears_forks(self) -> bool:
-        """Tell whether the kernel reports forks."""
-        return self._events.is_open
-
     def rest(self) -> None:
         """Close everything; the next look begins again."""
         with self._lock:
             self._loadavg.close()
-            self._events.close()
             self._last = None
 
     def _look(self, mono: float) -> list[Birth]:
@@ -111,13 +99,6 @@ class Births:
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
         has_wrapped = last < before
         return self._read(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)))
-
-    def _ancestors(self, pid: int) -> tuple[int, ...]:
-        found: list[int] = []
-        while (parent := self._events.parents.get(pid)) is not None and parent not in found:
-            found.append(parent)
-            pid = parent
-        return tuple(found)
 
     def _listing(self) -> list[int]:
         try:
@@ -241,7 +222,6 @@ class Descendants:
     A process belongs to the job if
 
     - its parent does, or
-    - a process of the job forked it, or forked the process that forked it, and so on (see ForkEvents), or
     - a process of the job began its session: a session is entered by birth alone, or
     - a process of the job leads its process group, and its parent is not the parent of the roots, as that of the other
       programs in a shell's pipeline is, or
@@ -322,7 +302,6 @@ class Descendants:
         in_group = birth.group in self._groups and birth.group != birth.pid
         return (
             birth.parent in members
-            or any(ancestor in members for ancestor in birth.ancestors)
             or in_session
             or (in_group and birth.parent not in self._outside)
             or (self._is_marked and has_marker(folder, self._marker))

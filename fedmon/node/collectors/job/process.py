@@ -37,8 +37,7 @@ class ProcessGoneError(Exception):
 class Birth(NamedTuple):
     """A process or zombie at one moment; ``start`` is in clock ticks since the boot.
 
-    ``parent`` is the present one. ``cpu_s`` includes the CPU time of the children that it waited for. ``ancestors`` are
-    the process that forked it, the one that forked that one, and so on, as far as they are known.
+    ``parent`` is the present one. ``cpu_s`` includes the CPU time of the children that it waited for.
     """
 
     pid: int
@@ -51,7 +50,6 @@ class Birth(NamedTuple):
     cpu_s: float = 0.0
     threads: int = 0
     resident_bytes: int = 0
-    ancestors: tuple[int, ...] = ()
 
 
 def stat_fields(text: bytes) -> list[bytes]:
