@@ -8,14 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import THIS_MACHINE, Roots
 from fedmon.node.collectors.hardware import HardwareCollector, hardware
-from tests.support.machine_tree import FLAGS, machine_tree, write_tree
+from tests.support.machine_tree import machine_tree, write_tree
 
 EPYC = (
     "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu "
@@ -39,40 +37,20 @@ def test_a_whole_machine_is_described(tmp_path: Path) -> None:
     assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 4)
     assert (found["vendor"], found["model"]) == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6148")
     assert (found["architecture"], found["microarchitecture"]) == ("x86_64", "skylake_avx512")
-    assert found["caches"] == [
-        {"level": 1, "kind": "Data", "size_bytes": 32_768, "count": 4},
-        {"level": 1, "kind": "Instruction", "size_bytes": 32_768, "count": 4},
-        {"level": 3, "kind": "Unified", "size_bytes": 27 * 2**20, "count": 2},
-    ]
     assert (found["memory_bytes"], found["swap_bytes"]) == (65_536_000 * 1024, 8_000_000 * 1024)
-    assert found["numa"] == [
-        {"node": 0, "cpus": "0-1", "memory_bytes": 32_768_000 * 1024},
-        {"node": 1, "cpus": "2-3", "memory_bytes": 32_768_000 * 1024},
-    ]
+    assert found["numa"] == [0, 1]
     assert found["disks"] == [
-        {"device": "nvme0n1", "model": "Micron 7300", "size_bytes": 2_000_409_264 * 512, "rotational": False},
-        {"device": "sda", "model": "ST1000NM0055", "size_bytes": 1_953_525_168 * 512, "rotational": True},
+        {"device": "nvme0n1", "size_bytes": 2_000_409_264 * 512},
+        {"device": "sda", "size_bytes": 1_953_525_168 * 512},
     ]
     assert found["network"] == [
-        {"interface": "eth0", "driver": None, "speed_bytes_per_second": 1_250_000_000},
-        {"interface": "ib0", "driver": None, "speed_bytes_per_second": None},
+        {"interface": "eth0", "speed_bytes_per_second": 1_250_000_000},
+        {"interface": "ib0", "speed_bytes_per_second": None},
     ]
-    assert found["infiniband"] == [
-        {"device": f"mlx5_{number}", "model": "MT4115", "link_layers": ["InfiniBand"], "rates": ["100 Gb/sec (4X EDR)"]}
-        for number in (0, 1)
-    ]
+    assert found["infiniband"] == [{"device": f"mlx5_{number}", "rates": ["100 Gb/sec (4X EDR)"]} for number in (0, 1)]
     assert (found["kernel"], found["virtualisation"]) == ("5.14.0-362.el9.x86_64", "none")
     assert found["simulated"]
-    assert found["python"] == f"{platform.python_implementation()} {platform.python_version()}"
     assert set(found["reasons"]) == {"os", "boot_id", "network.ib0.speed_bytes_per_second"}
-
-
-def test_every_cpu_of_a_numa_node_is_named_where_sockets_take_turns(tmp_path: Path) -> None:
-    cpus = [",".join(map(str, range(node, 96, 2))) for node in (0, 1)]
-    roots = machine_tree(tmp_path)
-    write_tree(roots.sys, {f"devices/system/node/node{node}/cpulist": f"{cpus[node]}\n" for node in (0, 1)})
-
-    assert [node["cpus"] for node in hardware(roots)["numa"]] == cpus
 
 
 def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Path) -> None:
@@ -81,7 +59,7 @@ def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Pa
     unknown = {name for name, value in found.items() if value is None}
     assert found["infiniband"] == []
     assert unknown == set(found["reasons"])
-    assert unknown == set(found) - {"simulated", "python", "infiniband", "reasons", "notes"}
+    assert unknown == set(found) - {"simulated", "infiniband", "reasons", "notes"}
 
 
 def test_on_a_virtual_machine_the_guess_of_the_microarchitecture_is_marked(tmp_path: Path) -> None:
@@ -93,7 +71,7 @@ def test_on_a_virtual_machine_the_guess_of_the_microarchitecture_is_marked(tmp_p
     assert str(virtual["microarchitecture"]).startswith(("zen", "x86_64_v3"))
     assert "virtual machine" in virtual["notes"]["microarchitecture"]
     assert "virtual machine" not in iron["notes"]["microarchitecture"]
-    assert (virtual["virtualisation"], iron["virtualisation"]) == ("unknown hypervisor", "none")
+    assert (virtual["virtualisation"], iron["virtualisation"]) == ("virtual machine", "none")
 
 
 def test_a_processor_of_arm_is_known_by_its_part(tmp_path: Path) -> None:
@@ -109,28 +87,6 @@ def test_a_cpu_that_is_off_is_a_thread_without_a_core(tmp_path: Path) -> None:
     shutil.rmtree(roots.sys / "devices/system/cpu/cpu3/topology")
 
     assert [hardware(roots)[field] for field in ("sockets", "cores", "threads")] == [2, 3, 4]
-
-
-def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) -> None:
-    blocks = "".join(
-        f"processor\t: {cpu}\nphysical id\t: {cpu // 4}\ncore id\t: {cpu % 4 // 2}\nflags\t: {FLAGS}\n\n"
-        for cpu in range(8)
-    )
-
-    found = cpuinfo_of(tmp_path, blocks)
-
-    assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 8)
-
-
-@pytest.mark.parametrize(
-    ("vendor", "told"),
-    [("QEMU", "qemu"), ("VMware, Inc.", "vmware"), ("Microsoft Corporation", "hyper-v"), ("Amazon EC2", "amazon")],
-)
-def test_the_hypervisor_is_known_by_the_maker_of_the_machine(tmp_path: Path, vendor: str, told: str) -> None:
-    proc = write_tree(tmp_path / "proc", {"cpuinfo": EPYC + "\n"})
-    sys = write_tree(tmp_path / "sys", {"class/dmi/id/sys_vendor": f"{vendor}\n"})
-
-    assert hardware(Roots(proc=proc, sys=sys))["virtualisation"] == told
 
 
 def test_this_machine_is_described_as_python_knows_it() -> None:

@@ -76,18 +76,8 @@ def cpu_files() -> dict[str, str]:
         files[f"{folder}/cpufreq/scaling_cur_freq"] = "2400000\n"
         files[f"{folder}/topology/physical_package_id"] = f"{socket}\n"
         files[f"{folder}/topology/core_id"] = f"{cpu % 2}\n"
-        shared = f"{2 * socket}-{2 * socket + 1}"
-        for index, (level, kind, size, cpus) in enumerate(
-            ((1, "Data", "32K", str(cpu)), (1, "Instruction", "32K", str(cpu)), (3, "Unified", "27M", shared))
-        ):
-            cache = f"{folder}/cache/index{index}"
-            files |= {
-                f"{cache}/level": f"{level}\n", f"{cache}/type": f"{kind}\n", f"{cache}/size": f"{size}\n",
-                f"{cache}/shared_cpu_list": f"{cpus}\n",
-            }  # fmt: skip
     for node in range(SOCKETS):
         folder = f"devices/system/node/node{node}"
-        files[f"{folder}/cpulist"] = f"{2 * node}-{2 * node + 1}\n"
         files[f"{folder}/meminfo"] = (
             f"Node {node} MemTotal:       32768000 kB\nNode {node} MemFree:         5000000 kB\n"
             f"Node {node} MemUsed:        27768000 kB\nNode {node} FilePages:      12000000 kB\n"
@@ -132,19 +122,14 @@ def port_files(device: str = "mlx5_0", port: int = 1, *, state: str = "4: ACTIVE
         f"{folder}/state": f"{state}\n",
         f"{folder}/rate": "100 Gb/sec (4X EDR)\n",
         f"{folder}/link_layer": "InfiniBand\n",
-        f"class/infiniband/{device}/hca_type": "MT4115\n",
     }
 
 
 def device_files() -> dict[str, str]:
-    """Return disks, interfaces and the maker of the machine."""
+    """Return disks and interfaces."""
     return {
-        "block/sda/size": "1953525168\n", "block/sda/queue/rotational": "1\n",
-        "block/sda/device/model": "ST1000NM0055\n",
-        "block/nvme0n1/size": "2000409264\n", "block/nvme0n1/queue/rotational": "0\n",
-        "block/nvme0n1/device/model": "Micron 7300\n", "block/loop0/size": "0\n",
+        "block/sda/size": "1953525168\n", "block/nvme0n1/size": "2000409264\n", "block/loop0/size": "0\n",
         "class/net/eth0/speed": "10000\n", "class/net/lo/speed": "0\n", "class/net/ib0/speed": "-1\n",
-        "class/dmi/id/sys_vendor": "Dell Inc.\n",
     }  # fmt: skip
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import platform
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +22,7 @@ from fedmon.node.collectors.files import (
     text_or,
 )
 from fedmon.node.collectors.infiniband import Ports
-from fedmon.node.collectors.kernel import SECTOR_BYTES, NumaCollector, choose_disks, choose_interfaces, memory_collector
+from fedmon.node.collectors.kernel import SECTOR_BYTES, choose_disks, choose_interfaces, memory_collector
 
 _ValueT = TypeVar("_ValueT")
 
@@ -39,24 +36,15 @@ _ON_A_VM = (
     "an older one than the processor is"
 )
 _GUESSED = "guessed from the CPU's features"
-_SIZE = re.compile(r"(\d+)([KMG]?)")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _VENDOR_KEYS = ("vendor_id", "CPU implementer")
 _FEATURES = {"x86_64": "flags", "aarch64": "Features"}
 _MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
-_HYPERVISORS = {
-    "amazon ec2": "amazon",
-    "innotek": "virtualbox",
-    "microsoft": "hyper-v",
-    "openstack": "kvm",
-    **{word: word for word in ("bochs", "google", "kvm", "parallels", "qemu", "virtualbox", "vmware", "xen")},
-}
 
 
 def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     """Describe the machine with its files under ``roots`` as a document; takes milliseconds, so do it once.
 
-    Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.model``.
+    Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.size_bytes``.
     ``notes`` holds cautions. ``simulated`` is true if the files are not those of this process's machine. ``threads``
     counts all CPUs of the kernel, online or not.
     """
@@ -71,7 +59,7 @@ def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     found["network"] = _devices(interfaces, leaving, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
     _system(roots, found, reasons)
-    found["virtualisation"] = None if blocks is None else _virtualisation(roots, blocks, reasons)
+    found["virtualisation"] = None if blocks is None else _virtualisation(blocks, reasons)
     return {**found, "reasons": reasons, "notes": notes}
 
 
@@ -112,21 +100,7 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
             reasons[field] = report[metric] or Why.FAILED.value
     folder = roots.sys / "devices" / "system" / "node"
     nodes = _read(lambda: entries(folder, r"node\d+"), "numa", reasons)
-    found["numa"] = nodes
-    if nodes is not None:
-        numa = NumaCollector(sys=roots.sys)
-        memory = _read(lambda: numa.collect(PROBE).values, "numa.memory_bytes", reasons) or {}
-        found["numa"] = [
-            {
-                "node": int(name[4:]),
-                # Where sockets take turns the list names each CPU: "0,2,4".
-                "cpus": _read(
-                    functools.partial(read_text, folder / name / "cpulist", None), f"numa.{name}.cpus", reasons
-                ),
-                "memory_bytes": memory.get(series("host_numa_memory_total_bytes", node=name[4:])),
-            }
-            for name in nodes
-        ]
+    found["numa"] = None if nodes is None else [int(name[4:]) for name in nodes]
 
 
 def _devices(
@@ -145,14 +119,9 @@ def _devices(
 
 
 def _disk(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
-    where = f"disks.{folder.name}"
-    rotational = _read(lambda: read_number(folder / "queue" / "rotational"), f"{where}.rotational", reasons)
-    return {
-        "device": folder.name,
-        "model": _read(lambda: read_text(folder / "device" / "model"), f"{where}.model", reasons),
-        "size_bytes": _read(lambda: read_number(folder / "size") * SECTOR_BYTES, f"{where}.size_bytes", reasons),
-        "rotational": None if rotational is None else rotational != 0,
-    }
+    where = f"disks.{folder.name}.size_bytes"
+    size_bytes = _read(lambda: read_number(folder / "size") * SECTOR_BYTES, where, reasons)
+    return {"device": folder.name, "size_bytes": size_bytes}
 
 
 def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
@@ -162,12 +131,8 @@ def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"{folder / 'speed'} knows no speed")
         return megabits * 125_000
 
-    driver = folder / "device" / "driver"
-    return {
-        "interface": folder.name,
-        "driver": driver.resolve().name if driver.exists() else None,
-        "speed_bytes_per_second": _read(speed, f"network.{folder.name}.speed_bytes_per_second", reasons),
-    }
+    where = f"network.{folder.name}.speed_bytes_per_second"
+    return {"interface": folder.name, "speed_bytes_per_second": _read(speed, where, reasons)}
 
 
 def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
@@ -180,19 +145,13 @@ def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | N
         reasons["infiniband"] = error.reason
         return None
     return [
-        {
-            "device": device,
-            "model": text_or(folder / device / "hca_type") or None,
-            "link_layers": sorted({port.link_layer for port in ports if port.device == device and port.link_layer}),
-            "rates": [port.rate for port in ports if port.device == device],
-        }
+        {"device": device, "rates": [port.rate for port in ports if port.device == device]}
         for device in dict.fromkeys(port.device for port in ports)
     ]
 
 
 def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> None:
-    """Describe the system that runs on the machine; Python is always that of this process."""
-    found["python"] = f"{platform.python_implementation()} {platform.python_version()}"
+    """Describe the system that runs on the machine."""
     found["kernel"] = _read(lambda: read_text(roots.proc / "sys" / "kernel" / "osrelease"), "kernel", reasons)
     # A UUID of this boot. Source: Linux Documentation/admin-guide/sysctl/kernel, section "random".
     boot_id = roots.proc / "sys" / "kernel" / "random" / "boot_id"
@@ -207,20 +166,13 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
             found["os"] = platform.platform(terse=True)
 
 
-def _virtualisation(roots: Roots, blocks: list[dict[str, str]], reasons: dict[str, str]) -> str | None:
-    """Return the hypervisor of this virtual machine, ``none`` on bare metal, None if that is unknown."""
+def _virtualisation(blocks: list[dict[str, str]], reasons: dict[str, str]) -> str | None:
+    """Return ``virtual machine``, ``none`` on bare metal, None if that is unknown."""
     flags = blocks[0].get("flags") if blocks else None
-    if flags is not None and "hypervisor" not in flags.split():
-        return "none"
-    for name in ("class/dmi/id/sys_vendor", "class/dmi/id/product_name", "class/dmi/id/bios_vendor", "hypervisor/type"):
-        told = text_or(roots.sys / name).lower()
-        for word, hypervisor in _HYPERVISORS.items():
-            if word in told:
-                return hypervisor
     if flags is None:
         reasons["virtualisation"] = f"{Why.UNSUPPORTED.value}: this kind of CPU does not report it"
         return None
-    return "unknown hypervisor"
+    return "virtual machine" if "hypervisor" in flags.split() else "none"
 
 
 def _read(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _ValueT | None:
@@ -250,15 +202,11 @@ def _processors(
     places = {
         tuple(text_or(cpus / name / "topology" / file) for file in ("physical_package_id", "core_id")) for name in names
     } - {("", "")}  # of CPUs that are off
-    if not places:
-        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
-        places = {(block["physical id"], block["core id"]) for block in told}
     absent = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
     for field, value, where in (
         ("threads", len(names) or len(blocks), ""),
         ("cores", len(places), "/topology"),
         ("sockets", len({place[0] for place in places}), "/topology"),
-        ("caches", _caches(cpus, names), "/cache"),
     ):
         found[field] = value or None
         if not value:
@@ -328,22 +276,3 @@ def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
     if " lm " in f" {block.get('flags', '')} ":
         return "x86_64"
     return "aarch64" if "CPU implementer" in block else None
-
-
-def _caches(cpus: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Count the caches; all CPUs that share a cache list it."""
-    seen: set[tuple[int, str, int | None, str]] = set()
-    for name in names:
-        folder = cpus / name / "cache"
-        for index in entries_or_none(folder, r"index\d+"):
-            cache = folder / index
-            match = _SIZE.fullmatch(text_or(cache / "size"))
-            size = int(match[1]) * _UNITS[match[2]] if match else None
-            shared = text_or(cache / "shared_cpu_list", name)
-            with contextlib.suppress(CollectorUnavailableError):  # of a CPU that is just switched off
-                seen.add((read_number(cache / "level"), read_text(cache / "type"), size, shared))
-    counted = Counter((level, kind, size) for level, kind, size, _ in seen)
-    return [
-        {"level": level, "kind": kind, "size_bytes": size, "count": count}
-        for (level, kind, size), count in sorted(counted.items(), key=lambda each: (each[0][0], each[0][1]))
-    ]

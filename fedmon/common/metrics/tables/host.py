@@ -188,7 +188,7 @@ ROWS: list[Metric] = [
         labels=("node",),
     ),
     *metrics(
-        "/proc/cpuinfo, /sys/devices/system/cpu, /sys/class/dmi",
+        "/proc/cpuinfo, /sys/devices/system/cpu",
         {
             "host_hardware_info": "Always 1; the labels describe the hardware, empty if unknown. All of"
             " it: `fedmon node probe`."
