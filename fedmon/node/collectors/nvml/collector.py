@@ -14,7 +14,7 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.queries import Query
-from fedmon.node.collectors.nvml.reader import AbandonedError, LaneReader, NvmlSession, Round
+from fedmon.node.collectors.nvml.reader import LaneReader, NvmlSession, Round
 
 PATIENCE_S = 0.2
 """A tick waits no longer for NVML, which answers for one GPU within about 10 ms."""
@@ -32,7 +32,6 @@ class GpuCollector:
         self.name, self.lane = name, lane
         self._metrics, self._reader, self._session = tuple(dict.fromkeys(metrics)), reader, reader.session
         self._pending: Future[Round] | None = None
-        self._abandoned = 0
         self._has_entered = self._is_closed = False
         self._gave: tuple[str, ...] = ()
         self._report = self._told = dict[str, str | None]()
@@ -82,8 +81,7 @@ class GpuCollector:
         hang, late = session.hang(), self._finished()
         if late is not None and self.lane is not Lane.FAST:
             return late.result()  # one reading for each time that the lane is due
-        if session.absent is None and (self._pending is None or self._abandoned != session.abandoned):
-            self._abandoned = session.abandoned
+        if session.absent is None and self._pending is None:
             self._pending = session.submit(self._reader.read)
         if self._pending is not None and not hang:
             with contextlib.suppress(TimeoutError):
@@ -103,7 +101,7 @@ class GpuCollector:
         if found is None or not found.done():
             return None
         self._pending = None
-        return None if isinstance(found.exception(), AbandonedError) else found
+        return found
 
 
 def nvml_collectors(session: NvmlSession) -> list[GpuCollector]:

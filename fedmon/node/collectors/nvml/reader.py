@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 10.0
 HANG_S = 2.0
-"""A call that takes longer hangs: its thread is left behind, and its GPU is left out until the call returns."""
+"""A call that takes longer hangs: all GPUs are left out until it returns."""
 _MAX_RETRY_S = 300.0
 _END_S = 0.5
 _ENERGY = "gpu_energy_joules_total"
@@ -33,26 +33,20 @@ _NO_MIG = f"{Why.UNSUPPORTED.value}: no GPU is split into MIG instances"
 _NO_NUMBER = f"{Why.UNSUPPORTED.value}: the driver has no value for it"
 
 
-class AbandonedError(Exception):
-    """A call returned after its thread was replaced."""
-
-
 class _Asking(NamedTuple):
-    """The call under way; ``gpu`` is empty for calls that concern no single GPU."""
+    """The call under way."""
 
-    gpu: str
     call: str
     since: float
-    thread: threading.Thread
 
 
 class NvmlSession:
     """NVML, started once, with its GPUs, and their energy and processes for other collectors.
 
-    One thread, ``fedmon-gpu``, makes all calls of NVML. A call that hangs keeps this thread; another thread goes on
-    with the other GPUs. `gpus`, `ask`, `lose` and `keep` belong to the thread, all other methods are safe from any
-    thread and never wait for NVML. A GPU keeps its label, the index under which it was listed first. NVML is started
-    again only after a GPU was lost. ``absent`` says why there is no GPU.
+    One thread, ``fedmon-gpu``, makes all calls of NVML; one that hangs holds up all GPUs. `gpus`, `ask`, `lose` and
+    `keep` belong to the thread, all other methods are safe from any thread and never wait for NVML. A GPU keeps its
+    label, the index under which it was listed first. NVML is started again only after a GPU was lost. ``absent`` says
+    why there is no GPU.
     """
 
     def __init__(
@@ -69,9 +63,6 @@ class NvmlSession:
         self._users = 0
         self._actor: Actor | None = None
         self._asking: _Asking | None = None
-        self._hanging: dict[threading.Thread, str] = {}
-        self.abandoned = 0
-        """How often a thread was left behind, with the job that it ran."""
         self.starts = 0
         self.lost: dict[str, str] = {}
         self._gpus: dict[str, Gpu] | None = None
@@ -111,7 +102,8 @@ class NvmlSession:
         with self._lock:
             self._users += 1
             if self._actor is None:
-                self._actor = _started()
+                self._actor = Actor("fedmon-gpu")
+                self._actor.start()
 
     def leave(self) -> None:
         """Shut NVML down when the last collector leaves; a thread whose call hangs is left behind."""
@@ -151,21 +143,11 @@ class NvmlSession:
         return self._patience[1].left_s()
 
     def hang(self) -> str:
-        """Describe a call that takes too long, else return an empty text; continue without a GPU that hangs."""
-        with self._lock:
-            asking, now = self._asking, self._monotonic()
-            if asking is None or now - asking.since < HANG_S:
-                return ""
-            detail = f"no answer for {now - asking.since:.1f} s: {asking.call}"
-            if asking.gpu and self._actor is not None:
-                logger.warning("GPU %s is left out until its call returns: %s", asking.gpu, detail)
-                self.lost[asking.gpu] = f"{Why.FAILED.value}: {detail}"
-                self._hanging[asking.thread] = asking.gpu
-                self._asking = None
-                self.abandoned += 1
-                left, self._actor = self._actor, _started()
-                left.close(timeout_s=0.0, drop=True)
-            return detail
+        """Describe a call that takes too long, else return an empty text."""
+        asking, now = self._asking, self._monotonic()
+        if asking is None or now - asking.since < HANG_S:
+            return ""
+        return f"no answer for {now - asking.since:.1f} s: {asking.call}"
 
     # --- on the thread -----------------------------------------------------------------------------------------------
 
@@ -175,7 +157,7 @@ class NvmlSession:
         Raises AbsentError if there is no GPU, CollectorUnavailableError if NVML cannot be started.
         """
         is_due = self._restart_at is None or self._monotonic() >= self._restart_at
-        if is_due and (self._gpus is None or self._restart_at is not None) and self._nvml and not self._hanging:
+        if is_due and (self._gpus is None or self._restart_at is not None) and self._nvml:
             self._begin(self._nvml)
         if self.absent is not None:
             raise self.absent
@@ -185,21 +167,12 @@ class NvmlSession:
 
     @contextlib.contextmanager
     def ask(self, call: str, gpu: str = "") -> Iterator[None]:
-        """Name the call that the block makes. Raises AbandonedError if the call hung and another thread went on."""
-        name = f"{call} of GPU {gpu}" if gpu else call
-        self._asking = _Asking(gpu, name, self._monotonic(), threading.current_thread())
+        """Name the call that the block makes."""
+        self._asking = _Asking(f"{call} of GPU {gpu}" if gpu else call, self._monotonic())
         try:
             yield
         finally:
-            with self._lock:
-                returned = self._hanging.pop(threading.current_thread(), "")
-                if returned:
-                    logger.warning("GPU %s answers again", returned)
-                    self.lost.pop(returned, None)
-                else:
-                    self._asking = None
-            if returned:
-                raise AbandonedError
+            self._asking = None
 
     def lose(self, label: str, reason: str) -> None:
         """Leave out a GPU that fell off the bus, until NVML is started again."""
@@ -245,7 +218,7 @@ class NvmlSession:
 
     def _end(self) -> None:
         self._gpus = None
-        if self._running is not None and not self._hanging:
+        if self._running is not None:
             nvml, self._running = self._running, None
             with contextlib.suppress(RefusedError), self.ask("nvmlShutdown"):
                 nvml.call("nvmlShutdown")
@@ -271,12 +244,6 @@ class NvmlSession:
             free = (str(number) for number in range(index, index + len(taken) + 1))
             self._labels[identity] = next(label for label in free if label not in taken)
         return self._labels[identity]
-
-
-def _started() -> Actor:
-    actor = Actor("fedmon-gpu")
-    actor.start()
-    return actor
 
 
 class Device:
