@@ -399,26 +399,6 @@ def test_each_mig_instance_has_series_of_its_own() -> None:
     assert later.values.keys() == unanswered.values.keys() >= {'gpu_mig_processes{gpu="0",mig="3"}'}
 
 
-def test_a_gpu_that_is_split_while_we_watch_is_asked_anew() -> None:
-    gpu = FakeGpu()
-    gpus = reader(FakeNvml(gpu))
-    before = gpus.read()
-    rates = gpu.answers.pop("UtilizationRates")
-    gpu.instances = {1: FakeMig("MIG-a")}
-    split = gpus.read()
-    gpu.answers["UtilizationRates"] = rates
-    gpu.instances = None
-    whole = gpus.read()
-
-    assert {reason for name, reason in before.report.items() if name.startswith("gpu_mig")} == {
-        "unsupported: no GPU is split into MIG instances"
-    }
-    assert not [key for key in before.values if "mig" in key]
-    assert split.values['gpu_mig_memory_used_bytes{gpu="0",mig="1"}'] == 1 << 30
-    assert 'gpu_utilization_ratio{gpu="0"}' not in split.values
-    assert whole.values['gpu_utilization_ratio{gpu="0"}'] == 0.37
-
-
 def test_hardware_is_described_without_a_serial_number() -> None:
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     del fake.gpus[1].answers["NumGpuCores"]
@@ -434,29 +414,3 @@ def test_hardware_is_described_without_a_serial_number() -> None:
     }  # fmt: skip
     assert "cores" not in second
     assert fake.calls["nvmlDeviceGetSerial"] == 0
-
-
-def test_each_gpu_stays_described_until_it_is_described_anew_after_a_start_of_nvml() -> None:
-    fake, now_s, meanwhile = FakeNvml(FakeGpu(), FakeGpu("GPU-1")), [0.0], list[list[str]]()
-    session = NvmlSession(Nvml(fake), monotonic=lambda: now_s[0])
-    gpus = LaneReader(session, queries.FAST)
-    gpus.read()
-    first, second = fake.gpus
-
-    def name() -> str:
-        meanwhile.append([gpu["uuid"] for gpu in session.hardware()])
-        return "renamed"
-
-    first.answers["Name"] = name
-    lost = pynvml.NVML_ERROR_GPU_IS_LOST
-    fake.refuse("nvmlDeviceGetPowerUsage", lost, when=lambda arguments: arguments[0] is second)
-    gpus.read()
-    now_s[0] = 11.0
-    gpus.read()
-
-    assert meanwhile == [["GPU-0", "GPU-1"]]
-    assert [gpu["model"] for gpu in session.hardware()] == ["renamed", "NVIDIA Test 80GB"]
-    fake.gpus = [first]
-    now_s[0] = 100.0
-    gpus.read()
-    assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0"]

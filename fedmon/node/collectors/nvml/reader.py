@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from fedmon.common.actor import Actor
-from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
@@ -23,10 +22,9 @@ from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 10.0
+RETRY_S = 60.0
 HANG_S = 2.0
 """A call that takes longer hangs: all GPUs are left out until it returns."""
-_MAX_RETRY_S = 300.0
 _END_S = 0.5
 _ENERGY = "gpu_energy_joules_total"
 _NO_MIG = f"{Why.UNSUPPORTED.value}: no GPU is split into MIG instances"
@@ -57,7 +55,7 @@ class NvmlSession:
         retry_s: float = RETRY_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._nvml, self._monotonic = nvml, monotonic
+        self._nvml, self._retry_s, self._monotonic = nvml, retry_s, monotonic
         self.absent = absent or (None if nvml else AbsentError(Why.NOT_FOUND, "NVML"))
         self._lock = threading.Lock()
         self._users = 0
@@ -69,13 +67,10 @@ class NvmlSession:
         self._running: Nvml | None = None
         self._labels: dict[str, str] = {}
         self._problem: CollectorUnavailableError | None = None
-        self._backoff = Backoff(retry_s, longest_s=_MAX_RETRY_S)
         self._restart_at: float | None = None
         self._energy: Mapping[str, float] = {}
         self._processes: ProcessTable | None = None
-        self.described: dict[str, dict[str, Any]] = {}
-        self.stale: set[str] = set()
-        """The GPUs to describe since NVML was started; until then those of before are described as they were."""
+        self._described: list[dict[str, Any]] = []
         self._patience: tuple[Instant, Deadline] | None = None
 
     def gpu_energy(self) -> dict[str, float]:
@@ -94,8 +89,8 @@ class NvmlSession:
         return self._gpus is not None and self.asked_s() < HANG_S
 
     def hardware(self) -> list[dict[str, Any]]:
-        """Describe each GPU that was read, without its serial number."""
-        return [dict(gpu) for _, gpu in sorted(self.described.items(), key=lambda each: int(each[0]))]
+        """Describe each GPU, without its serial number; made at each start of NVML."""
+        return self._described
 
     def enter(self) -> None:
         """Start the thread, unless another collector did."""
@@ -186,7 +181,7 @@ class NvmlSession:
         self._processes = ProcessTable(before.number + 1 if before else 1, uses)
 
     def _retry_later(self) -> None:
-        self._restart_at = self._restart_at or self._monotonic() + self._backoff.next_s()
+        self._restart_at = self._restart_at or self._monotonic() + self._retry_s
 
     def _begin(self, nvml: Nvml) -> None:
         self._end()
@@ -213,8 +208,6 @@ class NvmlSession:
             self._list(nvml, count)
         if self.lost:
             self._retry_later()
-        else:
-            self._backoff.reset()
 
     def _end(self) -> None:
         self._gpus = None
@@ -234,8 +227,7 @@ class NvmlSession:
                 refused[str(index)] = error.reason
         gone = {label: f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed" for label in self._labels.values()}
         self.lost = {label: why for label, why in (refused | gone).items() if label not in self._gpus}
-        self.described = {label: gpu for label, gpu in self.described.items() if label in self._gpus}
-        self.stale = set(self._gpus)
+        self._described = [queries.describe(gpu) for gpu in self._gpus.values()]
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
         identity = text(nvml.call("nvmlDeviceGetUUID", handle))
@@ -334,7 +326,6 @@ class LaneReader:
         self._devices: dict[str, Device] = {}
         self._processes: dict[str, GpuProcesses] = {}
         self._instances: dict[str, dict[str, Device]] = {}
-        self._partitioned: dict[str, bool] = {}
         self._gave: dict[str, tuple[str, ...]] = {}
 
     def read(self) -> Round:
@@ -374,20 +365,13 @@ class LaneReader:
     def _renew(self, gpus: Mapping[str, Gpu]) -> None:
         """Ask all GPUs everything again after a start of NVML; series of a GPU that is gone are still known."""
         self._start = self.session.starts
-        self._instances, self._partitioned = {}, {}
+        self._instances = {}
         for label, gpu in gpus.items():
-            self._processes.setdefault(label, GpuProcesses())
-            self._ask_anew(label, gpu)
-
-    def _ask_anew(self, label: str, gpu: Gpu) -> None:
-        own = self._processes[label].queries if self._with_processes else ()
-        self._devices[label] = Device(gpu, (*self._queries, *own))
+            processes = self._processes.setdefault(label, GpuProcesses())
+            own = processes.queries if self._with_processes else ()
+            self._devices[label] = Device(gpu, (*self._queries, *own))
 
     def _read(self, label: str, gpu: Gpu, values: dict[str, float | None], reasons: dict[str, str]) -> None:
-        if label in self.session.stale:
-            with self.session.ask("the description", label):
-                self.session.described[label] = queries.describe(gpu)
-                self.session.stale.discard(label)
         if self._with_processes:
             with self.session.ask("nvmlDeviceGetMigMode", label), contextlib.suppress(RefusedError):
                 self._find_instances(label, gpu)
@@ -395,13 +379,9 @@ class LaneReader:
             device.read(values, reasons, self.session)
 
     def _find_instances(self, label: str, gpu: Gpu) -> None:
-        before = self._partitioned.get(label)
         partitioned = queries.is_partitioned(gpu)
         if partitioned is None:
             return  # the known instances are still asked
-        self._partitioned[label] = partitioned
-        if before is not None and partitioned != before:
-            self._ask_anew(label, gpu)  # a GPU that is split gives other answers
         known, found = self._instances.get(label, {}), dict[str, Device]()
         for identity, instance in queries.instances(gpu) if partitioned else ():
             device = known.get(identity)
