@@ -90,11 +90,6 @@ class FakeGpu:
             "GraphicsRunningProcesses": lambda: self.graphics,
             "MPSComputeRunningProcesses": lambda: self.mps,
             "ProcessUtilization": self._shares,
-            "Architecture": pynvml.NVML_DEVICE_ARCH_HOPPER,
-            "CudaComputeCapability": (9, 0),
-            "NumGpuCores": 16896,
-            "MemoryBusWidth": 5120,
-            "PciInfo_v3": SimpleNamespace(busId="00000000:1A:00.0"),
         }
 
     def _memory(self, version: int | None = None) -> SimpleNamespace:
@@ -196,7 +191,7 @@ class FakeNvml:
         if name == "nvmlDeviceGetHandleByIndex":
             return self.gpus[arguments[0]]
         if name.startswith("nvmlSystemGet"):
-            return {"nvmlSystemGetDriverVersion": "580.1", "nvmlSystemGetNVMLVersion": "13.580.1"}.get(name, 13000)
+            return {"nvmlSystemGetDriverVersion": "580.1"}.get(name, 13000)
         device, rest = arguments[0], arguments[1:]
         answers = device.answers if isinstance(device, FakeGpu) else _instance_answers(device)
         found = answers.get(name.removeprefix("nvmlDeviceGet"))

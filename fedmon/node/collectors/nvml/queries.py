@@ -38,8 +38,6 @@ _LINK_ERRORS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")
 LINK_ERRORS = {name: f"NVML_NVLINK_ERROR_DL_{name.upper()}" for name in _LINK_ERRORS}
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of nvml.h 13; a card that has fewer refuses the rest once and is not asked for them again."""
-_ARCHITECTURES = "NVML_DEVICE_ARCH_"
-_NAMED = ("KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN")
 _UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t in the order of NVML_VALUE_TYPE_*."""
 
@@ -261,17 +259,9 @@ def describe(gpu: Gpu) -> dict[str, Any]:
         "gpu": lambda: gpu.labels[0][1],
         "model": lambda: text(gpu.ask("nvmlDeviceGetName")),
         "uuid": lambda: text(gpu.ask("nvmlDeviceGetUUID")),
-        "architecture": lambda: _architecture(gpu),
-        "compute_capability": lambda: ".".join(map(str, gpu.ask("nvmlDeviceGetCudaComputeCapability"))),
-        "cores": lambda: gpu.ask("nvmlDeviceGetNumGpuCores"),
         "memory_bytes": lambda: int(gpu.ask("nvmlDeviceGetMemoryInfo").total),
-        "memory_bus_bits": lambda: gpu.ask("nvmlDeviceGetMemoryBusWidth"),
-        "pci_bus": lambda: text(gpu.ask("nvmlDeviceGetPciInfo_v3").busId).lower(),
-        "pcie_generation": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        "pcie_lanes": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
         "mig": lambda: is_partitioned(gpu),
         "driver_version": lambda: text(gpu.nvml.call("nvmlSystemGetDriverVersion")),
-        "nvml_version": lambda: text(gpu.nvml.call("nvmlSystemGetNVMLVersion")),
         "cuda_version": lambda: _cuda(gpu),
     }
     found: dict[str, Any] = {}
@@ -279,11 +269,6 @@ def describe(gpu: Gpu) -> dict[str, Any]:
         with contextlib.suppress(RefusedError, AttributeError, TypeError, ValueError):
             found[name] = ask()
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _architecture(gpu: Gpu) -> str | None:
-    number = gpu.ask("nvmlDeviceGetArchitecture")
-    return next((name.lower() for name in _NAMED if gpu.nvml.constant(_ARCHITECTURES + name) == number), None)
 
 
 def _cuda(gpu: Gpu) -> str:
