@@ -377,17 +377,33 @@ def test_temperatures_of_one_chip(tmp_path: Path, name: str) -> None:
     assert all(reason.startswith("failed: ") for reason in reading.reasons.values())
 
 
-def test_a_chip_that_is_pulled_out_is_told_once_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_chip_that_is_pulled_out_is_none_with_the_reason_and_the_others_go_on(tmp_path: Path) -> None:
     collector = TemperatureCollector(sys=write_tree(tmp_path, sensor_files()))
     before = values(collector)
     shutil.rmtree(tmp_path / "class/hwmon/hwmon2")
 
-    leaving, after = collector.collect(NOW), values(collector)
+    after = collector.collect(NOW)
 
     gone = 'host_temperature_celsius{chip="nvme",sensor="Composite"}'
-    assert leaving.values == before | {gone: None}
-    assert leaving.reasons[gone].startswith("not found: ")
-    assert after == {key: value for key, value in before.items() if key != gone}
+    assert after.values == before | {gone: None}
+    assert after.reasons[gone].startswith("not found: ")
+
+
+def test_another_chip_under_the_same_link_is_not_taken_for_one_that_was_pulled_out(tmp_path: Path) -> None:
+    chips = tmp_path / "class/hwmon"
+    write_tree(tmp_path, {f"devices/{name}/hwmon0/{file}": text for name in ("old", "new")
+                          for file, text in (("name", name), ("temp1_input", "1000\n"))})  # fmt: skip
+    chips.mkdir(parents=True)
+    (chips / "hwmon0").symlink_to(tmp_path / "devices/old/hwmon0")
+    collector = TemperatureCollector(sys=tmp_path)
+    before = values(collector)
+
+    (chips / "hwmon0").unlink()
+    (chips / "hwmon0").symlink_to(tmp_path / "devices/new/hwmon0")
+    shutil.rmtree(tmp_path / "devices/old")
+
+    assert before == {'host_temperature_celsius{chip="old",sensor="temp1"}': 1.0}
+    assert values(collector) == dict.fromkeys(before)
 
 
 def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: Path) -> None:

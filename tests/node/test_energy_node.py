@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from fedmon.common.metrics.table import METRICS, metric_of
@@ -78,23 +77,6 @@ def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_bac
     assert len(emitted.reasons) == 2
     assert set(emitted.reasons) == {key for key, value in emitted.values.items() if value is None}
     assert after.values == {JOULES: 40.0}
-
-
-def test_a_socket_that_is_unplugged_keeps_what_it_drew_in_the_sum(tmp_path: Path) -> None:
-    tree = two_sockets(EnergyTree(tmp_path))
-    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
-    node.collect(at(0))
-    draw(tree, 10)
-    node.collect(at(1))
-
-    for folder in ("intel-rapl:1", "intel-rapl:1:0", "intel-rapl:1:1", "intel-rapl-mmio:1"):
-        shutil.rmtree(tree.powercap / folder)
-    unplugged = node.collect(at(2))
-    draw(tree, 11)
-    after = node.collect(at(3))
-
-    assert unplugged.values == {JOULES: None}
-    assert after.values == {JOULES: 42.0}
 
 
 def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
-    PROBE,
     Reasons,
     SourceCollector,
     Values,
@@ -24,8 +22,6 @@ from fedmon.node.collectors.files import (
 
 TEMPERATURE, FAN = "host_temperature_celsius", "host_fan_rotation_hertz"
 SENSOR_METRICS = (TEMPERATURE, FAN)
-LOOK_AGAIN_S = 60.0
-"""The interval between looks at labels; chips that come or go are noticed at once."""
 MAX_SENSORS = 256
 """Sensors beyond this number are left out, so that one sample always fits into a message."""
 
@@ -84,19 +80,14 @@ class TemperatureCollector(SourceCollector):
         self._chips, self._zones = sys / "class" / "hwmon", sys / "class" / "thermal"
         none = f"{Why.NOT_FOUND.value}: no chip in {self._chips} has one"
         super().__init__("temperature", Lane.MEDIUM, SENSOR_METRICS, where=self._chips, untold=none)
-        self._found: dict[str, Sensor] = {}
-        self._looked_at: list[str] = []
-        self._look_again = -math.inf
+        self._sensors: dict[str, Sensor] = {}
 
-    def _read(self, now: Instant) -> tuple[Values, Reasons]:
-        folders = entries_or_none(self._chips)
-        if folders != self._looked_at or now == PROBE or now.mono >= self._look_again:
-            # Names and labels are many more files than temperatures, and stay as they are.
-            self._found = self._listed()
-            self._looked_at, self._look_again = folders, now.mono + LOOK_AGAIN_S
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        # Names and labels are many more files than temperatures, and stay as they are.
+        self._sensors = self._sensors or self._listed()
         values: Values = {}
         reasons: Reasons = {}
-        for key, sensor in self._found.items():
+        for key, sensor in self._sensors.items():
             try:
                 values[key] = _value(sensor, metric_name(key))
             except CollectorUnavailableError as error:
@@ -115,13 +106,14 @@ class TemperatureCollector(SourceCollector):
             if not zones:
                 raise
             chips = {}
+        # A chip's link may lead to another chip when this one is gone.
+        folders = {(self._chips / entry).resolve(): chip for entry, chip in chips.items()}
         # Old drivers keep their files in the folder of the chip's device.
         temperatures, fans = (
             [
                 sensor
-                for entry, chip in chips.items()
-                for sensor in _sensors_of(self._chips / entry, chip, kind)
-                or _sensors_of(self._chips / entry / "device", chip, kind)
+                for folder, chip in folders.items()
+                for sensor in _sensors_of(folder, chip, kind) or _sensors_of(folder / "device", chip, kind)
             ]
             for kind in ("temp", "fan")
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +18,6 @@ IMPOSSIBLE_WATTS = 10_000.0
 """A zone of one processor that seems to draw more did not count: its counter was reset."""
 LONGEST_GAP_S = 600.0
 """The energy between two readings of a power further apart is unknown."""
-LOOK_AGAIN_S = 60.0
-"""The interval between searches for zones and sensors, in seconds; at once after one vanished."""
 
 _LEAST_ELAPSED_S = 1.0  # a counter is refreshed in steps: two readings at once may lie some milliseconds of it apart
 
@@ -48,11 +46,6 @@ class Source(NamedTuple):
     range_uj: int | None = None
     counts_energy: bool = True
     driver: str = ""
-
-    @property
-    def key(self) -> tuple[str, bool]:
-        """Its name and kind, which stay the same when the file moves."""
-        return self.name, self.counts_energy
 
 
 class SourceReading(NamedTuple):
@@ -137,7 +130,7 @@ class EnergyCounter(PowerIntegral):
 class SourceReader:
     """The collector of every source of one kind; reads each once for each instant, on the sampler's thread alone.
 
-    ``find`` lists the sources. ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how
+    ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how
     to get the right to read them.
     """
 
@@ -145,7 +138,7 @@ class SourceReader:
         self,
         name: str,
         lane: Lane,
-        find: Callable[[], list[Source]],
+        sources: Iterable[Source],
         metrics: Mapping[str, str],
         *,
         max_watts: float,
@@ -153,15 +146,17 @@ class SourceReader:
         hint: str = "",
     ) -> None:
         self.name, self.lane = name, lane
-        self._find, self._metrics, self._hint = find, metrics, hint
-        self._max_watts, self._impossible_watts = max_watts, impossible_watts
-        self._accounts: dict[tuple[str, bool], tuple[Source, PowerIntegral]] = {}
-        self._watched: list[tuple[Source, PowerIntegral]] = []
-        self._looked: float | None = None
+        self._metrics, self._hint = metrics, hint
+        self._accounts = {
+            source: EnergyCounter(range_uj=source.range_uj, max_watts=max_watts, impossible_watts=impossible_watts)
+            if source.counts_energy
+            else PowerIntegral(source.name)
+            for source in sources
+        }
         self._read: tuple[Instant, list[SourceReading]] | None = None
 
     def collect(self, now: Instant) -> Reading:
-        """Report the present sources."""
+        """Report the sources."""
         read = self.read(now)
         reasons = {each.source.series: each.reason for each in read if each.value is None}
         return Reading({each.source.series: each.value for each in read}, reasons)
@@ -177,21 +172,19 @@ class SourceReader:
         return report
 
     def read(self, now: Instant) -> list[SourceReading]:
-        """Read all sources; one that is gone is left out from the second reading on."""
+        """Read all sources."""
         if self._read is None or self._read[0] != now:
-            if self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S:
-                self._watched, self._looked = [self._account(source) for source in self._find()], now.mono
-            self._read = now, [self._reading(source, energy, now.mono) for source, energy in self._watched]
+            self._read = now, [self._reading(source, energy, now.mono) for source, energy in self._accounts.items()]
         return self._read[1]
 
     def total_uj(self, counts: Callable[[Source], bool]) -> int:
-        """Return the energy so far of the sources that count, those that are gone included."""
-        return sum(energy.total_uj for source, energy in self._accounts.values() if counts(source))
+        """Return the energy so far of the sources that count."""
+        return sum(energy.total_uj for source, energy in self._accounts.items() if counts(source))
 
     def readable(self) -> dict[Source, str | None]:
-        """Map each present source to None if it can be read, else to the reason; counts nothing."""
+        """Map each source to None if it can be read, else to the reason; counts nothing."""
         found: dict[Source, str | None] = {}
-        for source in self._find():
+        for source in self._accounts:
             try:
                 read_number(source.path)
                 found[source] = None
@@ -199,26 +192,12 @@ class SourceReader:
                 found[source] = self._reason(error)
         return found
 
-    def _account(self, source: Source) -> tuple[Source, PowerIntegral]:
-        _, energy = self._accounts.get(source.key) or (source, None)
-        if energy is None and source.counts_energy:
-            energy = EnergyCounter(
-                range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
-            )
-        account = self._accounts[source.key] = source, energy or PowerIntegral(source.name)
-        if account not in self._watched:
-            account[1].restart(_unread(source))
-        return account
-
     def _reading(self, source: Source, energy: PowerIntegral, mono: float) -> SourceReading:
         try:
             number = read_number(source.path)
         except CollectorUnavailableError as error:
-            is_gone = error.why is Why.NOT_FOUND
-            if is_gone:
-                self._looked = None
-            if is_gone or not source.counts_energy:  # a counter goes on counting meanwhile
-                energy.restart(_unread(source))
+            if error.why is Why.NOT_FOUND or not source.counts_energy:  # a present counter goes on counting meanwhile
+                energy.restart(f"{Why.FAILED.value}: {source.name} could not be read before")
             return SourceReading(source, None, None, self._reason(error))
         gap = energy.add(number, mono)
         total_uj = None if gap else energy.total_uj
@@ -228,7 +207,3 @@ class SourceReader:
     def _reason(self, error: CollectorUnavailableError) -> str:
         is_refused = self._hint and error.why is Why.NO_PERMISSION
         return f"{error.reason}: {self._hint}" if is_refused else error.reason
-
-
-def _unread(source: Source) -> str:
-    return f"{Why.FAILED.value}: {source.name} could not be read before"

@@ -131,7 +131,7 @@ class EnergyMeter:
     ) -> None:
         self.rapl = rapl_collector(roots.sys, max_watts=settings.max_zone_watts)
         self.hwmon = hwmon_collector(roots.sys, max_watts=settings.max_zone_watts)
-        self._named_sensors, self._sensors = settings.node_power_sensors, frozenset[tuple[str, bool]]()
+        self._named_sensors, self._sensors = settings.node_power_sensors, frozenset[Source]()
         self._job_cpu, self._gpu_energy, self._gpu_shares = job_cpu, gpu_energy, gpu_shares
         self._stat = KernelFile(roots.proc / "stat", size_bytes=512)
         self._gpus: dict[str, EnergyCounter] = {}
@@ -193,8 +193,6 @@ class EnergyMeter:
         reader = self.hwmon if self._method is Method.SENSORS else self.rapl
         read = [each for each in reader.read(now) if self._counts(each.source)]
         reasons = [each.reason for each in read]
-        gone = self._sensors - {each.source.key for each in read}
-        reasons += [f"{Why.NOT_FOUND.value}: power sensor {name} disappeared" for name, _ in sorted(gone)]
         if self._method in (Method.COMPONENTS, Method.GPUS):
             reasons += self._read_gpus(now)
         self._cpu_uj = reader.total_uj(self._counts)
@@ -203,7 +201,7 @@ class EnergyMeter:
 
     def _counts(self, source: Source) -> bool:
         """Tell whether a source counts for the machine."""
-        return source.key in self._sensors or (self._method in _PARTS and source.part in _PARTS[self._method])
+        return source in self._sensors or (self._method in _PARTS and source.part in _PARTS[self._method])
 
     def _choose(self) -> tuple[Method | None, str]:
         """Return the best method that can be read now, or None and the reason."""
@@ -216,7 +214,7 @@ class EnergyMeter:
         chosen, problem = of_the_machine(list(found), self._named_sensors)
         unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
         if chosen and not unreadable:
-            self._sensors = frozenset(sensor.key for sensor in chosen)
+            self._sensors = frozenset(chosen)
             return Method.SENSORS, ""
         if self._gpu_energy():
             return Method.GPUS, ""

@@ -35,16 +35,15 @@ _PERMISSION = (
 def rapl_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all zones: joules since the node's start, wraps taken out."""
     limits = {"max_watts": max_watts, "impossible_watts": IMPOSSIBLE_WATTS}
-    return SourceReader("rapl", Lane.FAST, lambda: find_zones(sys), {RAPL: NO_ZONES}, hint=_PERMISSION, **limits)
+    return SourceReader("rapl", Lane.FAST, find_zones(sys), {RAPL: NO_ZONES}, hint=_PERMISSION, **limits)
 
 
 def hwmon_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
     none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
     metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
-    return SourceReader(
-        "hwmon_power", Lane.MEDIUM, lambda: find_sensors(sys / "class" / "hwmon"), metrics, max_watts=max_watts
-    )
+    sensors = find_sensors(sys / "class" / "hwmon")
+    return SourceReader("hwmon_power", Lane.MEDIUM, sensors, metrics, max_watts=max_watts)
 
 
 def find_zones(sys: Path) -> list[Source]:
@@ -92,7 +91,7 @@ def find_sensors(hwmon: Path) -> list[Source]:
     found: list[Source] = []
     with contextlib.suppress(CollectorUnavailableError):
         for entry, label in chip_labels(hwmon).items():
-            folder = hwmon / entry
+            folder = (hwmon / entry).resolve()  # its link may lead to another chip when this one is gone
             # Older drivers keep their files in the device's folder, not in that of the chip.
             place = folder if _sensor_files(folder) else folder / "device"
             found += _of_chip(place, label, text_or(folder / "name", entry))
