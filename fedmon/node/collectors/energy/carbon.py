@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
-import math
-from collections.abc import Iterable
-from pathlib import Path
+from importlib.resources.abc import Traversable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Why, why
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
 
-TABLE = "carbon_intensity.csv"
-COLUMNS = ("region", "name", "gco2e_per_kwh", "date", "source")
-MAX_GCO2E_PER_KWH = 5000.0
+PACKAGED = importlib.resources.files("fedmon.node.collectors.energy") / "data" / "carbon_intensity.csv"
 
 _HOW = 'set [energy] region = "FR" (a code of the table), or gco2e_per_kwh with factor_source and factor_date'
+
+_Text = Annotated[str, Meta(min_length=1)]
 
 
 class Factor(msgspec.Struct, frozen=True, kw_only=True):
     """Grams of CO2 equivalent for one kilowatt-hour in a region; ``date`` is the year, month or day it holds for."""
 
-    region: str
-    name: str
-    gco2e_per_kwh: float
-    date: str
-    source: str
+    region: _Text
+    name: _Text
+    gco2e_per_kwh: Annotated[float, Meta(ge=0, le=5000)]
+    date: _Text
+    source: _Text
     table: str
 
 
@@ -47,57 +47,25 @@ def chosen_factor(settings: EnergySettings) -> Factor:
         )
     if settings.region is None:
         raise CollectorUnavailableError(Why.NOT_FOUND, f"no emission factor is chosen: {_HOW}")
-    own = settings.factors_file
-    table = factors(_lines(own), str(own)) if own else factors(_packaged(), TABLE)
-    factor = table.get(settings.region.upper())
+    table = settings.factors_file or PACKAGED
+    found = factors(table)
+    factor = found.get(settings.region.upper())
     if factor is None:
         raise CollectorUnavailableError(
-            Why.NOT_FOUND, f"region {settings.region} is not in {own or TABLE}, which has {', '.join(sorted(table))}"
+            Why.NOT_FOUND, f"region {settings.region} is not in {table}, which has {', '.join(sorted(found))}"
         )
     return factor
 
 
-def factors(lines: Iterable[str], table: str) -> dict[str, Factor]:
-    """Read a table: comma-separated with the columns of COLUMNS in its first line; lines that begin with # are remarks.
+def factors(table: Traversable) -> dict[str, Factor]:
+    """Read a table by region: comma-separated, with the columns in its first line; lines that begin with # are remarks.
 
-    Raises CollectorUnavailableError naming the line that is wrong.
+    Raises CollectorUnavailableError.
     """
-    rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
-    if not set(COLUMNS) <= set(rows.fieldnames or ()):
-        raise CollectorUnavailableError(Why.FAILED, f"{table}: its first line must name {', '.join(COLUMNS)}")
-    found: dict[str, Factor] = {}
-    for row in rows:
-        region = (row["region"] or "").strip().upper()
-        value = _value(row["gco2e_per_kwh"])
-        texts = {column: (row[column] or "").strip() for column in ("name", "date", "source")}
-        if not region or region in found or value is None or not all(texts.values()):
-            raise CollectorUnavailableError(
-                Why.FAILED,
-                f"{table}: the row of region {region!r} must be the only one, hold 0 to {MAX_GCO2E_PER_KWH:g}"
-                " gco2e_per_kwh, and name, date and source",
-            )
-        found[region] = Factor(region=region, gco2e_per_kwh=value, table=table, **texts)
-    return found
-
-
-def _value(text: str | None) -> float | None:
     try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 <= value <= MAX_GCO2E_PER_KWH else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise CollectorUnavailableError(Why.FAILED, f"{path}: is not text in UTF-8") from None
-    except OSError as error:
-        error.filename = str(path)
-        raise why(error) from None
-
-
-def _packaged() -> list[str]:
-    folder = importlib.resources.files("fedmon.node.collectors.energy") / "data"
-    return (folder / TABLE).read_text(encoding="utf-8").splitlines()
+        lines = table.read_text(encoding="utf-8-sig").splitlines()
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        found = [msgspec.convert({**row, "table": table.name}, Factor, strict=False) for row in rows]
+    except (OSError, ValueError, csv.Error, msgspec.ValidationError) as error:
+        raise CollectorUnavailableError(Why.FAILED, f"{table}: cannot be read: {error}") from None
+    return {factor.region.upper(): factor for factor in found}
