@@ -293,17 +293,15 @@ class EnergyCollector:
         energy = meter.node(now) if self._job_id is None else meter.job(now, self._job_id)
         if meter.method is None:
             return Reading({})
-        units = {self._joules: (1, _MICRO, 20)}
+        units = {self._joules: (1, _MICRO)}
         if self._emissions:
-            units = {self._kwh: (1, _UJ_PER_KWH, 40)}
+            units = {self._kwh: (1, _UJ_PER_KWH)}
             if meter.micrograms_per_kwh is not None:
-                units[self._grams] = (meter.micrograms_per_kwh, _UJ_PER_KWH * _MICRO, 32)
-        uj = energy.uj or 0
-        convert = rounded_down if is_job else lambda numerator, denominator, _bits: numerator / denominator
+                units[self._grams] = (meter.micrograms_per_kwh, _UJ_PER_KWH * _MICRO)
         labels = {} if is_job else {"method": meter.method}
-        values = {series(name, **labels): convert(uj * times, per, bits) for name, (times, per, bits) in units.items()}
+        values = {series(name, **labels): (energy.uj or 0) * times / per for name, (times, per) in units.items()}
         factor = {} if is_job or not self._emissions else meter.factor()
-        info = {series(_FACTOR, **{label: str(value) for label, value in factor.items()}): 1} if factor else {}
+        info = {series(_FACTOR, **{label: str(value) for label, value in factor.items()}): 1.0} if factor else {}
         if energy.uj is None:
             return Reading(dict.fromkeys(values) | info, dict.fromkeys(values, energy.reason))
         return Reading(values | info)
@@ -321,11 +319,6 @@ class EnergyCollector:
         """Let the meter forget the job."""
         if self._job_id is not None:
             self._meter.forget(self._job_id)
-
-
-def rounded_down(numerator: int, denominator: int, bits: int) -> float:
-    """Return a quotient rounded down to 2**-bits; such numbers add up without error, never to more than the whole."""
-    return ((numerator << bits) // denominator) / (1 << bits)
 
 
 def energy_collectors(meter: EnergyMeter) -> list[Collector]:
