@@ -52,9 +52,6 @@ MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
 _DESCRIBE_EVERY_S = 60.0
-_PERF_AFTER_S = 0.5
-"""Probing perf starts some processes, and a short command must not wait for them."""
-
 BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
@@ -106,7 +103,6 @@ class JobMonitor:
             on_sent=lambda _names, _samples: None,
             on_job_end=lambda _job: None,
             hold_s=options.hold_s,
-            perf_after_s=_PERF_AFTER_S,
         )
         self._stream: JobStream | None = None
         if options.broker is not None:

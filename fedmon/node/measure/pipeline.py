@@ -32,7 +32,7 @@ class Pipeline:
 
     ``boot`` numbers this run of the process; ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
     as in JobWatches. Samples are kept in ``recording_file``, unless the owner switched that off, and wait in memory for
-    ``hold_s`` at most. perf starts ``perf_after_s`` after the processes that it counts.
+    ``hold_s`` at most.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Pipeline:
         on_sent: Callable[[Iterable[str], int], None],
         on_job_end: Callable[[WatchedJob], object],
         hold_s: float = HOLD_S,
-        perf_after_s: float = 0.0,
     ) -> None:
         self._settings, self.boot = settings, boot
         self.recorder: Recorder | None = None
@@ -87,7 +86,6 @@ class Pipeline:
             times=self.sampler.collector_counts,
             job_cpu=self.jobs.cpu_seconds,
             job_pids=self.jobs.pids,
-            perf_after_s=perf_after_s,
         )
         self.sampler.add_stream(HOST_STREAM, self._instruments.host())
         self._job_energy: dict[str, tuple[float, float, float]] = {}

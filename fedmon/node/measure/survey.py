@@ -41,8 +41,7 @@ class Instruments:
     """Makes the collectors of the stream ``host``, then of each job; belongs to one thread at a time.
 
     ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
-    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf starts
-    ``perf_after_s`` after the processes that it counts.
+    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread.
     """
 
     def __init__(
@@ -53,14 +52,12 @@ class Instruments:
         times: Counts,
         job_cpu: Callable[[], Mapping[str, float]],
         job_pids: Callable[[], Mapping[str, Collection[int]]],
-        perf_after_s: float = 0.0,
     ) -> None:
         self._counts, self._times = counts, times
         self._job_cpu, self._job_pids = job_cpu, job_pids
         self._nvml: NvmlSession | None = None
         self._meter: EnergyMeter
         self._perf: PerfSource | None = None
-        self._perf_after_s = perf_after_s
         self._hardware: dict[str, Any] | None = None
         self._settings = settings
 
@@ -101,7 +98,7 @@ class Instruments:
             from fedmon.node.perf.collector import PerfCollector
             from fedmon.node.perf.source import PerfSource
 
-            self._perf = PerfSource(self._settings.perf, roots=self._roots, begin_after_s=self._perf_after_s)
+            self._perf = PerfSource(self._settings.perf, roots=self._roots)
             collectors.append(PerfCollector(self._perf))
         if self._settings.metrics.plugins:
             from fedmon.node.collectors.plugins import plugin_collectors

@@ -49,10 +49,9 @@ _NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
 class PerfSession:
     """Counts a plan for a target on a thread, by a perf that prints its counts, until it is stopped.
 
-    ``prepare`` is called once on the thread, ``source.begin_after_s`` after the start, and gives the plan; None if its
-    argument said that it is time to stop. ``target`` is called there before each start of perf; None waits for the next
-    ``attach_again``. ``start``, ``attach_again``, ``end_interval`` and ``stop`` belong to one thread; attributes may be
-    read from any.
+    ``prepare`` is called once on the thread and gives the plan; None if its argument said that it is time to stop.
+    ``target`` is called there before each start of perf; None waits for the next ``attach_again``. ``start``,
+    ``attach_again``, ``end_interval`` and ``stop`` belong to one thread; attributes may be read from any.
     """
 
     def __init__(
@@ -123,8 +122,7 @@ class PerfSession:
             self._wake = -1
 
     def _run(self) -> None:
-        self._pause(self._source.begin_after_s)
-        plan = None if self._stopping else self._prepare(lambda: self._stopping)
+        plan = self._prepare(lambda: self._stopping)
         if plan is None:
             return
         self.plan, self.totals = plan, Totals(plan)
@@ -168,16 +166,14 @@ class PerfSession:
         self.pid = process.pid
         self.starts += 1
         totals.begin()
-        silence_s, said = 5 * self._interval_s + 10.0, deque[str](maxlen=_SAID_LINES)
+        said = deque[str](maxlen=_SAID_LINES)
         with process:
             try:
-                is_silent = self._read(process, totals, said, silence_s)
+                self._read(process, totals, said)
             finally:
                 process.kill()
         if self._woken():
             return None
-        if is_silent:
-            return f"failed: perf printed nothing for {silence_s:g} s"
         text = "\n".join(said)
         if target.pids and (process.returncode == 0 or _PROCESSES_GONE in text):
             # All of them ended, or one did before perf found it: list the living ones again.
@@ -185,18 +181,17 @@ class PerfSession:
             return None
         return exit_reason(text, process.returncode, self._source.paranoia)
 
-    def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str], silence_s: float) -> bool:
-        """Take the counts that perf prints until its end, and keep its messages; tell whether it fell silent.
+    def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str]) -> None:
+        """Take the counts that perf prints until its end, and keep its messages.
 
-        Perf is ended by SIGINT when this session is woken, or after ``silence_s`` without a line. It may take
-        ``patience_s`` for its last lines.
+        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines.
         """
         output = cast("IO[bytes]", process.stdout).fileno()
-        heard, deadline = [output, self._wake], Deadline(silence_s)
-        in_burst, is_silent, rest = False, False, b""
+        heard, in_burst, rest = [output, self._wake], False, b""
+        deadline: Deadline | None = None
         while True:
-            is_between = in_burst and self._wake in heard  # perf's last lines belong to one interval
-            wait_s = min(_QUIET_S, deadline.left_s()) if is_between else deadline.left_s()
+            is_between = in_burst and deadline is None  # perf's last lines belong to one interval
+            wait_s = _QUIET_S if is_between else None if deadline is None else deadline.left_s()
             ready = _readable(heard, wait_s)
             if output in ready:
                 if not (chunk := os.read(output, _READ_BYTES)):
@@ -204,20 +199,19 @@ class PerfSession:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self._take(line.decode(errors="replace"), totals, said)
-                in_burst, deadline = True, Deadline(silence_s) if self._wake in heard else deadline
+                in_burst = True
             elif is_between and not ready:
                 totals.end_interval()
                 in_burst = False
-            elif self._wake in heard:
-                heard, is_silent, deadline = [output], not ready, Deadline(self._patience_s)
+            elif deadline is None:
+                heard, deadline = [output], Deadline(self._patience_s)
                 process.send_signal(signal.SIGINT)
             else:
                 break
         totals.end_interval()
         said.append(rest.decode(errors="replace"))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(deadline.left_s())
-        return is_silent
+            process.wait(self._patience_s if deadline is None else deadline.left_s())
 
     def _take(self, line: str, totals: Totals, said: deque[str]) -> None:
         found = parse_line(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import signal
 import subprocess
@@ -116,16 +115,8 @@ def exit_reason(text: str, status: int, paranoia: str) -> str:
     lowered = said.lower()
     if any(word in lowered for word in _PERMISSION):
         return f"{Why.NO_PERMISSION.value}: {paranoia}; perf needs CAP_PERFMON for this"
-    if (pmu := re.search(r"[Cc]annot find PMU `([^'`]+)'", said)) is not None:
-        return f"{Why.UNSUPPORTED.value}: the kernel knows no counters called {pmu[1]} here (a virtual machine?)"
-    if (event := re.search(r"The (\S+) event is not supported", said)) is not None:
-        return f"{Why.UNSUPPORTED.value}: {event[1]} is not supported by this processor or virtual machine"
-    if "not supported" in lowered or "syntax error" in lowered:
-        return f"{Why.UNSUPPORTED.value}: perf says: {said[:160]}"
-    if not said:
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{Why.FAILED.value}: perf {how} without a message"
-    return f"{Why.FAILED.value}: perf says: {said[:160]}"
+    word = Why.UNSUPPORTED if "not supported" in lowered or "syntax error" in lowered else Why.FAILED
+    return f"{word.value}: perf says: {said[:160]}" if said else f"{word.value}: perf ended with status {status}"
 
 
 class Processor(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,13 +186,9 @@ def _text(path: Path) -> str:
 
 
 class PerfSource:
-    """Perf and its usable groups, which are tried out at the first use; every method is safe from any thread.
+    """Perf and its usable groups, which are tried out at the first use; every method is safe from any thread."""
 
-    A target is counted from ``begin_after_s`` seconds after its collector was made.
-    """
-
-    def __init__(self, settings: PerfSettings, *, roots: Roots | None = None, begin_after_s: float = 0.0) -> None:
-        self.begin_after_s = begin_after_s
+    def __init__(self, settings: PerfSettings, *, roots: Roots | None = None) -> None:
         self.settings = settings
         self.roots = roots if roots is not None else Roots()
         self.perf = shutil.which(settings.command) or settings.command
