@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, Lane
-from fedmon.node.collectors.infiniband import FULL, LOOK_AGAIN_S, MAX_PORTS, infiniband_collectors
+from fedmon.node.collectors.infiniband import FULL, LOOK_AGAIN_S, infiniband_collectors
 from tests.support.energy_tree import at
 from tests.support.machine_tree import port_files, write_tree
 
@@ -168,12 +168,3 @@ def test_all_adapters_may_go_and_the_first_may_come(tmp_path: Path) -> None:
     assert len(gone.reasons) == 4
     assert last.reasons
     assert traffic.probe()["infiniband_receive_bytes_total"] == f"not found: {tmp_path / 'class/infiniband'}"
-
-
-def test_the_number_of_ports_is_bounded(tmp_path: Path) -> None:
-    files: dict[str, str] = {}
-    for number in range(MAX_PORTS + 5):
-        files |= port_files(f"mlx5_{number}")
-    traffic, _ = collectors(write_tree(tmp_path, files))
-
-    assert len(traffic.collect(at(0)).values) == MAX_PORTS * 4

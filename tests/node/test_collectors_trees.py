@@ -14,7 +14,7 @@ from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
 from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
-from fedmon.node.collectors.sensors import MAX_SENSORS, TemperatureCollector
+from fedmon.node.collectors.sensors import TemperatureCollector
 from fedmon.node.measure.sampler import StreamReader
 from tests.support.machine_tree import cpu_files, proc_files, sensor_files, write_tree
 
@@ -432,12 +432,6 @@ def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
     assert collector.probe() == dict.fromkeys(
         ("host_temperature_celsius", "host_fan_rotation_hertz"), f"not found: {tmp_path / 'class/hwmon'}"
     )
-
-
-def test_the_number_of_sensors_is_bounded(tmp_path: Path) -> None:
-    files = {f"class/hwmon/hwmon0/temp{number}_input": "1000\n" for number in range(1, MAX_SENSORS + 50)}
-
-    assert len(values(TemperatureCollector(sys=write_tree(tmp_path, files)))) == MAX_SENSORS
 
 
 def test_the_frequency_is_that_of_cpufreq_in_hertz(tmp_path: Path) -> None:

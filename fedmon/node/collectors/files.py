@@ -17,8 +17,6 @@ Reasons = dict[str, str]
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Without O_NONBLOCK, opening a named pipe in place of a file would block."""
 
-LONGEST_TEXT = 128
-"""Bound of a device's name or label, in characters."""
 PROBE = Instant(t=0.0, mono=0.0)
 """The instant of a reading for a report."""
 
@@ -238,9 +236,9 @@ def read_bytes(path: Path | str) -> bytes:
         raise why(error) from None
 
 
-def read_text(path: Path, longest: int | None = LONGEST_TEXT) -> str:
-    """Return a file's text, stripped, up to ``longest`` characters. Raises CollectorUnavailableError."""
-    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")[:longest]
+def read_text(path: Path) -> str:
+    """Return a file's text, stripped. Raises CollectorUnavailableError."""
+    return read_bytes(path).decode(errors="replace").strip("\0 \t\r\n")
 
 
 def text_or(path: Path, default: str = "") -> str:

@@ -15,7 +15,7 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why, wh
 from fedmon.node.collectors.files import KernelFile, Reasons, SourceCollector, Values, miss
 
 MAX_MOUNTS = 64
-"""File systems beyond this number are left out, so that one sample always fits into a message."""
+"""File systems beyond this number are left out: a pool of ZFS can hold thousands."""
 
 LOCAL_TYPES = frozenset(
     {

@@ -12,7 +12,6 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.files import (
-    LONGEST_TEXT,
     PROBE,
     KernelFile,
     entries,
@@ -267,7 +266,7 @@ def _newness(target: Any) -> tuple[int, int]:
 
 
 def _first(block: dict[str, str], keys: tuple[str, ...]) -> str | None:
-    return next((block[key][:LONGEST_TEXT] for key in keys if block.get(key)), None)
+    return next((block[key] for key in keys if block.get(key)), None)
 
 
 def _architecture(roots: Roots, block: dict[str, str]) -> str | None:

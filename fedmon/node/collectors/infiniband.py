@@ -51,8 +51,6 @@ COUNTERS = {
 }
 STATE, RATE, INFO = "infiniband_port_state", "infiniband_rate_bytes_per_second", "infiniband_port_info"
 OCTETS_PER_DATA = 4
-MAX_PORTS = 32
-"""Ports beyond this number are left out, so that one sample always fits into a message."""
 FULL = 2**32 - 1
 """Where a counter of 32 bits stops; it does not begin again. Source: InfiniBand Architecture, PortCounters."""
 LOOK_AGAIN_S = 10.0
@@ -103,7 +101,7 @@ class Ports:
         self._ports, self._looked = [], now.mono
         listed = [(device, number) for device in entries(self.folder)
                   for number in entries_or_none(self.folder / device / "ports", r"\d+")]  # fmt: skip
-        self._ports = [_port(self.folder, device, number) for device, number in listed[:MAX_PORTS]]
+        self._ports = [_port(self.folder, device, number) for device, number in listed]
         return self._ports
 
 

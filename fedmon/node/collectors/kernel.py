@@ -12,7 +12,6 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
-    LONGEST_TEXT,
     FileCollector,
     KernelFile,
     KeyedFile,
@@ -33,7 +32,7 @@ SECTOR_BYTES = 512
 """The kernel's unit of disk counters, for any sector size of the disk."""
 
 MAX_DEVICES = 64
-"""Disks, interfaces and NUMA nodes beyond this number are left out, so that one sample always fits into a message."""
+"""Disks and interfaces beyond this number are left out: a storage network or containers can bring thousands."""
 
 _SWAP_FREE = "swap free"
 MEMORY = {
@@ -240,7 +239,7 @@ class NumaCollector(SourceCollector):
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         try:
-            names = entries(self._nodes, r"node\d+")[:MAX_DEVICES]
+            names = entries(self._nodes, r"node\d+")
         except CollectorUnavailableError as error:
             if error.why is Why.NOT_FOUND:
                 raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None
@@ -276,6 +275,6 @@ def _uptime(text: bytes) -> Values:
 
 def _series_of(names: Iterable[bytes], metrics: tuple[str, ...], label: str) -> dict[bytes, tuple[str, ...]]:
     return {
-        name: tuple(series(metric, **{label: name[:LONGEST_TEXT].decode(errors="replace")}) for metric in metrics)
+        name: tuple(series(metric, **{label: name.decode(errors="replace")}) for metric in metrics)
         for name in list(names)[:MAX_DEVICES]
     }

@@ -22,8 +22,6 @@ from fedmon.node.collectors.files import (
 
 TEMPERATURE, FAN = "host_temperature_celsius", "host_fan_rotation_hertz"
 SENSOR_METRICS = (TEMPERATURE, FAN)
-MAX_SENSORS = 256
-"""Sensors beyond this number are left out, so that one sample always fits into a message."""
 
 _PER_UNIT = {TEMPERATURE: 1000, FAN: 60}
 _POSSIBLE = {TEMPERATURE: (-100.0, 250.0), FAN: (0.0, 10_000.0)}
@@ -118,7 +116,7 @@ class TemperatureCollector(SourceCollector):
             for kind in ("temp", "fan")
         )
         found = [(TEMPERATURE, sensor) for sensor in temperatures or zones] + [(FAN, sensor) for sensor in fans]
-        return {series(metric, chip=sensor.chip, sensor=sensor.label): sensor for metric, sensor in found[:MAX_SENSORS]}
+        return {series(metric, chip=sensor.chip, sensor=sensor.label): sensor for metric, sensor in found}
 
 
 def _value(sensor: Sensor, metric: str) -> float:

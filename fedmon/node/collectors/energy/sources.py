@@ -15,8 +15,6 @@ from fedmon.node.collectors.sensors import chip_labels
 
 RAPL = "rapl_energy_joules_total"
 WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
-MAX_SOURCES = 128
-"""Zones and sensors beyond this number are left out, so that one sample always fits into a message."""
 SYSTEM_METER = "power_meter"
 """The chip that measures the whole machine. Source: Linux Documentation/hwmon/acpi_power_meter.rst."""
 NO_ZONES = f"{Why.NOT_FOUND.value}: the kernel offers no energy counter in class/powercap; virtual machines have none"
@@ -72,7 +70,7 @@ def find_zones(sys: Path) -> list[Source]:
         if above in labels or name.count(":") > 1:
             part = Part.DRAM if own.startswith("dram") else Part.INSIDE
         zones.append(Source(path / "energy_uj", label, series(RAPL, zone=label), part, _range_uj(path)))
-    return zones[:MAX_SOURCES]
+    return zones
 
 
 def _range_uj(zone: Path) -> int | None:
@@ -95,7 +93,7 @@ def find_sensors(hwmon: Path) -> list[Source]:
             # Older drivers keep their files in the device's folder, not in that of the chip.
             place = folder if _sensor_files(folder) else folder / "device"
             found += _of_chip(place, label, text_or(folder / "name", entry))
-    return found[:MAX_SOURCES]
+    return found
 
 
 def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[Source], str]:

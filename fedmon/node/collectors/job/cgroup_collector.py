@@ -29,9 +29,6 @@ ONLY_CGROUP = (
 )
 """Metrics of a cgroup alone; peak and swap come from the processes otherwise."""
 
-MAX_DEVICES = 64
-"""Devices beyond this number are left out, so that one sample always fits into a message."""
-
 _UNLIMITED = 2**60
 """Version 1 writes the largest possible number of pages if there is no limit."""
 _FAST, _MEDIUM = Lane.FAST, Lane.MEDIUM
@@ -97,7 +94,7 @@ def _io_stat(devices: Path) -> CgroupFile:
     def parse(text: bytes) -> Values:
         return {
             series(metrics[key], device=_device(devices, device)): int(value)
-            for device, *words in map(bytes.split, text.splitlines()[:MAX_DEVICES])
+            for device, *words in map(bytes.split, text.splitlines())
             for key, _, value in (word.partition(b"=") for word in words)
             if key in metrics
         }
@@ -110,11 +107,10 @@ def _blkio(name: str, metrics: Mapping[bytes, str], devices: Path) -> CgroupFile
 
     def parse(text: bytes) -> Values:
         lines = [words for words in map(bytes.split, text.splitlines()) if len(words) == 3]
-        listed = list(dict.fromkeys(words[0] for words in lines))[:MAX_DEVICES]
         return {
             series(metrics[kind], device=_device(devices, device)): int(value)
             for device, kind, value in lines
-            if kind in metrics and device in listed
+            if kind in metrics
         }
 
     return CgroupFile(name, tuple(metrics.values()), parse, _MEDIUM)
