@@ -53,8 +53,8 @@ a reason: the metric was not due. `fedmon node probe` shows the period of each m
   value is never invented: no 0, no -1, no repeated value.
 - A malformed file, a truncated number, and an impossible one (negative counters, 5,000 degrees) count as missed
   readings of their series; all others continue.
-- A removed device is reported once, as `null` with the reason `not found`; then its series are absent. The reasons in
-  the answer to `monitor status` follow devices that come and go.
+- The series of a removed device are absent; a removed sensor or energy counter is `null` with the reason `not found`.
+  The reasons in the answer to `monitor status` follow devices that come and go.
 - The settings `proc_root`, `sys_root` and `cgroup_root`, or options of `fedmon node probe`, can replace `/proc` and
   `/sys` by a tree of files. The description of the hardware then says `simulated`, and so does the label of
   `host_hardware_info`. This machine's own file systems, GPUs and perf are never mixed into it.

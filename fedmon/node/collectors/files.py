@@ -86,8 +86,7 @@ class KernelFile:
 class SourceCollector:
     """A collector of one source.
 
-    A series that the source no longer gives is None once, with a reason, unless it is a description (``_info``). A
-    source that this machine never had gives nothing, and `probe` gives the reason.
+    A source that this machine does not have gives nothing, and `probe` gives the reason.
     """
 
     probe_changed = False
@@ -105,20 +104,15 @@ class SourceCollector:
 
     def collect(self, now: Instant) -> Reading:
         """Read the source once. Raises CollectorUnavailableError if it exists and fails."""
-        gone = ""
         try:
             values, reasons = self._checked(now)
         except CollectorUnavailableError as error:
             if not error.is_lack:
                 raise
-            values, reasons, gone = {}, {}, error.reason
+            values, reasons = {}, {}
         if values.keys() != self._given[0] or reasons.keys() != self._given[1]:
-            before, self._given = self._given, (frozenset(values), frozenset(reasons))
+            self._given = frozenset(values), frozenset(reasons)
             self.probe_changed |= self._given != self._reported
-            gone = gone or f"{Why.NOT_FOUND.value}: {self._where} no longer lists it"
-            # The labels of a description change with what they tell: the previous one is not missing.
-            lost = [key for key in before[0] - self._given[0] if not metric_name(key).endswith("_info")]
-            miss(values, reasons, sorted(lost), gone)
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
