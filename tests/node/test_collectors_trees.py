@@ -343,7 +343,6 @@ def test_chips_of_one_name_are_told_apart_by_their_device(tmp_path: Path) -> Non
 
 
 SENSORS: dict[str, tuple[dict[str, str], dict[str, float | None]]] = {
-    "an old driver's in the folder of its device": ({"device/temp1_input": "42125\n"}, {"temp1": 42.125}),
     "labels that are given twice": (
         {
             "temp1_label": "SYSTIN\n", "temp1_input": "1000\n",

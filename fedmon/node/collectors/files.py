@@ -14,9 +14,6 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading
 Values = dict[str, float | None]
 Reasons = dict[str, str]
 
-READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Without O_NONBLOCK, opening a named pipe in place of a file would block."""
-
 PROBE = Instant(t=0.0, mono=0.0)
 """The instant of a reading for a report."""
 
@@ -70,7 +67,7 @@ class KernelFile:
         if self._stands_in:
             self.close()
         if self._fd is None:
-            self._fd = os.open(self.path, READ_FLAGS)
+            self._fd = os.open(self.path, os.O_RDONLY)
         return self._fd
 
     def _unavailable(self, error: OSError) -> CollectorUnavailableError:
@@ -296,7 +293,7 @@ def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> 
 
 def read_file(path: bytes | str | Path, size: int) -> bytes:
     """Return the beginning of a file. Raises OSError."""
-    descriptor = os.open(path, READ_FLAGS)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, size)
     finally:
@@ -305,5 +302,5 @@ def read_file(path: bytes | str | Path, size: int) -> bytes:
 
 def read_whole(path: bytes) -> bytes:
     """Return a file that the kernel may hand out a page at a time. Raises OSError."""
-    with open(os.open(path, READ_FLAGS), "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file:
         return file.read()

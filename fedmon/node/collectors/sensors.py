@@ -106,13 +106,8 @@ class TemperatureCollector(SourceCollector):
             chips = {}
         # A chip's link may lead to another chip when this one is gone.
         folders = {(self._chips / entry).resolve(): chip for entry, chip in chips.items()}
-        # Old drivers keep their files in the folder of the chip's device.
         temperatures, fans = (
-            [
-                sensor
-                for folder, chip in folders.items()
-                for sensor in _sensors_of(folder, chip, kind) or _sensors_of(folder / "device", chip, kind)
-            ]
+            [sensor for folder, chip in folders.items() for sensor in _sensors_of(folder, chip, kind)]
             for kind in ("temp", "fan")
         )
         found = [(TEMPERATURE, sensor) for sensor in temperatures or zones] + [(FAN, sensor) for sensor in fans]

@@ -90,7 +90,7 @@ def find_sensors(hwmon: Path) -> list[Source]:
     with contextlib.suppress(CollectorUnavailableError):
         for entry, label in chip_labels(hwmon).items():
             folder = (hwmon / entry).resolve()  # its link may lead to another chip when this one is gone
-            # Older drivers keep their files in the device's folder, not in that of the chip.
+            # The meter of the system keeps its files in the device's folder, not in that of the chip.
             place = folder if _sensor_files(folder) else folder / "device"
             found += _of_chip(place, label, text_or(folder / "name", entry))
     return found

@@ -161,14 +161,10 @@ def _files(cgroup: JobCgroup, devices: Path) -> Iterable[tuple[Path, CgroupFile]
         if (folder := cgroup.folders.get(controller)) is not None:
             yield from ((folder, file) for file in files)
     if (folder := cgroup.folders.get("blkio")) is not None:
-        # Old kernels count each group for itself alone.
-        ending = "_recursive" if (folder / "blkio.throttle.io_service_bytes_recursive").exists() else ""
         served = {b"Read": DISK_READ, b"Write": DISK_WRITTEN}
-        yield folder, _blkio(f"blkio.throttle.io_service_bytes{ending}", served, devices)
-        yield (
-            folder,
-            _blkio(f"blkio.throttle.io_serviced{ending}", {b"Read": DISK_READS, b"Write": DISK_WRITES}, devices),
-        )
+        yield folder, _blkio("blkio.throttle.io_service_bytes_recursive", served, devices)
+        count = {b"Read": DISK_READS, b"Write": DISK_WRITES}
+        yield folder, _blkio("blkio.throttle.io_serviced_recursive", count, devices)
 
 
 @functools.lru_cache(maxsize=1024)

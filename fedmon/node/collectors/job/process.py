@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.node.collectors.base import why
-from fedmon.node.collectors.files import READ_FLAGS, read_file
+from fedmon.node.collectors.files import read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Positions in ``Process.counts``: ticks, page faults, then the six of ``io``."""
@@ -243,7 +243,7 @@ class Process:
             if not self._descriptors.acquire(blocking=False):
                 return read_file(path, _FILE_BYTES)
             try:
-                descriptor = self._fds[file] = os.open(path, READ_FLAGS)
+                descriptor = self._fds[file] = os.open(path, os.O_RDONLY)
             except OSError:
                 self._descriptors.release()
                 raise

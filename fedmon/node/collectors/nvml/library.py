@@ -95,8 +95,3 @@ def load_nvml() -> Nvml:
     import pynvml
 
     return Nvml(pynvml)
-
-
-def text(value: object) -> str:
-    """Return a text of NVML; older modules give bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

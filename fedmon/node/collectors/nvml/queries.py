@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fedmon.node.collectors.nvml.library import Nvml, RefusedError, text
+from fedmon.node.collectors.nvml.library import Nvml, RefusedError
 
 Labels = tuple[tuple[str, str], ...]
 UINT_MOST, WIDE_MOST = 2**32 - 2, 2**64 - 2
@@ -182,9 +182,9 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
 
 def _info(metric: str, *, driver: bool) -> Query:
     def read(gpu: Gpu) -> Iterator[Value]:
-        labels = {"uuid": text(gpu.ask("nvmlDeviceGetUUID")), "name": text(gpu.ask("nvmlDeviceGetName"))}
+        labels = {"uuid": gpu.ask("nvmlDeviceGetUUID"), "name": gpu.ask("nvmlDeviceGetName")}
         if driver:
-            labels["driver"] = text(gpu.nvml.call("nvmlSystemGetDriverVersion"))
+            labels["driver"] = gpu.nvml.call("nvmlSystemGetDriverVersion")
         yield Value(metric, _labels(labels), 1.0)
 
     return Query("nvmlDeviceGetName", ((metric, None),), read)
@@ -248,7 +248,7 @@ def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
     for index in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount")):
         with contextlib.suppress(RefusedError):  # no instance has this index
             handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
-            identity = text(gpu.nvml.call("nvmlDeviceGetUUID", handle))
+            identity = gpu.nvml.call("nvmlDeviceGetUUID", handle)
             found.append((identity, Gpu(gpu.nvml, handle, (*gpu.labels, ("mig", str(index))))))
     return found
 
@@ -257,11 +257,11 @@ def describe(gpu: Gpu) -> dict[str, Any]:
     """Describe this GPU by the answers that it gives; the serial number is not asked for."""
     asked: dict[str, Callable[[], object]] = {
         "gpu": lambda: gpu.labels[0][1],
-        "model": lambda: text(gpu.ask("nvmlDeviceGetName")),
-        "uuid": lambda: text(gpu.ask("nvmlDeviceGetUUID")),
+        "model": lambda: gpu.ask("nvmlDeviceGetName"),
+        "uuid": lambda: gpu.ask("nvmlDeviceGetUUID"),
         "memory_bytes": lambda: int(gpu.ask("nvmlDeviceGetMemoryInfo").total),
         "mig": lambda: is_partitioned(gpu),
-        "driver_version": lambda: text(gpu.nvml.call("nvmlSystemGetDriverVersion")),
+        "driver_version": lambda: gpu.nvml.call("nvmlSystemGetDriverVersion"),
         "cuda_version": lambda: _cuda(gpu),
     }
     found: dict[str, Any] = {}

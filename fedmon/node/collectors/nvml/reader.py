@@ -16,7 +16,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.nvml import queries
-from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml, text
+from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
 from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query
 
@@ -230,7 +230,7 @@ class NvmlSession:
         self._described = [queries.describe(gpu) for gpu in self._gpus.values()]
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
-        identity = text(nvml.call("nvmlDeviceGetUUID", handle))
+        identity = nvml.call("nvmlDeviceGetUUID", handle)
         if identity not in self._labels:
             taken = set(self._labels.values())
             free = (str(number) for number in range(index, index + len(taken) + 1))
