@@ -58,17 +58,17 @@ def too_large(max_bytes: int) -> UploadRefusedError:
 class FileStore:
     """The files in one folder. Safe from any thread; one process at a time may hold a folder.
 
-    Files on their way lie in ``incoming``. An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a
-    party, from its time on. Raises FolderInUseError, and StorageError if the folder cannot be used.
+    Files lie in ``files``, those on their way in ``incoming``. An empty file ``parties/PARTY/DIGEST`` says that a file
+    is charged to a party, from its time on. Raises FolderInUseError, and StorageError if the folder cannot be used.
     """
 
     def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
         self.limits = limits
         self._bytes, self._counts = collections.Counter[str | None](), collections.Counter[str | None]()
         self._lock = threading.Lock()
-        self._files, self.incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
+        self.files, self.incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
         with storage_errors(folder):
-            for path in (folder, self._files, self.incoming, self._parties):
+            for path in (folder, self.files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = LockFile(folder / LOCK_NAME)
             self._held.hold()
@@ -78,7 +78,7 @@ class FileStore:
                 self._count(None, size_bytes=path.stat().st_size, files=1)
             for charge in self._parties.glob("*/*"):
                 with contextlib.suppress(FileNotFoundError):
-                    size_bytes = (self._files / charge.name).stat().st_size
+                    size_bytes = (self.files / charge.name).stat().st_size
                     self._count(charge.parent.name, size_bytes=size_bytes, files=1)
             self.sweep()
 
@@ -87,22 +87,17 @@ class FileStore:
         if not _DIGEST.fullmatch(sha256):
             return None
         try:
-            found = self._described(self._files / sha256)
+            found = self._described(self.files / sha256)
         except FileNotFoundError:
             return None
         return found if found.expires > time.time() else None
 
-    def path(self, file: StoredFile) -> pathlib.Path:
-        """Return the path of a found file."""
-        return self._files / file.sha256
-
-    def sweep(self) -> int:
-        """Delete expired files; return their number."""
-        deleted = 0
+    def sweep(self) -> None:
+        """Delete expired files."""
         oldest = time.time() - self.limits.keep_s
         for charge in self._parties.glob("*/*"):
             with self._lock:
-                if not (charged := self._files / charge.name).exists():
+                if not (charged := self.files / charge.name).exists():
                     charge.unlink()
                 elif min(charged.stat().st_mtime, charge.stat().st_mtime) <= oldest:
                     charge.unlink()
@@ -114,8 +109,6 @@ class FileStore:
                 if found.st_mtime <= oldest:
                     path.unlink()
                     self._count(None, size_bytes=-found.st_size, files=-1)
-                    deleted += 1
-        return deleted
 
     def usage(self) -> tuple[int, int]:
         """Return the number of files and bytes, stored or promised to uploads under way."""
@@ -161,7 +154,7 @@ class FileStore:
 
     def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
         """Give a file that was received its name, and make the name safe on disk. Raises OSError."""
-        target = self._files / sha256
+        target = self.files / sha256
         # The same bytes are counted already; the new file only renews their time.
         counted: list[str | None] = []
         with self._lock:
@@ -176,7 +169,7 @@ class FileStore:
             incoming.replace(target)
             stored = self._described(target)
             self._count(*counted, size_bytes=-stored.size_bytes, files=-1)
-        sync(self._files)
+        sync(self.files)
         return stored
 
     def _described(self, path: pathlib.Path) -> StoredFile:
@@ -192,7 +185,7 @@ class FileStore:
             self._counts[owner] += files
 
     def _stored(self) -> list[pathlib.Path]:
-        return [path for path in self._files.iterdir() if _DIGEST.fullmatch(path.name)]
+        return [path for path in self.files.iterdir() if _DIGEST.fullmatch(path.name)]
 
 
 class Upload:

@@ -78,7 +78,7 @@ class _Endpoints:
         if file is None:
             return _refusal(404, "no file of this digest is here; it may have expired")
         return FileResponse(
-            self._store.path(file),
+            self._store.files / file.sha256,
             media_type="application/octet-stream",
             headers={"ETag": f'"{file.sha256}"', "X-Content-Type-Options": "nosniff"},
             content_disposition_type="attachment",
@@ -138,11 +138,9 @@ class _Endpoints:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                deleted = await run_in_threadpool(self._store.sweep)
+                await run_in_threadpool(self._store.sweep)
             except OSError as error:
                 logger.warning("expired files cannot be deleted: %s", error)
-            else:
-                logger.info("deleted %d expired files", deleted)
 
 
 async def _bounded(
