@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import queue
 import signal
 import sys
 from collections.abc import Iterator
@@ -89,23 +90,20 @@ def start(
         tls = client_certificates or (folder.path / "certificates" / "broker.crt").exists()
         access = Access(tls=tls, client_certificates=client_certificates, revoking=revoking(folder.path))
     broker = choose_engine(engine)(host=host, port=port, folder=folder.path, access=access)
-    # Blocked from here on, and taken one by one: the start and the end of the broker are not cut short.
-    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    # Taken one by one: the start and the end of the broker are not cut short.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(each, lambda number, _frame: signals.put(number))
     had_terminal = sys.stdin.isatty()
-    with folder.running(has_users=broker.has_users):
-        try:
-            broker.start()
-            _announce(broker, folder, print_url=print_url, as_json=as_json)
-            while broker.alive():
-                number = signal.sigwait(signals)
-                terminal_closed = number is signal.SIGHUP and had_terminal and not sys.stdin.isatty()
-                if number in (signal.SIGTERM, signal.SIGINT) or terminal_closed:
-                    return
-                if number is signal.SIGHUP:
-                    broker.reload()
-        finally:
-            broker.stop()
+    with folder.running(has_users=broker.has_users), broker:
+        _announce(broker, folder, print_url=print_url, as_json=as_json)
+        while broker.alive():
+            number = signals.get()
+            terminal_closed = number == signal.SIGHUP and had_terminal and not sys.stdin.isatty()
+            if number in (signal.SIGTERM, signal.SIGINT) or terminal_closed:
+                return
+            if number == signal.SIGHUP:
+                broker.reload()
     raise BrokerStartError(f"the {broker.name} broker ended by itself; its log is {broker.log_file}")
 
 

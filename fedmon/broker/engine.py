@@ -13,6 +13,7 @@ import pathlib
 import pwd
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from typing import ClassVar, Literal, Self
@@ -24,7 +25,6 @@ from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, FedmonError, NotFoundError
 from fedmon.common.files import write_whole
-from fedmon.common.process import ChildProcess
 
 EngineName = Literal["auto", "mosquitto", "embedded"]
 
@@ -33,8 +33,10 @@ _STOP_S = 5.0
 _PROBE_S = 1.0
 _RETRY_S = 0.005
 _PORT_TRIES = 5
-# A broker has an open file for each connection, and shells allow 1,024 unless asked.
-_OPEN_FILES = 65_536
+# Runs the broker, which has an open file for each connection: shells allow 1,024 unless asked.
+_RUN = 'ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"; exec "$0" "$@"'
+# Leads the broker's process group, and ends it when the pipe from us ends, as it does also when we are killed.
+_GUARD = "trap '' TERM; read -r _; kill -TERM 0; sleep 3; kill -KILL 0"
 _CONFIGURATION_FILE = "running.conf"
 
 
@@ -75,7 +77,8 @@ class BrokerEngine(abc.ABC):
             self._temporary = tempfile.TemporaryDirectory(prefix="fedmon-broker-")
             folder = pathlib.Path(self._temporary.name)
         self.folder = folder
-        self._process: ChildProcess | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @classmethod
@@ -111,7 +114,7 @@ class BrokerEngine(abc.ABC):
     @property
     def pid(self) -> int | None:
         """Process id of the broker itself, or None when it does not run."""
-        return self._process.pid if self._process and self._process.alive() else None
+        return self._process.pid if self._process and self.alive() else None
 
     @property
     def log_file(self) -> pathlib.Path:
@@ -120,7 +123,7 @@ class BrokerEngine(abc.ABC):
 
     def alive(self) -> bool:
         """Tell whether the broker runs."""
-        return self._process is not None and self._process.alive()
+        return self._process is not None and self._process.poll() is None
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -155,16 +158,14 @@ class BrokerEngine(abc.ABC):
 
     def stop(self) -> None:
         """Stop the broker, giving it time to save; safe to call twice."""
-        if self._process is not None:
-            self._process.end(timeout_s=_STOP_S)
-            self._process = None
+        self._end()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def reload(self) -> None:
         """Make a running broker read its users and access lists again."""
         if self.has_users and self._process is not None:
-            self._process.send(signal.SIGHUP)
+            self._process.send_signal(signal.SIGHUP)
 
     def _new_log(self) -> str:
         """Return the log since the last start."""
@@ -186,18 +187,41 @@ class BrokerEngine(abc.ABC):
         command = self._command()
         self.log_file.touch(mode=0o600)
         self._log_start = self.log_file.stat().st_size
-        try:
-            self._process = ChildProcess(command, folder=self.folder, output=self.log_file, open_files=_OPEN_FILES)
-        except OSError as error:
-            raise BrokerStartError(f"cannot run {command[0]}: {error.strerror}") from None
+        self._end()  # what is left of one that ended by itself
+        with self.log_file.open("ab") as log:
+            self._guard = subprocess.Popen(
+                ["sh", "-c", _GUARD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+            )
+            self._process = subprocess.Popen(
+                ["sh", "-c", _RUN, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                process_group=self._guard.pid,
+            )
         try:
             self._await_ready(self._process)
         except BaseException:
-            self._process.end(timeout_s=0.0)
-            self._process = None
+            self._end()
             raise
 
-    def _await_ready(self, process: ChildProcess) -> None:
+    def _end(self) -> None:
+        if self._process is None or self._guard is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        with self._guard:
+            os.killpg(self._guard.pid, signal.SIGKILL)  # a broker that did not end is in this group, too
+        self._process.wait()
+        self._process = None
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = Deadline(_START_S)
         # Listeners are opened in order, so the last one answers when all are there.
         role, port = list(self.ports.items())[-1]
@@ -206,11 +230,12 @@ class BrokerEngine(abc.ABC):
             # The broker's own word comes first: only then is it our child that answers on this port. Its line ends so;
             # another one names running.conf.
             is_up = " running\n" in self._new_log() and ports.is_open(host, port, timeout_s=_PROBE_S)
-            if process.wait(_RETRY_S) is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_RETRY_S)
                 break
             if is_up:
                 return
-        what = "ended" if not process.alive() else f"did not answer within {_START_S:.0f} s"
+        what = "ended" if process.poll() is not None else f"did not answer within {_START_S:.0f} s"
         raise BrokerStartError(
             f"the {self.name} broker on {self.host}:{self.port} {what}; its log says: "
             f"{' | '.join(self._new_log().splitlines()[-3:]) or 'nothing'}"
