@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 ROUND_TRIPS = 20
 SLOW_S = 0.04
 PRODUCT_WITHIN_S = 1.0
-VERSION_TOPIC = "$SYS/broker/version"
 AMQP_PORT, NATS_PORT = 5672, 4222
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
@@ -136,11 +135,11 @@ class EchoClient:
         seen = self.wait(payload)
         return None if seen is None else seen[1] - started
 
-    def wait(self, start: bytes) -> tuple[bool, float] | None:
-        """Wait for a payload that begins so; return whether it was retained and its time, None after the timeout."""
+    def wait(self, payload: bytes) -> tuple[bool, float] | None:
+        """Wait for a payload; return whether it was retained and when it came, None after the timeout."""
 
         def found() -> tuple[bool, float] | None:
-            return next(((retained, when) for text, retained, when in self._messages if text.startswith(start)), None)
+            return next(((retained, when) for came, retained, when in self._messages if came == payload), None)
 
         with self._arrived:
             return self._arrived.wait_for(found, timeout=self._timeout_s)
@@ -152,47 +151,15 @@ class EchoClient:
             self._arrived.notify_all()
 
 
-def reach(broker: BrokerSettings) -> Iterator[Check]:
-    """Resolve and reach each of the broker's hosts."""
-    for host in broker.hosts:
-        try:
-            found = socket.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)
-        except (socket.gaierror, UnicodeError) as error:
-            yield failed(
-                "name resolution", f"{host.host} cannot be resolved: {error}", "check the spelling, or the name server"
-            )
-            continue
-        addresses = sorted({str(entry[4][0]) for entry in found})
-        yield ok("name resolution", f"{host.host} is {', '.join(addresses)}")
-        where = f"{host.host}:{host.port}"
-        try:
-            socket.create_connection((host.host, host.port), timeout=broker.connect_timeout_s).close()
-        except OSError as error:
-            advice = "start the broker (`fedmon broker start`), or check port and firewall"
-            yield failed("network", f"{where} does not accept connections: {error}", advice)
-        else:
-            yield ok("network", f"{where} accepts connections")
-
-
-def is_mosquitto(broker: BrokerSettings, *, client_id: str, timeout_s: float) -> bool:
-    """Tell whether the broker publishes its version as mosquitto does; a party may lack the right to read it."""
-    client_id, timeout_s = f"{client_id}-doctor-v{secrets.token_hex(16)}", min(PRODUCT_WITHIN_S, timeout_s)
-    try:
-        with EchoClient(broker, client_id=client_id, topic=VERSION_TOPIC, timeout_s=timeout_s) as client:
-            return client.wait(b"mosquitto") is not None
-    except ConnectionFailedError:
-        return False
-
-
 def products(broker: BrokerSettings) -> Iterator[Check]:
     """Check the needs of RabbitMQ or NATS, where one answers at the port of its main protocol."""
     for host in broker.hosts:
-        rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER, broker.connect_timeout_s))
-        nats = _NATS.search(_greeting(host.host, NATS_PORT, b"", broker.connect_timeout_s))
+        rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER))
+        nats = _NATS.search(_greeting(host.host, NATS_PORT, b""))
         if rabbitmq and len(broker.hosts) == 1:
             yield warning(
                 "sessions",
-                f"RabbitMQ {rabbitmq[1].decode()} with one host in the url: sessions are clean and end with that host",
+                f"RabbitMQ {rabbitmq[1].decode()} is there; with one host in the url sessions end with that host",
                 "if the host is part of a cluster, name all of its hosts in the url",
             )
         elif rabbitmq:
@@ -210,10 +177,10 @@ def products(broker: BrokerSettings) -> Iterator[Check]:
             return
 
 
-def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
+def _greeting(host: str, port: int, opening: bytes) -> bytes:
     """Return the first bytes that a port sends, empty if nothing answers."""
     try:
-        with socket.create_connection((host, port), timeout=min(PRODUCT_WITHIN_S, timeout_s)) as client:
+        with socket.create_connection((host, port), timeout=PRODUCT_WITHIN_S) as client:
             client.sendall(opening)
             return client.recv(4096)
     except (OSError, UnicodeError):
@@ -230,13 +197,15 @@ def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float
 
     try:
         with connection("") as client:
-            yield ok("credentials", _identity(broker))
+            yield ok("connection", _identity(broker))
             yield from _deliveries(client, mark)
             yield _retained(client, connection("r"), f"retained-{mark}".encode())
             will = f"will-{mark}".encode()
             yield _last_will(client, connection("w", will), will)
     except ConnectionFailedError as error:
-        yield failed("credentials", error.cause, "check user name, password file and certificates in your settings")
+        yield failed(
+            "connection", str(error), "check the url, user name, password file and certificates in your settings"
+        )
 
 
 def _identity(broker: BrokerSettings) -> str:
@@ -320,19 +289,12 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
         yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
-    network = list(reach(broker))
-    yield from network
-    if not any(check.name == "network" and check.verdict is CheckStatus.OK for check in network):
-        yield from products(broker)
-        return
     instance = f"doctor-{secrets.token_hex(4)}"
     topic = topics.reply(settings.id, instance, settings.id)
     talked = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
     yield from talked
-    is_refused = any(check.name == "credentials" and check.verdict is CheckStatus.FAILED for check in talked)
-    if is_refused or not is_mosquitto(broker, client_id=settings.id, timeout_s=timeout_s):
-        yield from products(broker)
-    if is_refused:
+    yield from products(broker)
+    if any(check.name == "connection" and check.verdict is CheckStatus.FAILED for check in talked):
         return
     try:
         with Federation(settings=settings, instance=instance, timeout_s=timeout_s) as federation:
@@ -423,7 +385,6 @@ def check_node(path: Path) -> Iterator[Check]:
         yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
-    yield from reach(settings.broker)
     yield from products(settings.broker)
     if not settings.policy.researchers:
         yield warning("policy", "the node accepts no researcher", "allow one with: fedmon node policy allow RESEARCHER")

@@ -59,7 +59,7 @@ def test_a_node_with_a_wrong_clock_or_without_an_answer_is_told(
         code, checks = diagnosed("--broker", mosquitto.url, "--timeout", "5" if offset_s is None else "30")
 
     assert code == (nodes == "failed")
-    assert {"credentials", "QoS 0", "QoS 1", "payload", "retained", "last will"} <= set(checks)
+    assert {"connection", "QoS 0", "QoS 1", "payload", "retained", "last will"} <= set(checks)
     assert (checks["nodes"]["verdict"], checks["clock offset"]["verdict"]) == (nodes, clocks)
     assert advice in checks["clock offset"]["advice"]
 
@@ -84,8 +84,8 @@ def test_a_silent_or_refusing_node_is_named_and_no_clock_blamed_for_it(mosquitto
 @pytest.mark.parametrize(
     ("words", "name", "found"),
     [
-        ("--broker mqtt://no-such-host.invalid", "name resolution", "no-such-host.invalid cannot be resolved"),
-        ("--broker mqtt://127.0.0.1:{port}", "network", "127.0.0.1:{port} does not accept connections"),
+        ("--broker mqtt://no-such-host.invalid", "connection", "'no-such-host.invalid' cannot be resolved"),
+        ("--broker mqtt://127.0.0.1:{port}", "connection", "127.0.0.1:{port}: connection refused"),
         ("--settings gone.toml", "settings", "gone.toml"),
         ("--dir gone", "settings", "gone"),
     ],
@@ -119,7 +119,7 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int,
     url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
 
     with greeter(address, port, greeting):
-        _, checks = diagnosed("--broker", url)
+        _, checks = diagnosed("--broker", url, "--timeout", "1")
     name, verdict, found, advice = check
 
     assert checks[name]["verdict"] == verdict
@@ -127,24 +127,14 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int,
     assert advice in checks[name]["advice"]
 
 
-def test_a_rabbitmq_beside_mosquitto_is_not_taken_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    require(MosquittoEngine.program(), "mosquitto is not installed")
-    monkeypatch.setattr("fedmon.doctor.cli.PRODUCT_WITHIN_S", 60.0)
-    address = other_loopback()
-    with MosquittoEngine(host=address) as mosquitto, greeter(address, 5672, RABBITMQ):
-        _, checks = diagnosed("--broker", mosquitto.url, "--timeout", "30")
-
-    assert "sessions" not in checks
-
-
 def test_a_broker_that_refuses_us_is_told_with_what_to_check() -> None:
     port = free_port()
     with greeter("127.0.0.1", port, b"\x20\x02\x00\x05"):  # CONNACK: not authorized
         code, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}")
 
-    assert (code, list(checks)[-1], checks["credentials"]["verdict"]) == (1, "credentials", "failed")
-    assert "refused a client without a user name" in checks["credentials"]["found"]
-    assert "password file" in checks["credentials"]["advice"]
+    assert (code, list(checks)[-1], checks["connection"]["verdict"]) == (1, "connection", "failed")
+    assert "refused a client without a user name" in checks["connection"]["found"]
+    assert "password file" in checks["connection"]["advice"]
 
 
 @pytest.mark.parametrize(
@@ -202,11 +192,11 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
 
     done = fedmon_here("doctor", "--dir", str(folder))
 
-    assert done.returncode == 1, "its broker does not run either"
     assert "WARNING  policy: the node accepts no researcher" in done.stdout
     assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
     assert "skipped  connection: the node does not run" in done.stdout
-    assert done.stdout.endswith("1 of 5 checks failed\n")
+    assert done.stdout.endswith("nothing failed\n")
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("option", ["--broker", "--settings"])
