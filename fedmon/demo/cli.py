@@ -31,8 +31,6 @@ from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from fedmon.broker.engine import BrokerEngine
     from fedmon.common.wire.messages import PlanDecision
     from fedmon.common.wire.runs import JobOutcome
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
 """Of the address that researchers have without any setting."""
-STEPS = 10
+STEPS = 9
 WATCH_S = 4.0
 SAMPLE_EVERY_S = 0.5
 PATIENCE_S = 60.0
@@ -70,8 +68,6 @@ MAX_ROUNDS = 12
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Sequence[str]
-Update = Callable[[Row, Sequence[Row]], None]
-"""Shows columns and rows."""
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
@@ -90,7 +86,7 @@ def demo(
     if importlib.util.find_spec("numpy") is None:
         raise NotFoundError("numpy is not installed: install fedmon with its extra [runs], as its README says")
     screen = DemoScreen(quiet=json)
-    document: dict[str, Any] = {"ok": True, "timings_s": {}}
+    document: dict[str, Any] = {"ok": True}
     started = time.monotonic()
     clean_up_at_signals()  # a demo must end its nodes and its broker, too
     with contextlib.ExitStack() as stack:
@@ -111,8 +107,7 @@ def demo(
             story.run()
             if keep:
                 story.approve_other_plans()
-        document["timings_s"]["total"] = round(time.monotonic() - started, 2)
-        screen.note(f"everything worked, in {document['timings_s']['total']:.1f} s")
+        screen.note(f"everything worked, in {time.monotonic() - started:.1f} s")
         if keep:
             _keep(broker, hospitals, screen, document, json=json)
         else:
@@ -161,7 +156,7 @@ def _found() -> list[str]:
 
 
 class DemoScreen:
-    """Tables that change in place on a terminal, plain lines elsewhere; ``width`` is how many characters fit."""
+    """Steps, sentences and tables; ``width`` is how many characters fit."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         from rich.console import Console
@@ -193,29 +188,11 @@ class DemoScreen:
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Print a table."""
         from rich.padding import Padding
+        from rich.text import Text
 
-        self._console.print(Padding(_table(columns, rows, self.width), (0, 0, 0, _INDENT), expand=False))
-
-    @contextlib.contextmanager
-    def live(self, title: str) -> Iterator[Update]:
-        """Show a table that changes in place; elsewhere than on a terminal, as it is at the end."""
-        from rich.console import Group, RenderableType
-        from rich.live import Live
-        from rich.padding import Padding
-
-        def shown(columns: Row, rows: Sequence[Row]) -> RenderableType:
-            return Padding(Group(title, _table(columns, rows, self.width)), (0, 0, 0, _INDENT), expand=False)
-
-        with Live(shown((), ()), console=self._console, refresh_per_second=5) as live:
-            yield lambda columns, rows: live.update(shown(columns, rows))
-        if not self._console.is_terminal:
-            self._console.print()  # rich ends the last line on a terminal only
-
-
-def _table(columns: Row, rows: Sequence[Row], width: int) -> Text:
-    from rich.text import Text
-
-    return Text.from_ansi(table(columns, rows, width=width, fold=True, styles=[[""] * len(columns) for _ in rows]))
+        styles = [[""] * len(columns) for _ in rows]
+        text = Text.from_ansi(table(columns, rows, width=self.width, fold=True, styles=styles))
+        self._console.print(Padding(text, (0, 0, 0, _INDENT), expand=False))
 
 
 class Story:
@@ -246,18 +223,14 @@ class Story:
             self._return()
             self._regression()
             self._held()
-            self._summary()
 
     # --- the steps -------------------------------------------------------------------------------------------------
 
     def _online(self) -> None:
         self._screen.step(1, STEPS, "Who is online?")
-        started = time.monotonic()
         self._wait(lambda: self._are("online", *NODES), "the three nodes did not come online")
-        self._time("all_nodes_online", time.monotonic() - started)
         nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
-        self._time("ping", pings.elapsed_s)
         self._screen.table(
             ("node", "state", "since", "version", "ping"),
             [
@@ -276,7 +249,6 @@ class Story:
     def _datasets(self) -> None:
         self._screen.step(2, STEPS, "Which datasets do they offer?")
         found = self._answered(self._fed.datasets(), "list")
-        self._time("list", found.elapsed_s)
         rows = [
             (node_id, dataset.name, " x ".join(map(str, dataset.shape or ())), ", ".join(dataset.tags))
             for node_id, outcome in found.items()
@@ -290,7 +262,6 @@ class Story:
     def _search(self) -> None:
         self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
         found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
-        self._time("search", found.elapsed_s)
         matches: dict[str, int] = {
             str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()
         }
@@ -302,15 +273,12 @@ class Story:
         self._plan.write_bytes((DATA / PLAN).read_bytes())
         wanted = self._fed.approve(self._plan, description="Logistic regression, in rounds", datasets=TAGS)
         asked = self._answered(wanted, "approval")
-        self._time("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
         self._screen.note(f"sent {PLAN}; every node says it is pending")
         self._screen.note(f"SHA-256 {sha256}")
-        started = time.monotonic()
         for node_id in NODES:
             self._decide(node_id, sha256)
         self._wait(lambda: set(self._decisions) >= set(NODES), "the owners' decisions did not arrive")
-        self._time("three_owners_decide", time.monotonic() - started)
         rows = [(node, decision.status.value, decision.note) for node, decision in sorted(self._decisions.items())]
         self._screen.note("pushed to the researcher:")
         self._screen.table(("node", "decision", "note"), rows)
@@ -355,21 +323,19 @@ class Story:
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
         state = WatchState()
         deadline, counts = Deadline(PATIENCE_S), dict.fromkeys(NODES, 0)
-        with (
-            self._fed.monitor(nodes=NODES, interval_s=SAMPLE_EVERY_S) as watch,
-            self._screen.live("the newest sample of each node") as update,
-        ):
+        with self._fed.monitor(nodes=NODES, interval_s=SAMPLE_EVERY_S) as watch:
             while deadline.elapsed_s() < WATCH_S or (min(counts.values()) < 3 and not deadline.passed()):
                 sample = watch.next(timeout_s=0.2)
                 if sample is not None:
                     state.take(sample)
                 counts = {node: (state.latest(node, "host") or Latest()).samples for node in NODES}
-                shown = HOST.table(state).narrowed(self._screen.width)
-                update(shown.headers, [[cell.text for cell in row.cells] for row in shown.rows])
             lost = watch.lost
         latest = {node: state.latest(node, "host") or Latest() for node in NODES}
         if min(counts.values()) < 3:
             raise DemoError(f"live samples are missing: {counts} in {PATIENCE_S:g} s")
+        shown = HOST.table(state).narrowed(self._screen.width)
+        self._screen.note("the newest sample of each node")
+        self._screen.table(shown.headers, [[cell.text for cell in row.cells] for row in shown.rows])
         self._screen.note(f"{sum(counts.values())} samples in {deadline.elapsed_s():.0f} s, {lost} lost")
         newest_of = {node: {name: newest.value(name) for name in NEWEST} for node, newest in latest.items()}
         self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
@@ -380,7 +346,6 @@ class Story:
         self._hospitals.kill(VICTIM)
         self._wait(lambda: self._are("offline", VICTIM), f"{VICTIM} was not seen going offline")
         node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
-        self._time("offline_seen", took_s)
         self._screen.table(
             ("node", "state", "reason", "seen after"), [(VICTIM, node.state.value, node.reason, _ms(took_s))]
         )
@@ -391,19 +356,14 @@ class Story:
         started = time.monotonic()
         self._hospitals.start(VICTIM)
         self._wait(lambda: self._are("online", VICTIM), f"{VICTIM} did not come back online")
-        self._time("back_online", time.monotonic() - started)
         answered = self._answered(self._fed.ping(), "ping")
         self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
 
     def _regression(self) -> None:
         self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
-        started = time.monotonic()
-        rounds: list[TrainingRound] = []
-        with self._screen.live("how good the model was that each round began with, over all rows") as update:
-            for one in training(self._fed, self._plan):
-                rounds.append(one)
-                update(ROUND_COLUMNS, list(map(round_row, rounds)))
-        self._time("regression", time.monotonic() - started)
+        rounds = list(training(self._fed, self._plan))
+        self._screen.note("how good the model was that each round began with, over all rows")
+        self._screen.table(ROUND_COLUMNS, list(map(round_row, rounds)))
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:
             raise DemoError(f"the regression did not converge within {len(rounds)} rounds")
@@ -419,35 +379,15 @@ class Story:
             run.result(timeout_s=PATIENCE_S)
         except RunHeldError as held:
             self._screen.note(f"{CAREFUL}: {held.failed[CAREFUL]}")
-        started = time.monotonic()
         shown = self._typed(CAREFUL, "results", "show", run.job_id)
         rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
         self._screen.table(("entry", "kind", "values"), rows)
         self._typed(CAREFUL, "results", "release", run.job_id, "--note", "means only")
         self._wait(lambda: run.states()[CAREFUL].succeeded, "the released result did not arrive")
         result = run.result(timeout_s=PATIENCE_S)[CAREFUL]
-        self._time("release", time.monotonic() - started)
         self._screen.note(f"{CAREFUL}: {run.states()[CAREFUL].sentence()}; {result['rows']} rows are in it")
         self.document["release"] = {"node_id": CAREFUL, "job_id": run.job_id, "rows": result["rows"]}
         self._hospitals.set_release(CAREFUL, "auto")
-
-    def _summary(self) -> None:
-        self._screen.step(10, STEPS, "Summary")
-        names = {
-            "all_nodes_online": "three nodes online",
-            "ping": "ping, three nodes",
-            "list": "list datasets, three nodes",
-            "search": "search by tags, three nodes",
-            "approve": "plan on three nodes' disks",
-            "three_owners_decide": "owners look and decide (6 commands)",
-            "offline_seen": "killed node seen offline",
-            "back_online": "killed node back online",
-            "regression": "logistic regression, all rounds",
-            "release": "owner looks at a held result, releases it",
-        }
-        timings = self.document["timings_s"]
-        rows = [(text, _ms(timings[name])) for name, text in names.items()]
-        self._screen.table(("step", "time"), rows)
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
@@ -479,9 +419,6 @@ class Story:
         if missing or set(outcomes) < set(NODES):
             raise DemoError(f"not every node answered {what}: {missing or outcomes}")
         return outcomes
-
-    def _time(self, name: str, seconds: float) -> None:
-        self.document["timings_s"][name] = round(seconds, 4)
 
 
 def _ms(seconds: float | None) -> str:

@@ -39,7 +39,7 @@ NAMES = {"samples.fmr": ("day.fmr", "store.fmr"), "run-1": ("job-metrics-4711",)
 NOT_HERE = re.compile(r"^(#!|python -m tests|fedmon job --pid)", re.MULTILINE)
 INSTALLS = re.compile(r"^(pip|pipx|python3 -m venv)\b", re.MULTILINE)
 STEPS_S = 40
-"""How long all steps take at the most; as the README says, on a machine with two cores."""
+"""How long a demo takes at the most; as the README says, on a machine with two cores."""
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +99,11 @@ def test_a_demo_without_room_for_its_files_names_their_folder(monkeypatch: pytes
 
 @pytest.mark.soak
 def test_a_demo_that_nobody_keeps_ends_well_by_itself() -> None:
-    done = fedmon("demo", "--json", timeout_s=STEPS_S + 20)
+    done = fedmon("demo", "--json", timeout_s=STEPS_S)
     document = json.loads(done.stdout)
 
     assert done.returncode == 0, document
     check_told(document)
-    assert document["timings_s"]["total"] <= STEPS_S
 
 
 def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentence() -> None:
@@ -121,7 +120,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("[4/10]"):
+        if line.startswith("[4/9]"):
             break
     next(
         child
@@ -133,7 +132,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     assert process.returncode == 1
     assert "hospital-south" in said
     assert "Traceback" not in said
-    assert [line.split()[0] for line in lines if line.startswith("[")] == [f"[{step}/10]" for step in (1, 2, 3, 4)]
+    assert [line.split()[0] for line in lines if line.startswith("[")] == [f"[{step}/9]" for step in (1, 2, 3, 4)]
     assert any("hospital-east" in line for line in lines)
     assert "\x1b" not in "".join(lines)
 
@@ -380,7 +379,7 @@ def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
         os.execve(sys.executable, [sys.executable, "-m", "fedmon", "demo"], plain_environment())
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         seen = b""
-        while b"[2/10]" not in seen:  # until every node is online
+        while b"[2/9]" not in seen:  # until every node is online
             seen += screen.read(1)
         processes = psutil.Process(child).children(recursive=True)
         lines = map(_words, psutil.Process(child).children())
