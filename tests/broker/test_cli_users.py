@@ -120,7 +120,7 @@ def test_a_password_is_asked_for_on_a_terminal(typed: bytes, code: int, tmp_path
         (["a/b", "--role", "node"], "", 2, "letters, digits"),
         (["nodes", "--role", "node"], "", 2, "reserved"),
         (["taken", "--role", "node"], "", 4, "--replace"),
-        (["taken", "--role", "researcher"], "", 4, "is the name of a node already"),
+        (["taken", "--role", "researcher", "--replace"], "", 4, "is the name of a node already; choose another"),
     ],
 )
 def test_what_cannot_be_added_is_refused_with_a_reason(

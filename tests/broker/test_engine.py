@@ -153,16 +153,6 @@ def test_an_address_of_another_machine_is_refused_by_name(tmp_path: pathlib.Path
         broker.start()
 
 
-def test_a_program_that_cannot_be_run_is_refused_by_name(tmp_path: pathlib.Path) -> None:
-    class Foreign(MosquittoEngine):
-        @staticmethod
-        def program() -> str:
-            return str(tmp_path)
-
-    with pytest.raises(BrokerStartError, match=f"mosquitto broker on .* ended; .* exec: {tmp_path}: Permission denied"):
-        Foreign(folder=tmp_path).start()
-
-
 def test_a_broker_whose_log_is_removed_as_it_ends_is_said_to_have_ended(tmp_path: pathlib.Path) -> None:
     class Vanishing(MosquittoEngine):
         def _command(self) -> list[str]:

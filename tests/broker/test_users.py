@@ -33,17 +33,6 @@ def test_a_password_is_kept_as_a_salted_hash_that_only_we_can_read(users: Users,
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_replace_changes_the_password_of_the_same_role_only(users: Users, tmp_path: Path) -> None:
-    users.add("alice", Role.RESEARCHER, PASSWORD)
-    before = (tmp_path / "broker" / "passwords" / "researchers").read_text()
-
-    users.add("alice", Role.RESEARCHER, PASSWORD, replace=True)
-    with pytest.raises(ConflictError, match="choose another name"):
-        users.add("alice", Role.NODE, PASSWORD, replace=True)
-
-    assert (tmp_path / "broker" / "passwords" / "researchers").read_text() != before
-
-
 def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
     users.add("job-cluster", Role.JOB, PASSWORD)
     users.add("jobs", Role.NODE, PASSWORD)
