@@ -62,10 +62,18 @@ def _merge_verb(words: Sequence[str]) -> int:
     exports = tuple(dict.fromkeys(given.export))
     check_formats(exports)
     done: dict[str, bool] = {}
+    failed: FedmonError | None = None
     for folder in JobFolder.found(absolute(given.folder)):
-        done[str(folder.merged)] = _merge(folder, exports, report=given.gen_report, with_json=True)
-        if not given.json:
-            sys.stdout.write(f"{folder.merged}\n")
+        try:
+            done[str(folder.merged)] = _merge(folder, exports, report=given.gen_report, with_json=True)
+        except FedmonError as error:
+            if failed is not None:
+                sys.stderr.write(f"fedmon: {escape_control(str(error))}\n")
+            failed = failed or error
+    if not given.json:
+        sys.stdout.write("".join(f"{path}\n" for path in done))
+    if failed is not None:
+        raise failed
     if given.json:
         sys.stdout.write(f"{json.dumps({'merged': list(done)})}\n")
     return 0 if all(done.values()) else 1

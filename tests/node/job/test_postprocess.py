@@ -159,6 +159,20 @@ def test_the_verb_fails_if_an_export_that_was_asked_for_failed(tmp_path: Path) -
     assert codes == {"csv": 1, "parquet": 0}
 
 
+def test_the_verb_merges_the_other_jobs_of_a_folder_if_some_cannot_be_merged(tmp_path: Path) -> None:
+    *bad, good = (job(tmp_path, key, prefix="run") for key in ("1", "2", "3"))
+    for folder in (*bad, good):
+        folder.merged.unlink()
+    for folder in bad:
+        folder.merged.mkdir()
+
+    done = fedmon_here("job", "merge", str(good.path))
+
+    assert (done.returncode, done.stdout, good.merged.exists()) == (1, f"{good.merged}\n", True)
+    for folder in bad:
+        assert done.stderr.count(f"fedmon: cannot merge into {folder.merged}: Is a directory") == 1
+
+
 def test_a_missing_library_is_told_once_with_what_to_install_and_costs_no_recording(tmp_path: Path) -> None:
     folder = job(tmp_path)
     code = """
