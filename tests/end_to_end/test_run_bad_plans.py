@@ -63,7 +63,6 @@ CASES: dict[str, tuple[str, str, str]] = {
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 while True: signal.pause()
             os._exit(0)
         return {}
@@ -119,7 +118,6 @@ WORDS: dict[str, tuple[str, str, str]] = {
 }
 
 OTHERS = {
-    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ncontext.report(ready=1)\n" + FOREVER,
     "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
     "tells its environment": "return {'x': [dict(os.environ), *map(environ, [1, os.getppid()])]}\n",
     "says escapes": (f"context.log({ANSI!r}, level='ERROR')\nprint({ANSI!r}, 'text')\nreturn {{{ANSI!r}: {ANSI!r}}}"),
@@ -215,11 +213,11 @@ def test_without_bubblewrap_it_ends_the_same(south: Ward, name: str) -> None:
     tried(south, name)
 
 
-def test_what_hears_no_signal_is_killed_and_a_stop_is_one(north: Ward) -> None:
-    # given a plan that ignores SIGTERM, one that stops itself, and one that is to be stopped
-    late = north.begin("ignores SIGTERM", limits=SMALL)
+def test_a_plan_that_waits_or_stopped_itself_is_ended(north: Ward) -> None:
+    # given a plan that waits, one that stops itself, and two that are to be stopped
+    late = north.begin("waits", limits=SMALL)
     still = north.begin("stops itself", limits=SMALL)
-    asked, rejected = north.begin("ignores SIGTERM"), north.begin("waits")
+    asked, rejected = north.begin("waits"), north.begin("waits")
     for handle in (asked, rejected):
         wait_until(lambda handle=handle: handle.scalars.get("north"), what="a report of the plan")  # type: ignore[misc]
 

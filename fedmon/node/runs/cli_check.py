@@ -173,7 +173,7 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
         shape = "" if each["shape"] is None else f" {each['shape']}"
         yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
     if result:
-        most = document["limits"].output_bytes / 2**20
+        most = document["limits"]["output_bytes"] / 2**20
         yield f"size     {result['size_bytes']} bytes of {most:g} MiB at most, {result['format']}"
     took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []
     took += [f"{usage.cpu_s:.2f} s of CPU time"] if usage.cpu_s is not None else []
@@ -207,7 +207,7 @@ def _document(
         "exit_code": ending.exit_code,
         "problem": ending.problem,
         "usage": ending.usage,
-        "limits": order.limits,
+        "limits": {**msgspec.structs.asdict(order.limits), "grace_s": 0.0},  # a job that has to end is killed at once
         "scalars": [event for event in events if isinstance(event, Reported)],
         "logs": [event for event in events if isinstance(event, Logged)],
         "result": found,

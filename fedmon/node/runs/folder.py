@@ -58,7 +58,7 @@ def is_weaker(level: Level | None, minimum: Level | None) -> bool:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a job, see RunLimits; ``grace_s`` is the time between SIGTERM and SIGKILL."""
+    """The limits of a job, see RunLimits."""
 
     cpu_s: float
     wall_s: float
@@ -66,7 +66,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     output_bytes: int
     tmp_bytes: int
-    grace_s: float = 3.0
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,6 @@ from fedmon.node.runs.folder import (
     Verdict,
     end_all,
     made,
-    send,
 )
 from fedmon.node.runs.release import SCALAR_EVERY_S, Rules, numbers_in, rounded
 from fedmon.node.runs.release import check as check_release
@@ -461,8 +460,7 @@ class Supervision:
         self._takers: dict[int, Callable[[memoryview], None]] = {}
         self._poller = select.poll()
         self._buffer = bytearray(CHUNK_BYTES)
-        self._poke_at = self._wall_at = self._kill_at = math.inf
-        self._poked = -math.inf
+        self._poke_at, self._poked = math.inf, -math.inf
         self._pid = 0
         self._seen = Seen(level=order.level, limits=order.limits)
 
@@ -479,23 +477,20 @@ class Supervision:
         self._tell()
         for descriptor in (*self._takers, self._signals.descriptor):
             self._poller.register(descriptor, select.POLLIN)
-        self._wall_at = begun + self._order.limits.wall_s
-        look_at = begun + _FIRST_LOOK_S
-        while self._seen.exit_code is None:
+        wall_at, look_at = begun + self._order.limits.wall_s, begun + _FIRST_LOOK_S
+        while self._seen.exit_code is None and self._seen.cut is None:
             now = time.monotonic()  # what happened until then is heard before anything is late
-            wait_s = min(self._wall_at, self._kill_at, look_at, self._poke_at) - now
+            wait_s = min(wall_at, look_at, self._poke_at) - now
             for descriptor, _ in self._poller.poll(max(0.0, wait_s * 1000)):
                 if descriptor == self._signals.descriptor:
                     self._hear_signals()
                 else:
                     self._read(descriptor)
-            if now >= self._wall_at and self._seen.exit_code is None:
-                self._end(exceeded(JobState.WALL_LIMIT, self._order.limits), is_gentle=True)
+            if now >= wall_at and self._seen.exit_code is None:
+                self._end(exceeded(JobState.WALL_LIMIT, self._order.limits))
             if now >= look_at:
                 self._look()
                 look_at = time.monotonic() + self._meter.pause_s
-            if now >= self._kill_at:
-                break
             if now >= self._poke_at:
                 self._tell()
                 self._poke_at, self._poked = math.inf, now
@@ -546,20 +541,10 @@ class Supervision:
             held=result.held,
         )
 
-    def _end(self, verdict: Verdict, *, is_gentle: bool) -> None:
-        """End the plan for a reason; the first reason counts. A gentle end leaves it ``grace_s`` after SIGTERM."""
-        if self._seen.cut is not None:
-            if not is_gentle:
-                self._kill_at = time.monotonic()
-            return
-        self._seen.cut, self._wall_at = verdict, math.inf
-        self._kill_at = time.monotonic() + (self._order.limits.grace_s if is_gentle else 0.0)
-        if is_gentle:
-            found = descendants(os.getpid())
-            if self._order.level == "bubblewrap":  # the sandbox's own two would end without a word to the plan
-                found = [each for each in found if self._pid not in (each.pid, each.parent)]
-            for each in found:
-                send(Known(each.pid, each.start), signal.SIGTERM)
+    def _end(self, verdict: Verdict) -> None:
+        """Have the job end for a reason; the first reason counts."""
+        if self._seen.cut is None:
+            self._seen.cut = verdict
 
     def _living(self) -> list[Birth]:
         self._reap()
@@ -568,7 +553,7 @@ class Supervision:
     def _hear_signals(self) -> None:
         asked = self._signals.asked()
         if asked is not None:
-            self._end(asked, is_gentle=True)
+            self._end(asked)
         self._reap()
 
     def _reap(self) -> None:
@@ -611,7 +596,7 @@ class Supervision:
     def _break(self, verdict: Verdict) -> None:
         """End the plan, because nothing after this can be read from its channel."""
         self._seen.broken = verdict.reason
-        self._end(verdict, is_gentle=False)
+        self._end(verdict)
 
     def _take(self, frame: Frame) -> None:
         now, mono = time.time(), time.monotonic()  # the plan's own clock is the plan's to set
@@ -630,10 +615,10 @@ class Supervision:
     def _look(self) -> None:
         if not os.fstat(self._lock).st_nlink:
             # No command could find or stop the job now.
-            self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
+            self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"))
         excess = self._meter.read()
         if excess is not None:
-            self._end(excess, is_gentle=excess.state is JobState.CPU_LIMIT)
+            self._end(excess)
 
     def _drain(self) -> None:
         """Read the rest of the pipes; all writers have ended."""

@@ -26,7 +26,6 @@ _LIMITS: Mapping[str, Any] = {
     "processes": 64,
     "output_bytes": 4 * MIB,
     "tmp_bytes": 8 * MIB,
-    "grace_s": 0.3,
 }
 
 

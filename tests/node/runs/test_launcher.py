@@ -174,26 +174,6 @@ def test_a_stop_that_comes_before_the_keeper_is_there_is_heard(jobs: KeptJobs) -
     assert left_of("job-2") == []
 
 
-def test_a_plan_may_clean_up_when_it_is_stopped(jobs: KeptJobs) -> None:
-    body = """
-    def clean(number, frame):
-        print("cleaned", flush=True)
-        os._exit(0)
-    signal.signal(signal.SIGTERM, clean)
-    context.report(ready=1)
-    while True:
-        signal.pause()
-    """
-    for level in ("landlock", "bubblewrap"):
-        folder = jobs.launch(body, jobs.order(level, level=level, grace_s=40.0))
-        wait_reported(folder)
-        begun = time.monotonic()
-        stop(jobs, folder)
-
-        assert folder.stdout(0, 100).text == "cleaned\n", level
-        assert time.monotonic() - begun < 35.0
-
-
 def test_a_job_is_kept_once(jobs: KeptJobs) -> None:
     order = jobs.order("job-4")
     folder = jobs.launch(FOREVER, order)

@@ -45,7 +45,7 @@ def show(shell: Shell, job_id: JobId) -> None:
 
 @verb(app, "stop")
 def stop(shell: Shell, job_id: JobId) -> None:
-    """Stop a job: ask it to end, kill it if it does not, and tell its researcher."""
+    """Stop a job: kill its processes, and tell its researcher."""
     shell.show("run-stop", _stopped, job_id=job_id)
 
 
