@@ -22,7 +22,6 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, 
 from fedmon.common.files import storage_errors
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
-from fedmon.common.text import duration
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import (
@@ -64,7 +63,7 @@ from fedmon.node.runs.folder import (
 )
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, fitting, inline, leaving, store_result, without_result
-from fedmon.node.runs.register import WITHDRAWN, JobRecord, ReleaseDecision
+from fedmon.node.runs.register import WITHDRAWN, JobRecord
 from fedmon.node.runs.release import rules_for
 from fedmon.node.runs.status import Status
 from fedmon.node.workers import Workers
@@ -159,7 +158,6 @@ class Runs:
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
         self._poked_jobs: set[str] = set()
-        self._begun = utc_now()
         self._waiting: list[Callable[[], None]] = []
         self.standing = Status(policy, self.register, self.folder, now=self._now)
 
@@ -313,20 +311,8 @@ class Runs:
                 active.is_saved = True
 
     def purge(self) -> None:
-        """Remove the files of jobs that have been kept long enough.
-
-        A result held for that long is withheld, but not before this node ran for as long: its owner may have been away.
-        """
-        keep_s = self._settings.runs.keep_s
-        before = seconds_from_now(-keep_s)
-        for record in self.register.held():
-            ended = record.job.ended
-            if record.decision is None and ended is not None and max(ended, self._begun) < before:
-                note = f"not decided within {duration(keep_s)}"
-                decision = ReleaseDecision(released=False, by="fedmon", note=note)
-                self.register.decide(record, decision, self._registers.audit)
-        self.carry_out_decisions()
-        self._registers.quotas.removed(self.standing.purge(before))
+        """Remove the files of jobs that have been kept long enough; held results wait for the owner."""
+        self._registers.quotas.removed(self.standing.purge(seconds_from_now(-self._settings.runs.keep_s)))
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 from collections.abc import Iterator
@@ -206,9 +205,10 @@ def test_results_without_a_limit_on_their_numbers_leave_by_themselves(tmp_path: 
     assert ended["job"]["state"] == "succeeded"
 
 
-def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
+def test_a_held_job_is_neither_stopped_nor_lost_nor_removed(node: Bench) -> None:
     job_id = returned(node, LARGE)
     node.held(job_id)
+    node.local.registers.database.execute("UPDATE runs SET ended = '2020-01-01T00:00:00' WHERE job_id = ?", (job_id,))
 
     assert node.ask(Stop(job_id=job_id, **envelope()))["job"]["state"] == "held"
     with pytest.raises(ConflictError, match="results withhold"):
@@ -218,6 +218,7 @@ def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
     node.work()
 
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
+    assert (node.path / "runs" / job_id / "result").exists()
 
 
 def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> None:
@@ -314,34 +315,6 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
         assert node.outcome(jobs[1])["job"]["state"] == "withheld"
         assert ledger(node)["results"] == 1
         assert f"before you release one: {late}" in node.owner("status")["restored"]["report"]
-
-
-def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": 60}, release={"mode": "ask"}) as node:
-        job_id = node.begin(RETURNS, arguments={"result": LARGE})
-        node.held(job_id)
-        node.runs.purge()
-        node.work()
-        assert (node.path / "runs" / job_id / "result").exists()
-        record = node.runs.record(job_id)
-        assert record is not None
-        assert record.job.ended is not None
-        node.local.registers.database.execute(
-            "UPDATE runs SET job = json_set(job, '$.job.ended', '2020-01-01T00:00:00Z') WHERE job_id = ?", (job_id,)
-        )
-
-        # a node that was stopped for long leaves its owner time again
-        node.runs.purge()
-        assert node.audit("result-withhold") == []
-
-        node.runs._begun -= datetime.timedelta(minutes=2)
-        node.runs.purge()
-        told = node.outcome(job_id)
-
-        assert (told["job"]["state"], told["result"]) == ("withheld", None)
-        assert told["job"]["reason"].endswith(": not decided within 60.0 s")
-        assert (node.path / "runs" / job_id / "result").exists()  # from now on it is kept as that of any other job
-        assert node.audit("result-withhold")[0]["by"] == "fedmon"
 
 
 def test_a_released_result_that_cannot_be_stored_is_held_again(
