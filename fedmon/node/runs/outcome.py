@@ -22,6 +22,7 @@ from fedmon.common.files import storage_errors
 from fedmon.common.http import RepositoryError, download_to, upload_from
 from fedmon.common.log import without_paths
 from fedmon.common.settings import RepositorySettings
+from fedmon.common.text import shorten
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobReport, JobState, Parcel, Problem
 from fedmon.plan.parcels import contents
@@ -30,8 +31,6 @@ WITHHELD = (
     "the owner of this node lets no output and no error texts of jobs leave "
     "(job_output in [policy] is false; the owner would allow it with: fedmon node policy allow --job-output)"
 )
-JOB_BYTES = 40_000
-"""The room for a job in a message; a control character takes six bytes there."""
 INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 """The room for a result in a message; the rest is for its job."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -60,8 +59,8 @@ _KNOWN_TYPES = frozenset(
     }
 )
 """Types of errors as a plan's process names them. Other names stay here: a plan can claim any name."""
-_SHORT_TEXT = 1_500
-"""Characters of each text of a job that is too large for a message."""
+_MAX_TEXT = 4_000
+"""Characters of each text of a job in a message, where a control character takes six bytes."""
 _UNNAMED = "Exception"
 T = TypeVar("T")
 
@@ -83,15 +82,16 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
 
     If output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
     """
+    problem = job.problem
     # Paths of this machine are its owner's business.
-    job = msgspec.structs.replace(job, reason=without_paths(job.reason))
+    job = msgspec.structs.replace(job, reason=shorten(without_paths(job.reason), _MAX_TEXT))
     if output_leaves:
-        return _fitting(job)
-    if job.problem is None:
-        kind, named = None, ""
-    else:
-        kind = Problem(type=job.problem.type if job.problem.type in _KNOWN_TYPES else _UNNAMED)
-        named = f" ({kind.type})"
+        kept = problem and Problem(
+            type=problem.type, message=_end_of(problem.message), traceback=_end_of(problem.traceback)
+        )
+        return msgspec.structs.replace(job, problem=kept)
+    kind = problem and Problem(type=problem.type if problem.type in _KNOWN_TYPES else _UNNAMED)
+    named = f" ({kind.type})" if kind else ""
     if job.state is JobState.INVALID_RESULT:
         wrong = "the result of the plan cannot travel: a mapping of JSON values and plain arrays can"
         job = msgspec.structs.replace(job, reason=f"{wrong}{named}; {WITHHELD}")
@@ -100,21 +100,9 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
     return msgspec.structs.replace(job, problem=kind)
 
 
-def _fitting(job: JobReport) -> JobReport:
-    """Return a job that fits into a message, with its texts shortened if they must be."""
-    if len(msgspec.json.encode(job)) <= JOB_BYTES:
-        return job
-    problem = job.problem and Problem(
-        type=job.problem.type, message=_shortened(job.problem.message), traceback=_shortened(job.problem.traceback)
-    )
-    return msgspec.structs.replace(job, problem=problem, reason=_shortened(job.reason) or "")
-
-
-def _shortened(text: str | None) -> str | None:
-    if text is None or len(text) <= _SHORT_TEXT:
-        return text
-    # The end of a trace names the error, its middle only the way there.
-    return f"{text[: _SHORT_TEXT // 4]} ... {text[-(_SHORT_TEXT * 3 // 4) :]}"
+def _end_of(text: str | None) -> str | None:
+    """Return the end of a long text: that of a traceback names the error."""
+    return text if text is None or len(text) <= _MAX_TEXT else f"…{text[1 - _MAX_TEXT :]}"
 
 
 def without_result(job: JobReport, problem: FedmonError) -> JobReport:
