@@ -62,20 +62,12 @@ class ChannelClosedError(FedmonError):
 
 
 class FrameChannel:
-    """Sends frames, each whole, from any thread of the plan's first process.
-
-    A process that the plan forks or starts has no channel. Each write checks that the descriptor is still the pipe: a
-    plan that closes all descriptors would otherwise write frames into its next file. A frame of a signal handler that
-    interrupts a frame of its thread is sent after that one.
-    """
+    """Sends frames, each whole, from any thread of the plan's first process; a forked process has no channel."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._identity = self._look()
-        self._lock = _thread.RLock()
-        self._process = posix.getpid()
-        self._has_ended = False
-        self._waiting: list[bytes] = []
+        self._lock = _thread.RLock()  # a signal handler may report during a report
+        self._is_forked = self._has_ended = False
         posix.set_inheritable(descriptor, False)  # noqa: FBT003 - the signature is posix'
         posix.register_at_fork(after_in_child=self._leave_to_parent)
 
@@ -83,49 +75,39 @@ class FrameChannel:
         """Send a frame of JSON; after the result or failure nothing is sent. Raises ChannelClosedError."""
         payload = json_text(fields).encode()
         self._check()
-        self._waiting.append(header(kind, len(payload)) + payload)
-        if not self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition asks it
-            with self._lock:
-                self._send_waiting()
+        with self._lock:
+            if not self._has_ended:
+                self._has_ended = kind == FAILURE
+                self.write(header(kind, len(payload)) + payload)
 
     def send_result(self, packed: Packed) -> None:
         """Send the result, and nothing after it. Raises ChannelClosedError."""
         head = header(RESULTS[packed.format], packed.size_bytes)
         self._check()
         with self._lock:
-            self._send_waiting()
-            self._has_ended = True  # frames of signal handlers come too late now
+            self._has_ended = True
             self.write(head)
             packed.write(self)
 
-    def _send_waiting(self) -> None:
-        while self._waiting and not self._has_ended:
-            frame = self._waiting.pop(0)
-            self._has_ended = frame[:1] == FAILURE
-            self.write(frame)
-
     def write(self, data: bytes | memoryview) -> None:
-        """Write a piece of a frame; for `Packed.write`."""
+        """Write a piece of a frame; for `Packed.write`. Raises ChannelClosedError."""
         view = memoryview(data)
-        while view:
-            view = view[posix.write(self._descriptor, view) :]
+        try:
+            while view:
+                view = view[posix.write(self._descriptor, view) :]
+        except OSError:
+            raise ChannelClosedError("the plan closed the descriptor that it reports through") from None
 
     def _check(self) -> None:
-        if posix.getpid() != self._process:
+        if self._is_forked:
             raise ChannelClosedError(
                 "this process was started by the plan, and only the plan's first process can report, log and return: "
                 "hand the values back to it"
             )
-        if self._look() != self._identity:
-            raise ChannelClosedError("the plan closed the descriptor that it reports through")
-
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            status = posix.fstat(self._descriptor)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
 
     def _leave_to_parent(self) -> None:
-        if self._look() == self._identity:
+        self._is_forked = True
+        try:  # noqa: SIM105 - to import contextlib takes time
             posix.close(self._descriptor)
+        except OSError:  # the plan closed it
+            pass
