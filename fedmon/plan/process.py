@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-
 # `os` takes several milliseconds to import where nothing has done so yet, and these are the same functions.
 import posix
 import sys
@@ -29,7 +27,7 @@ _MAX_ENTRIES = 40
 
 
 class PlanProblem(Exception):  # noqa: N818 - it carries the description of an error
-    """The run is over without a result; ``exit_code`` is that of the process, ``fields`` those of the frame."""
+    """The run is over without a result; ``fields`` are those of the frame."""
 
     def __init__(
         self,
@@ -39,10 +37,8 @@ class PlanProblem(Exception):  # noqa: N818 - it carries the description of an e
         state: str = frames.FAILED,
         message: str | None = None,
         traceback: str | None = None,
-        exit_code: int = 1,
     ) -> None:
         super().__init__(reason)
-        self.exit_code = exit_code
         self.fields = {
             "state": state,
             "reason": shortened(reason, frames.MAX_REASON_CHARACTERS),
@@ -72,7 +68,6 @@ def main(runtime: str) -> NoReturn:
         broken = f"the plan ended in a way that could not be looked into ({kind})"
         problem = error if isinstance(error, PlanProblem) else PlanProblem(broken, kind)
         _complain(problem.fields["traceback"] or problem.fields["reason"] or "")
-        code = problem.exit_code
         channel.send(frames.FAILURE, problem.fields)
     finally:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
@@ -191,10 +186,8 @@ class _Plan:
             return step()
         except (frames.ChannelClosedError, PlanProblem):
             raise
-        except SystemExit as error:
-            raise self._exited(error) from None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the plan and not this process
-            raise self._raised(error, _missing(error) or reason + _without_dataset(error)) from None
+            raise self._raised(error, _missing(error) or reason) from None
 
     def _pack(self, result: Any, output_bytes: int) -> Packed:
         try:
@@ -209,16 +202,7 @@ class _Plan:
             state = frames.FAILED if isinstance(error, MemoryError) else frames.INVALID_RESULT
             raise self._raised(error, "reading the result raised {error}{where}", state=state) from None
 
-    def _exited(self, error: SystemExit) -> PlanProblem:
-        code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
-        if not isinstance(error.code, int | None):
-            _complain(str(error.code))
-        reason = f"the plan ended itself with exit code {code} before it had a result{{where}}"
-        return self._raised(error, reason, exit_code=(code & 0xFF) or 1)
-
-    def _raised(
-        self, error: BaseException, reason: str, *, exit_code: int = 1, state: str = frames.FAILED
-    ) -> PlanProblem:
+    def _raised(self, error: BaseException, reason: str, *, state: str = frames.FAILED) -> PlanProblem:
         """Return the problem for an error of the plan.
 
         Its text and traceback may hold data, so they are apart from the reason, which has its type and its line.
@@ -230,19 +214,17 @@ class _Plan:
             if trace.tb_frame.f_code.co_filename == self._filename:
                 first, line = first or trace, trace.tb_lineno
             trace = trace.tb_next
-        kind = _type_name(error)
+        kind, message = _type_name(error), None
         try:
             message = str(error)
-        except Exception as other:  # noqa: BLE001 - the plan's own __str__ may raise anything
-            message = f"(no text: {type(other).__name__})"
-        try:  # from the plan's first line on, as Python prints it
             import traceback
 
+            # From the plan's first line on, as Python prints it.
             told = "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
         except Exception as other:  # noqa: BLE001 - a plan may leave Python without files, memory or a sound error
             told = f"{kind} (no traceback: {type(other).__name__})"
         reason = reason.replace("{error}", kind).replace("{where}", f" (line {line})" if line else "")
-        return PlanProblem(reason, kind, state=state, message=message, traceback=told, exit_code=exit_code)
+        return PlanProblem(reason, kind, state=state, message=message, traceback=told)
 
 
 class _Source:
@@ -294,28 +276,12 @@ def _missing(error: BaseException) -> str | None:
     )
 
 
-def _without_dataset(error: BaseException) -> str:
-    """Return a note that there is no dataset, if the plan used one."""
-    is_it = isinstance(error, AttributeError) and error.obj is None and hasattr(PlanDataset, str(error.name))
-    return "; this job has no dataset" if is_it else ""
-
-
 def _type_name(error: BaseException) -> str:
-    """Return the name of an error's class, with its module unless it is Python's, the plan's or ours.
-
-    A class that is not in its alleged module is the plan's; one with the name of a built-in keeps its module.
-    """
+    """Return the name of an error's class, with its module unless it is Python's, the plan's or ours."""
     kind = type(error)
     module = str(getattr(kind, "__module__", MODULE))
-    found: object = sys.modules.get(module)
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    if found is not kind:
-        module = MODULE
-    is_near = module == "builtins" or module.startswith("fedmon.")
-    is_near = is_near or (module == MODULE and not hasattr(builtins, kind.__name__))
-    name = kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}"
-    return ascii(name)[1:-1]
+    is_near = module in ("builtins", MODULE) or module.startswith("fedmon.")
+    return ascii(kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}")[1:-1]
 
 
 def _forget_frames(trace: TracebackType | None) -> None:

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "returns nothing": ("pass", "invalid-result", "None instead of a mapping"),
     "raises": ("raise ValueError('CANARY')", "failed", "ValueError"),
     "raises itself": (f"raise type({ANSI!r}, (BaseException,), {{}})({ANSI!r})", "failed", "raised"),
-    "exits with 3": ("sys.exit(3)", "failed", "exit code 3"),
+    "exits with 3": ("sys.exit(3)", "failed", "SystemExit"),
     "ends its process with 0": ("os._exit(0)", "failed", "without a result"),
     "imports a missing package": ("import no_such_package", "failed", "the plan needs no_such_package"),
     "recurses": ("def again(): again()\nagain()", "failed", "RecursionError"),

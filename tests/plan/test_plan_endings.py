@@ -8,21 +8,21 @@ from tests.plan.trials import HEAD, NO_OP, in_run, run_body, run_source
 
 
 @pytest.mark.parametrize(
-    ("ends", "exit_code", "reason"),
+    ("ends", "kind"),
     [
-        ("import sys; sys.exit(3)", 3, "the plan ended itself with exit code 3 before it had a result (line 4)"),
-        ("import sys; sys.exit()", 1, "the plan ended itself with exit code 0 before it had a result (line 4)"),
-        ("raise SystemExit('why')", 1, "the plan ended itself with exit code 1 before it had a result (line 4)"),
-        ("raise KeyboardInterrupt", 1, "the plan raised KeyboardInterrupt (line 4)"),
-        ("context.dataset.rows()", 1, "the plan raised AttributeError (line 4); this job has no dataset"),
-        ("context.report(loss='low')", 1, "the plan raised InvalidInputError (line 4)"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+        ("import sys; sys.exit()", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("context.dataset.rows()", "AttributeError"),
+        ("context.report(loss='low')", "InvalidInputError"),
+        ("__import__('json').loads('')", "json.decoder.JSONDecodeError"),
     ],
 )
-def test_a_plan_that_ends_itself_is_told_by_how(ends: str, exit_code: int, reason: str) -> None:
+def test_a_plan_that_raises_is_told_by_the_type_and_the_line(ends: str, kind: str) -> None:
     ran = run_body(ends)
 
-    assert (ran.ending.state.value, reason in ran.ending.reason) == ("failed", True), ran.ending
-    assert ran.ending.exit_code == exit_code
+    assert ran.said == ("failed", f"the plan raised {kind} (line 4)")
+    assert ran.ending.exit_code == 1
 
 
 def test_an_error_has_its_type_its_text_and_the_plans_own_lines_and_the_reason_has_no_text() -> None:
@@ -49,30 +49,10 @@ def test_an_error_has_its_type_its_text_and_the_plans_own_lines_and_the_reason_h
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
-    [
-        ("type('Jane', (Exception,), {'__module__': 'builtins'})", "Jane"),
-        ("type('ValueError', (Exception,), {'__module__': 'builtins'})", "fedmon_plan.ValueError"),
-        ("type('ValueError', (Exception,), {})", "fedmon_plan.ValueError"),
-        ("type('Bare', (Exception,), {'__module__': property()})", "Bare"),
-        ("__import__('json').JSONDecodeError('x', 'y', 0).__class__", "json.decoder.JSONDecodeError"),
-    ],
-)
-def test_a_type_of_the_plan_is_told_as_no_built_in_one(made: str, told: str) -> None:
-    arguments = "'x', 'y', 0" if "json" in made else "'x'"
-
-    problem = run_body(f"raise ({made})({arguments})").ending.problem
-
-    assert problem is not None
-    assert problem.type == told
-
-
-@pytest.mark.parametrize(
     "body",
     [
         "raise ValueError('x' * 10_000_000)",
         "def f(): f()\nf()",
-        "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E",
         "raise type('E' * 9999, (Exception,), {})('\\ud800')",
         "raise ExceptionGroup('g', [ValueError(str(i)) for i in range(500)])",
     ],
