@@ -29,7 +29,7 @@ from bench.line import print_line
 from bench.outage import Order, holes, wait
 from fedmon.broker.users import Role
 from fedmon.common.errors import FedmonError
-from fedmon.node.owner.control import ControlClient
+from fedmon.node.owner.control import call_daemon
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.handle import RunHandle
 from tests.support.clusters import CLUSTERS, Cluster
@@ -120,11 +120,11 @@ class Load:
     def _decide(self) -> None:
         for _ in self._every(0.5):
             for node in self._nodes:
-                with ControlClient(node.folder) as owner:
-                    for plan in owner.call("plan-list")["plans"]:
-                        if plan["status"] == "pending":
-                            owner.call("plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved")
-                            self.decided[node.folder.name, plan["sha256"]] += 1
+                for plan in call_daemon(node.folder, "plan-list")["plans"]:
+                    if plan["status"] == "pending":
+                        sha256 = plan["sha256"]
+                        call_daemon(node.folder, "plan-decide", plan=sha256, sha256=sha256, status="approved")
+                        self.decided[node.folder.name, sha256] += 1
 
     def _run_plans(self) -> None:
         plan = self._folder / "plan0.py"

@@ -375,7 +375,7 @@ def check_node(path: Path) -> Iterator[Check]:
     """Make every check of a node."""
     from fedmon.common.settings import sources
     from fedmon.node.folder import NodeFolder
-    from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+    from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
     try:
         folder = NodeFolder.open(path)
@@ -391,8 +391,7 @@ def check_node(path: Path) -> Iterator[Check]:
     else:
         yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
     try:
-        with ControlClient(folder.path) as client:
-            live = client.call("status").get("live") or {}
+        live = call_daemon(folder.path, "status").get("live") or {}
     except DaemonNotRunningError:
         yield skipped("connection", "the node does not run: start it with `fedmon node start`")
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.owner.control import ControlClient
+from fedmon.node.owner.control import call_daemon
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.docs.examples import EXAMPLES, TABLES
@@ -55,6 +55,5 @@ def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:
     """Ask all owners to approve a plan, and have those of some hospitals do so."""
     asked = fed.approve(plan).ok
     for node_id in hospitals:
-        with ControlClient(folder / node_id) as owner:
-            sha256 = asked[node_id].sha256
-            owner.call("plan-decide", plan=sha256, sha256=sha256, status="approved", terms={"researchers": ["*"]})
+        sha256, terms = asked[node_id].sha256, {"researchers": ["*"]}
+        call_daemon(folder / node_id, "plan-decide", plan=sha256, sha256=sha256, status="approved", terms=terms)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.owner.control import ControlClient
+from fedmon.node.owner.control import call_daemon
 from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.plans import check_now
 from fedmon.researcher.federation import Federation
@@ -73,8 +73,7 @@ class Ward:
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Have the owner say something to the running node."""
-        with ControlClient(self.folder) as client:
-            return client.call(command, **args)
+        return call_daemon(self.folder, command, **args)
 
     def approve(self, source: bytes, *, name: str = "plan") -> str:
         """Take in a plan as the owner's own, and return its digest."""

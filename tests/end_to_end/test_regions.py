@@ -16,7 +16,7 @@ from bench.outage import Order, holes
 from fedmon.broker.users import Role
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire import topics
-from fedmon.node.owner.control import ControlClient
+from fedmon.node.owner.control import call_daemon
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.party import Party
@@ -115,10 +115,10 @@ def answering(federation: Federation) -> set[str]:
 def approve(nodes: dict[str, NodeProcess], *names: str) -> None:
     """Have owners approve what waits for them."""
     for name in names:
-        with ControlClient(nodes[name].folder) as owner:
-            for plan in owner.call("plan-list")["plans"]:
-                if plan["status"] == "pending":
-                    owner.call("plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved")
+        folder = nodes[name].folder
+        for plan in call_daemon(folder, "plan-list")["plans"]:
+            if plan["status"] == "pending":
+                call_daemon(folder, "plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 import tomlkit
 
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+from fedmon.common.errors import NoAnswerError
+from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -133,9 +134,8 @@ class NodeProcess:
     def live(self) -> dict[str, Any]:
         """Return what the node tells its owner about itself; empty while it does not answer."""
         try:
-            with ControlClient(self.folder) as client:
-                return dict(client.call("status")["live"])
-        except DaemonNotRunningError:
+            return dict(call_daemon(self.folder, "status")["live"])
+        except (DaemonNotRunningError, NoAnswerError):
             return {}
 
     def wait_online(self) -> None:

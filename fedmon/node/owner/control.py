@@ -1,7 +1,7 @@
 """The door between the owner's shell and a running daemon: a Unix socket in the node folder.
 
-One request and one response a line, both JSON objects: ``{"command": "plan-list", "args": {}}`` is answered by
-``{"result": {...}}`` or by ``{"error": {"message": ..., "type": ..., "exit_code": ...}}``.
+A connection has one request and one response, each a line with a JSON object: ``{"command": "plan-list", "args": {}}``
+is answered by ``{"result": {...}}`` or by ``{"error": {"message": ..., "type": ..., "exit_code": ...}}``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -27,10 +27,9 @@ SOCKET_NAME = "control.sock"
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Room for the names and types of the columns of the largest table that a node offers."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-IDLE_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 5.0
 ACCEPT_AGAIN_S = 1.0
 READ_WITHIN_S, READ_AGAIN_S = 20.0, 0.1
-RESTART = "another fedmon runs here: restart it with 'fedmon node stop' and 'fedmon node start'"
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
 
@@ -72,19 +71,17 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ControlServer:
-    """Hands the owner's commands to the daemon; each connection has a thread, so that no client keeps others waiting.
+    """Hands the owner's commands to the daemon, one after another, on its own thread.
 
-    ``submit(command, args, by)`` is called on these threads: it runs a command of a user on the router thread and
-    returns its result within a bounded time, or raises a FedmonError. A client that sends or reads nothing for
-    ``idle_timeout_s`` is cut off. ``start`` and ``stop`` may be called from any thread.
+    ``submit(command, args, by)`` is called there: it runs a command of a user on the router thread and returns its
+    result within a bounded time, or raises a FedmonError. A client that sends or reads nothing for ``idle_timeout_s``
+    is cut off. ``start`` and ``stop`` may be called from any thread.
     """
 
     def __init__(self, folder: Path, submit: Submit, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
         self._path, self._submit, self._idle_timeout_s = folder / SOCKET_NAME, submit, idle_timeout_s
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._clients: dict[socket.socket, threading.Thread] = {}
-        self._thread = threading.Thread(target=self._accept_all, name="fedmon-control", daemon=True)
+        self._thread = threading.Thread(target=self._serve_all, name="fedmon-control", daemon=True)
         self._spare: list[int] = []
 
     def start(self) -> None:
@@ -95,85 +92,66 @@ class ControlServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
-            with short_address(self._path) as address:
+            with _short_address(self._path) as address:
                 self._listener.bind(address)
             self._path.chmod(0o600)
             self._listener.listen(_BACKLOG)
         except OSError as error:
             self._listener.close()
-            raise StorageError(f"cannot listen on {self._path}: {error.strerror}") from error
-        self._keep_spare()
+            raise StorageError(f"cannot listen on {self._path}: {error.strerror or error}") from error
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Close the door, and wait at most so long for commands that are being carried out; after a start."""
-        deadline = Deadline(timeout_s)
+        """Close the door, and wait at most so long for a command that is being carried out; after a start."""
         self._stopping.set()
-        _shut(self._listener, socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout_s)
         self._path.unlink(missing_ok=True)
         self._listener.close()
-        with self._lock:
-            open_clients = dict(self._clients)
-            self._give_spare()
-        for client in open_clients:
-            _shut(client, socket.SHUT_RD)  # a response still goes out
-        for thread in open_clients.values():
-            thread.join(deadline.left_s())
 
-    def _accept_all(self) -> None:
+    def _serve_all(self) -> None:
+        self._keep_spare()
         while not self._stopping.is_set():
             try:
                 client, _ = self._listener.accept()
             except OSError as error:  # mostly EMFILE; the client stays in the backlog
-                if self._stopping.is_set():
-                    return
-                if not self._spare:
+                if self._spare and not self._stopping.is_set():
+                    logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
+                    self._give_spare()
+                else:
                     self._stopping.wait(ACCEPT_AGAIN_S)
-                    continue
-                logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
-                self._give_spare()
                 continue
-            # Elsewhere than on Linux the 0600 mode of the socket must do.
-            user = _peer(client)[1] if sys.platform == "linux" else os.geteuid()
-            if user not in (os.geteuid(), 0):
-                logger.warning("control connection refused: it comes from another user")
-                client.close()
-                continue
-            thread = threading.Thread(None, self._serve, "fedmon-control-client", (client, user), daemon=True)
-            try:
-                with self._lock:
-                    thread.start()
-                    self._clients[client] = thread
-            except RuntimeError as error:  # the process may have no more threads
-                logger.warning("control connection refused: %s", error)
-                client.close()
+            with client:
+                self._serve(client)
+            self._keep_spare()
+        self._give_spare()
 
     def _keep_spare(self) -> None:
         with contextlib.suppress(OSError):
-            while len(self._spare) < SPARE_DESCRIPTORS and not self._stopping.is_set():
+            while len(self._spare) < SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _give_spare(self) -> None:
         while self._spare:
             os.close(self._spare.pop())
 
-    def _serve(self, client: socket.socket, user: int) -> None:
-        by = user_name(user)  # which may ask a directory service
+    def _serve(self, client: socket.socket) -> None:
+        # Elsewhere than on Linux the 0600 mode of the socket must do.
+        user = _peer(client)[1] if sys.platform == "linux" else os.geteuid()
+        if user not in (os.geteuid(), 0):
+            logger.warning("control connection refused: it comes from another user")
+            return
         client.settimeout(self._idle_timeout_s)
         try:
             with client.makefile("rb") as requests:
-                while (line := requests.readline(MAX_REQUEST_BYTES)).endswith(b"\n"):
-                    client.sendall(self._answer(line, by))
+                line = requests.readline(MAX_REQUEST_BYTES)
+            if line.endswith(b"\n"):
+                client.sendall(self._answer(line, user_name(user)))
         except TimeoutError:
             logger.warning("control connection closed: nothing came or went for %.1f s", self._idle_timeout_s)
         except OSError as error:
             logger.debug("control connection ended: %s", error)
-        finally:
-            with self._lock:
-                self._clients.pop(client, None)
-                client.close()
-                self._keep_spare()
 
     def _answer(self, line: bytes, by: str) -> bytes:
         try:
@@ -190,93 +168,80 @@ class ControlServer:
         return msgspec.json.encode({"error": told}) + b"\n"
 
 
-class ControlClient:
-    """Sends the owner's commands to the daemon of a node folder; a context manager, for one thread."""
+def call_daemon(folder: Path, command: str, /, *, timeout_s: float = 30.0, **args: Any) -> dict[str, Any]:
+    """Run one command in the daemon of a node folder and return its result; a plan that it reads is waited for.
 
-    def __init__(self, folder: Path, *, timeout_s: float = 30.0) -> None:
-        """Connect. Raises DaemonNotRunningError if no daemon listens, NoAnswerError if it takes no calls."""
-        self._folder, self._timeout_s = folder, timeout_s
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
-        try:
-            with short_address(folder / SOCKET_NAME) as address:
-                self._socket.connect(address)
-        except OSError as error:
-            self._socket.close()
-            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-                raise DaemonNotRunningError(
-                    f"the node of {folder} is not running: start it with 'fedmon node start'"
-                ) from error
-            if isinstance(error, (BlockingIOError, TimeoutError)):
-                raise NoAnswerError(f"the daemon of {folder} does not take calls; look at its log") from error
-            raise StorageError(f"cannot connect to {folder / SOCKET_NAME}: {error.strerror or error}") from error
-        self._responses = self._socket.makefile("rb")
+    Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent or went away,
+    and DaemonNotRunningError if no daemon listens.
+    """
+    deadline = Deadline(READ_WITHIN_S)
+    while True:
+        with _connection(folder, timeout_s) as connection:
+            response = _response(connection, command, args)
+        if "error" not in response:
+            return response["result"]
+        error = ControlError(response["error"])
+        if error.type != "BeingReadError" or deadline.passed():
+            raise error
+        threading.Event().wait(READ_AGAIN_S)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._responses.close()
-        self._socket.close()
+def daemon_pid(folder: Path, *, timeout_s: float) -> int | None:
+    """Return the daemon's process, 0 in another process namespace; None if the system tells no number.
 
-    @property
-    def daemon_pid(self) -> int | None:
-        """Number of the daemon's process, 0 in another process namespace; None if the system tells no number."""
-        return _peer(self._socket)[0] if sys.platform == "linux" else None
+    Raises DaemonNotRunningError if no daemon listens, NoAnswerError if it takes no calls.
+    """
+    with _connection(folder, timeout_s) as connection:
+        return _peer(connection)[0] if sys.platform == "linux" else None
 
-    def call(self, command: str, **args: Any) -> dict[str, Any]:
-        """Run one command in the daemon and return its result; a plan that the daemon reads is waited for.
 
-        Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent, and
-        DaemonNotRunningError when it went away meanwhile.
-        """
-        deadline = Deadline(READ_WITHIN_S)
-        while True:
-            response = self._answer(command, args)
-            if "error" not in response:
-                return response["result"]
-            error = ControlError(response["error"])
-            if "unknown field" in str(error):
-                raise ControlError({**error.facts(), "message": f"{error}; {RESTART}"})
-            if error.type != "BeingReadError" or deadline.passed():
-                raise error
-            threading.Event().wait(READ_AGAIN_S)
-
-    def _answer(self, command: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        try:
-            self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-            line = self._responses.readline(MAX_RESPONSE_BYTES)
-        except TimeoutError as error:
-            raise NoAnswerError(
-                f"the daemon of {self._folder} did not answer '{command}' within {self._timeout_s:g} s"
+def _connection(folder: Path, timeout_s: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    try:
+        with _short_address(folder / SOCKET_NAME) as address:
+            connection.connect(address)
+    except OSError as error:
+        connection.close()
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            raise DaemonNotRunningError(
+                f"the node of {folder} is not running: start it with 'fedmon node start'"
             ) from error
-        except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
-            raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered")
-        return msgspec.json.decode(line, type=dict[str, dict[str, Any]])
+        if isinstance(error, (BlockingIOError, TimeoutError)):
+            raise NoAnswerError(f"the daemon of {folder} does not take calls; look at its log") from error
+        raise StorageError(f"cannot connect to {folder / SOCKET_NAME}: {error.strerror or error}") from error
+    return connection
+
+
+def _response(connection: socket.socket, command: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    line = b""
+    try:
+        connection.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
+        with connection.makefile("rb") as responses:
+            line = responses.readline(MAX_RESPONSE_BYTES)
+    except TimeoutError as error:
+        raise NoAnswerError(f"the daemon did not answer '{command}' within {connection.gettimeout():g} s") from error
+    except OSError:
+        pass
+    if not line.endswith(b"\n"):
+        raise NoAnswerError(f"the daemon went away before it answered '{command}'")
+    return msgspec.json.decode(line, type=dict[str, dict[str, Any]])
 
 
 @contextlib.contextmanager
-def short_address(path: Path) -> Iterator[str]:
-    """Yield an address of ``path`` that is short enough for a socket, if need be through a link in a private folder."""
-    if len(os.fsencode(path)) <= _SUN_PATH_BYTES:
+def _short_address(path: Path) -> Iterator[str]:
+    """Yield an address of ``path`` that is short enough for a socket: on Linux through a descriptor of its folder."""
+    if len(os.fsencode(path)) <= _SUN_PATH_BYTES or sys.platform != "linux":
         yield str(path)
         return
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="fedmon-") as private:
-        link = Path(private, "n")
-        link.symlink_to(path.parent)
-        yield str(link / path.name)
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _peer(connected: socket.socket) -> tuple[int, int]:
     """Return the process and user at the other end, on Linux. Source: unix(7), SO_PEERCRED."""
     pid, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, user
-
-
-def _shut(client: socket.socket, how: int) -> None:
-    with contextlib.suppress(OSError):  # closed in the meantime
-        client.shutdown(how)

@@ -10,20 +10,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NoAnswerError
+from fedmon.common.errors import ConflictError, NoAnswerError
 from fedmon.node.owner.control import (
     MAX_REQUEST_BYTES,
-    ControlClient,
     ControlError,
     ControlServer,
     DaemonNotRunningError,
+    call_daemon,
+    daemon_pid,
 )
 from fedmon.node.registers.dataset_source import MAX_COLUMNS
 
@@ -32,8 +32,6 @@ def _echo(command: str, args: dict[str, Any], by: str) -> dict[str, Any]:
     match command:
         case "refuse":
             raise ConflictError("the name is taken")
-        case "newer":
-            raise InvalidInputError("newer: Object contains unknown field `asked`")
         case "break":
             raise ValueError("a defect")
         case "who":
@@ -62,52 +60,31 @@ def _raw(folder: Path) -> socket.socket:
 
 
 def _answered(folder: Path) -> dict[str, Any]:
-    with ControlClient(folder, timeout_s=60.0) as client:
-        return client.call("ping", n=1)
+    return call_daemon(folder, "ping", timeout_s=60.0, n=1)
 
 
 PONG = {"command": "ping", "n": 1}
 
 
 def test_a_command_is_answered_with_what_the_daemon_returned_who_learns_whose_it_is(tmp_path: Path) -> None:
-    with serving(tmp_path), ControlClient(tmp_path) as client:
-        answers = [client.call("plan-list", filter="ü\n"), client.call("ping", n=1), client.call("who")]
+    with serving(tmp_path):
+        answers = [call_daemon(tmp_path, "plan-list", filter="ü\n"), _answered(tmp_path), call_daemon(tmp_path, "who")]
         mode = (tmp_path / "control.sock").stat().st_mode & 0o777
+        assert daemon_pid(tmp_path, timeout_s=60.0) in (os.getpid(), None)
 
     assert answers == [{"command": "plan-list", "filter": "ü\n"}, PONG, {"by": pwd.getpwuid(os.geteuid()).pw_name}]
     assert mode == 0o600
 
 
 def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_defect(tmp_path: Path) -> None:
-    with serving(tmp_path), ControlClient(tmp_path) as client:
+    with serving(tmp_path):
         with pytest.raises(ControlError) as caught:
-            client.call("refuse")
+            call_daemon(tmp_path, "refuse")
         with pytest.raises(ControlError, match="ValueError: a defect"):
-            client.call("break")
-        assert client.call("ping", n=1) == PONG
-
-        with pytest.raises(ControlError, match=r"unknown field .*; another fedmon runs here: restart it with"):
-            client.call("newer", asked=[])
+            call_daemon(tmp_path, "break")
+        assert _answered(tmp_path) == PONG
 
     assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
-
-
-def test_a_thread_that_cannot_be_had_costs_one_client_and_the_next_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start, lacking = threading.Thread.start, [RuntimeError("can't start new thread")]
-
-    def start_if_there_is_room(thread: threading.Thread) -> None:
-        if thread.name == "fedmon-control-client" and lacking:
-            raise lacking.pop()
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_if_there_is_room)
-    with serving(tmp_path):
-        with pytest.raises(FedmonError):
-            _answered(tmp_path)
-
-        assert _answered(tmp_path) == PONG
 
 
 @pytest.mark.parametrize(
@@ -123,23 +100,19 @@ def test_noise_is_answered_as_noise_and_the_next_is_served(tmp_path: Path, noise
     assert answer["error"]["exit_code"] == 2
 
 
-def test_silent_clients_keep_nobody_waiting_and_are_cut_off(tmp_path: Path) -> None:
-    with serving(tmp_path, idle_timeout_s=0.3), _raw(tmp_path) as silent, _raw(tmp_path) as halfway:
+def test_clients_that_do_not_say_or_read_a_line_are_cut_off_and_the_next_is_served(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, idle_timeout_s=0.3),
+        _raw(tmp_path) as silent,
+        _raw(tmp_path) as halfway,
+        _raw(tmp_path) as lazy,
+    ):
         halfway.sendall(b'{"command":')
+        lazy.sendall(b'{"command": "large"}\n')
         assert _answered(tmp_path) == PONG
         ends = (silent.recv(1), halfway.recv(1))
 
     assert ends == (b"", b"")
-
-
-def test_a_client_that_does_not_read_its_large_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
-    with serving(tmp_path), _raw(tmp_path) as lazy, ControlClient(tmp_path) as eager:
-        with _raw(tmp_path) as gone:
-            gone.sendall(b'{"command": "large"}\n')
-        lazy.sendall(b'{"command": "large"}\n')
-        assert len(eager.call("large")["text"]) == 8_000_000
-        assert _answered(tmp_path) == PONG
-        assert len(lazy.makefile("rb").readline()) > 8_000_000
 
 
 def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
@@ -151,8 +124,8 @@ def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
 
 def test_a_table_of_the_most_columns_fits_into_a_request(tmp_path: Path) -> None:
     columns = {f"column-{number:022}": "float64" for number in range(MAX_COLUMNS)}
-    with serving(tmp_path), ControlClient(tmp_path, timeout_s=60.0) as client:
-        assert client.call("dataset-add", dtypes=columns)["dtypes"] == columns
+    with serving(tmp_path):
+        assert call_daemon(tmp_path, "dataset-add", timeout_s=60.0, dtypes=columns)["dtypes"] == columns
 
 
 def test_the_socket_of_a_killed_daemon_is_replaced_and_a_stopped_one_leaves_none(tmp_path: Path) -> None:
@@ -183,11 +156,10 @@ def test_a_daemon_that_never_answers_ends_the_call_at_its_timeout(tmp_path: Path
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(tmp_path / "control.sock"))
         deaf.listen(0)
-        with ControlClient(tmp_path, timeout_s=0.2) as client:
-            with pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
-                client.call("ping")
-            with pytest.raises(NoAnswerError, match="does not take calls; look at its log"):
-                ControlClient(tmp_path, timeout_s=0.2)
+        with pytest.raises(NoAnswerError, match=r"within 0\.2 s"):
+            call_daemon(tmp_path, "ping", timeout_s=0.2)
+        with pytest.raises(NoAnswerError, match="does not take calls; look at its log"):
+            call_daemon(tmp_path, "ping", timeout_s=0.2)
 
 
 @pytest.mark.skipif(

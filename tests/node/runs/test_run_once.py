@@ -66,15 +66,14 @@ FLOOD = WAITS.replace(
 STOPS_FIRST = """
 import sys
 from fedmon.node.daemon import main
-from fedmon.node.owner.control import ControlClient
+from fedmon.node.owner.control import call_daemon
 from fedmon.node.runs.service import Runs
 
 start_up, job_id = Runs.start_up, sys.argv.pop(1)
 
 
 def stopped(runs):
-    with ControlClient(runs.folder.parent) as client:
-        client.call("run-stop", job_id=job_id)
+    call_daemon(runs.folder.parent, "run-stop", job_id=job_id)
     start_up(runs)
 
 

@@ -20,7 +20,7 @@ from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
 from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import DaemonNotRunningError, daemon_pid
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
@@ -220,8 +220,7 @@ def stop(
 def _daemon_pid(folder: NodeFolder) -> int | None:
     """Return the running daemon: the process behind the socket where the system tells it, else the lock's holder."""
     with contextlib.suppress(DaemonNotRunningError, NoAnswerError, StorageError):
-        with ControlClient(folder.path, timeout_s=1.0) as client:
-            pid = client.daemon_pid
+        pid = daemon_pid(folder.path, timeout_s=1.0)
         if pid == 0:
             raise ConflictError(f"the node of {folder.path} runs in another process namespace: stop it there")
         if pid is not None:

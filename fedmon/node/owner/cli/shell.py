@@ -22,7 +22,7 @@ from fedmon.common.options import JsonOption
 from fedmon.common.text import UNLIMITED, one_line
 from fedmon.common.text import ago as since
 from fedmon.node.folder import NodeFolder, user_name
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
 Dir = Annotated[
     Path | None,
@@ -90,12 +90,8 @@ class Shell:
         """
         deadline = Deadline(REACH_WITHIN_S)
         while True:
-            client = None
             with contextlib.suppress(DaemonNotRunningError):
-                client = ControlClient(self.folder.path)
-            if client is not None:
-                with client:
-                    return client.call(command, **args)
+                return call_daemon(self.folder.path, command, **args)
             try:
                 with self.folder.hold(self.purpose, timeout_s=_LOCK_ATTEMPT_S):
                     return _run_here(self.folder, command, args)
