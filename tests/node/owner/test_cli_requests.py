@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 from pathlib import Path
 
 from fedmon.common.clock import utc_now
 from fedmon.node.registers.database import timestamp
-from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, made_folder
+from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
 
 
@@ -48,7 +47,7 @@ def test_plans_wait_until_they_are_decided(tmp_path: Path) -> None:
     approved = told(folder, "requests", "approve", plan_id)
 
     assert screen.startswith("1 plan waits for your decision:\n")
-    assert hashlib.sha256(PLAN).hexdigest() in screen
+    assert plan_id.removeprefix("training_plan_")[:13] in screen
     assert [line for line in screen.splitlines() if len(line) > 80] == []
     assert ([plan["plan_id"] for plan in waiting["plans"]], waiting["researchers"]) == ([plan_id], [])
     assert approved["plan"]["status"] == "approved"

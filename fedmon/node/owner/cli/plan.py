@@ -15,7 +15,7 @@ import typer
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.options import each as words_of
-from fedmon.common.text import one_line, plural, table
+from fedmon.common.text import one_line, plural, short_ids, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
 from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb
@@ -36,9 +36,7 @@ Which = Annotated[
     ),
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
-_HEADERS = ("id", "name", "status", "type", "from", "asked")
 _ID_PREFIX = "training_plan_"
-_SHORT_ID = 8
 
 
 @verb(app, "list")
@@ -336,12 +334,11 @@ def _waiting(result: Mapping[str, Any]) -> str:
 
 
 def _table(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of plans, the digest of each on a separate line; empty if there are none."""
-    if not plans:
-        return ""
+    """Return a table of plans; empty if there are none."""
+    ids = short_ids([plan["plan_id"] for plan in plans])
     rows = [
         [
-            plan["plan_id"].removeprefix(_ID_PREFIX)[:_SHORT_ID],
+            ids[plan["plan_id"]],
             plan["name"],
             "asked again" if plan.get("asked_again") else plan["status"],
             plan["type"],
@@ -350,9 +347,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
         ]
         for plan in plans
     ]
-    head, line, *lines = table(_HEADERS, rows).split("\n")
-    paired = [f"{row}\n  sha256 {plan['sha256']}" for row, plan in zip(lines, plans, strict=True)]
-    return "\n".join([head, line, *paired])
+    return table(["id", "name", "status", "type", "from", "asked"], rows) if rows else ""
 
 
 def _screen(result: Mapping[str, Any]) -> str:
