@@ -62,7 +62,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
     assert "pydantic" not in libraries
     assert (status["running"], status["live"]["pid"], status["broker"]) == (True, process.pid, lasting_broker.url)
     assert f"running, pid {process.pid}, started " in screen
-    assert screen.startswith("needs you   * OBEYS NO RESEARCHER")
+    assert screen.startswith("needs you  * OBEYS NO RESEARCHER")
     assert "samples_" not in screen
     assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []
     assert f"already running, pid {process.pid}" in second

@@ -70,7 +70,7 @@ def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> No
     folder = made_folder(tmp_path / "n", policy={"researchers": ["alice"]})
     with desk_of(folder) as desk:
         ask_approval(desk)
-    assert node(folder, "status").stdout.startswith("needs you   * 1 plan waits for your decision: ")
+    assert node(folder, "status").stdout.startswith("needs you  * 1 plan waits for your decision: ")
     (folder / "state.sqlite").write_bytes(b"no register" * 1000)
     node(folder, "status")
 
@@ -84,4 +84,4 @@ def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> No
     with desk_of(folder) as desk:
         desk.registers.database.set_mark("restored", timestamp(utc_now() - datetime.timedelta(days=31)))
     assert "RESTORED" not in node(folder, "status").stdout
-    assert "policy      obeys alice" in rest
+    assert "policy     obeys alice" in rest

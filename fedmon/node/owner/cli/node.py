@@ -150,7 +150,7 @@ def start(
 def status(shell: Shell) -> None:
     """Show open tasks and the state of the node.
 
-    Its connection, accepted researchers, waiting requests, and counters since its start.
+    Its connection, accepted researchers, plans, runs and results.
     """
     document = shell.call("status")
     live = document["live"]
@@ -182,20 +182,18 @@ def _quotas(document: Mapping[str, Any]) -> str:
     rows = [
         [
             each["researcher_id"],
-            *("-" if each[key] is None else each[key] for key in ("requests", "changes")),
+            "-" if each["requests"] is None else each["requests"],
+            each["changes"],
             each["undecided_plans"],
             each["jobs"],
             size(each["kept_bytes"]),
-            "-" if each["audit_bytes"] is None else size(each["audit_bytes"]),
+            size(each["audit_bytes"]),
             "-" if each["refused"] is None else sum(each["refused"].values()),
         ]
         for each in document["researchers"]
     ]
-    burst = f"{10 * most['requests_per_s']:g}"
-    note = f"requests (of the {burst} that may come at once), changes and audit: used, and not allowed again yet"
-    if not document["running"]:
-        note = "-: not known, because the node is not running"
-    return f"{table(heads, [allowed, *rows])}\n{note}"
+    note = "" if document["running"] else "\n-: not known, because the node is not running"
+    return table(heads, [allowed, *rows]) + note
 
 
 @verb(app, "stop")
@@ -305,16 +303,6 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "runs", _runs(document["runs"], live)
     yield "results", _release(document)
     yield "datasets", document["datasets"]
-    results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
-    yield "to deliver", f"{', '.join(results)}, once they are online" if results else "nothing"
-    if live is not None:
-        watching = [
-            f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]
-        ]
-        yield "watched by", ", ".join(watching) or "no researcher"
-        counters = live["counters"]
-        refused = sum(number for name, number in counters.items() if name.startswith("refused "))
-        yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
     yield "folder", document["folder"]
 
 
