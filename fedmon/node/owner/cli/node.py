@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -357,7 +358,7 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
     parts = [
         f"Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
         *map(_block, found.groups),
-        f"Machine{mark}\n{_machine(found.hardware)}",
+        f"Machine{mark}\n{fields({name: _text(value) for name, value in found.hardware.items()})}",
     ]
     first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
     return first + "\n\n".join(parts)
@@ -398,22 +399,5 @@ def _indented(head: str, text: str) -> str:
     return f"{fields({'  ': head})}\n{fields({'      ': text})}"
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
-    shown = {}
-    for name, value in machine.items():
-        if name not in ("reasons", "notes", "simulated"):
-            shown[name] = f"unknown ({machine['reasons'][name]})" if name in machine["reasons"] else _told(name, value)
-    return fields(shown | {f"{name} note": text for name, text in machine["notes"].items()})
-
-
-def _told(name: str, value: Any) -> str:
-    """Return a part of the machine as text, without unknown fields."""
-    if isinstance(value, dict):
-        known = {key: _told(key, each) for key, each in value.items() if each not in (None, [])}
-        return ", ".join(text if key.endswith("_bytes") else f"{key} {text}" for key, text in known.items())
-    if isinstance(value, list):
-        separator = "\n" if value and isinstance(value[0], dict) else ", "
-        return separator.join(_told(name, each) for each in value) or "none"
-    if value is None:
-        return "none"
-    return size(value) if name.endswith("_bytes") else str(value)
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
