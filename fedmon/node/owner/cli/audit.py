@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.common.errors import ConflictError
 from fedmon.common.text import plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
@@ -21,7 +20,6 @@ from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
 app = group("audit", "Read the audit, and check that no line of it was changed.")
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
-_STDOUT = Path("-")
 
 
 @verb(app, "show")
@@ -68,31 +66,15 @@ def export(
         str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
-    output: Annotated[Path, typer.Option("--output", "--out", "-o", help="The file, or - for stdout.")] = _STDOUT,
 ) -> None:
-    """Write the lines of the audit as they are, one JSON object a line, oldest first."""
-    from fedmon.common.files import replacing, storage_errors
-    from fedmon.node.requests.audit import chain_files, exported
+    """Print the lines of the audit as they are, one JSON object a line, oldest first."""
+    from fedmon.common.files import storage_errors
+    from fedmon.node.requests.audit import exported
     from fedmon.report.cli.inputs import times
 
-    if output == _STDOUT and shell.as_json:
-        raise InvalidInputError("--json reports on stdout, where the lines go without --output: add --output FILE")
     bounds = [None if t is None else datetime.datetime.fromtimestamp(t, datetime.UTC) for t in times(since, until)]
-    lines = exported(shell.folder.path, *bounds)
-    if output == _STDOUT:
-        with storage_errors(Path("stdout")):
-            sys.stdout.buffer.writelines(lines)
-        return
-    with storage_errors(output):
-        is_own = output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path))
-    if is_own:
-        raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
-    count = 0
-    with replacing(output) as staged, staged.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # it says what researchers asked, as the audit does
-        for count, line in enumerate(lines, start=1):  # noqa: B007 - it tells how many there were
-            file.write(line)
-    shell.emit({"path": str(output), "lines": count}, lambda: f"{output}: {plural(count, 'line')}")
+    with storage_errors(Path("stdout")):
+        sys.stdout.buffer.writelines(exported(shell.folder.path, *bounds))
 
 
 @verb(app, "prune")
