@@ -288,13 +288,10 @@ def test_nothing_is_retained_but_its_presence(lasting_broker: Broker, researcher
         assert stays(lambda: latecomer.topics(retained=True) == {f"general/status/{NODE}"}, 0.3)
 
 
-def test_a_list_longer_than_a_message_of_our_own_wire_comes_whole(
-    researcher: V4Researcher, folder: Path, tmp_path: Path
-) -> None:
-    parameters = tmp_path / "parameters.json"
-    parameters.write_text(json.dumps({"words": "x" * 40_000}))
+def test_a_list_longer_than_a_message_of_our_own_wire_comes_whole(researcher: V4Researcher, folder: Path) -> None:
+    parameters = json.dumps({"words": "x" * 40_000})
     for number in range(3):
-        offer(folder, f"large-{number}", f"large-{number}", "--parameters", f"@{parameters}")
+        offer(folder, f"large-{number}", f"large-{number}", "--parameters", parameters)
 
     listed = researcher.ask("list", answer="list")
 

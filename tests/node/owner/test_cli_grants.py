@@ -80,8 +80,8 @@ def test_the_proposed_grant_has_what_was_asked_for_and_declared(folder: Path) ->
 
 def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path: Path) -> None:
     plan_id = asked(folder)
-    rules = tmp_path / "rules.toml"
-    rules.write_text('bins = "range(10)"\ntask = ["sum"]\n')
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"bins": "range(10)", "task": ["sum"]}')
 
     decided = told(
         folder, "plan", "approve", plan_id, "--for", "alice,bob", "--dataset", "cells", "--arguments", str(rules),
@@ -160,7 +160,7 @@ def test_rules_that_cannot_be_read_are_refused(folder: Path, tmp_path: Path) -> 
     file = tmp_path / "rules.json"
     large = json.dumps(dict.fromkeys(map(str, range(2000)), "int"))
     for text, says in (
-        ("{", "is neither JSON nor"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'"),
+        ("{", "is not JSON"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'"),
         ('{"a": "b = int"}', "argument 'a'"), (large, "the rules take more than 16384 bytes"),
     ):  # fmt: skip
         file.write_text(text)

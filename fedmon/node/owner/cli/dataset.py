@@ -26,9 +26,7 @@ Tags = Annotated[
     list[str] | None, typer.Option("--tags", "-t", help="Tags to search by: separated by commas, or given repeatedly.")
 ]
 Description = Annotated[str | None, typer.Option(help="A description for people.")]
-Parameters = Annotated[
-    str | None, typer.Option(help="Parameters for training plans: a JSON object, or @FILE that holds one.")
-]
+Parameters = Annotated[str | None, typer.Option(help="Parameters for training plans: a JSON object.")]
 _SHOWN_COLUMNS = 40
 
 
@@ -135,10 +133,7 @@ def _parameters(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        content = Path(text[1:]).expanduser().read_bytes() if text.startswith("@") else text.encode()
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except OSError as error:
-        raise InvalidInputError(f"cannot read --parameters {text}: {error.strerror}") from None
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidInputError(f"--parameters is not a JSON object: {error}") from None
 

@@ -138,8 +138,6 @@ def start(
     document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
     runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"
-    if runs["enabled"]:
-        text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log names the level in force)"
     shell.emit({**document, "obeys_nobody": not settings.policy.researchers, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.

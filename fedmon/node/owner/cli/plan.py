@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,7 +97,7 @@ def approve(
         typer.Option("--dataset", help="A dataset (default: those asked for); may be repeated; '*' is all."),
     ] = None,
     arguments: Annotated[
-        Path | None, typer.Option(help="A JSON or TOML file with a rule for each argument (default: as declared).")
+        Path | None, typer.Option(help="A JSON file with a rule for each argument (default: as declared).")
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="How many runs (default: no limit).")] = None,
     until: Annotated[
@@ -235,14 +234,13 @@ def _difference(result: Mapping[str, Any]) -> str:
 
 
 def _rules(path: Path) -> Any:
-    """Return the rules of a JSON or TOML file. Raises InvalidInputError."""
+    """Return the rules of a JSON file. Raises InvalidInputError."""
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidInputError(f"cannot read the rules {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path} is neither JSON nor, under a name ending in .toml, TOML: {error}") from None
+        raise InvalidInputError(f"{path} is not JSON: {error}") from None
 
 
 def _whole(shown: Mapping[str, Any]) -> str:
