@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from fedmon.common.errors import InvalidInputError
 from fedmon.plan import frames
 
@@ -51,8 +49,8 @@ class PlanContext:
             if index is None or isinstance(step, bool) or abs(index(step)) > frames.MAX_STEP:
                 raise InvalidInputError(f"report() got step {str(step)[:40]!r}; it takes an integer of at most 2**53")
             step = int(index(step))
-        if values:  # nodes of the last version want the time
-            self._channel.send(frames.SCALARS, {"values": values, "step": step, "t": time.time()})
+        if values:
+            self._channel.send(frames.SCALARS, {"values": values, "step": step})
 
     def log(self, message: object, level: str = "INFO") -> None:
         """Send a line to the log, cut to 4096 characters.
@@ -63,7 +61,7 @@ class PlanContext:
         if name not in frames.LEVELS:
             raise InvalidInputError(f"log() got the level {level!r}; levels are {', '.join(frames.LEVELS)}")
         text = shortened(str(message), frames.MAX_LOG_CHARACTERS)
-        self._channel.send(frames.LOG, {"level": name, "message": text, "t": time.time()})
+        self._channel.send(frames.LOG, {"level": name, "message": text})
 
     def _number(self, name: str, value: Any) -> float | None:
         if len(name) > frames.MAX_NAME_CHARACTERS or not name.isascii() or not name.isidentifier():
