@@ -291,11 +291,11 @@ def _written(draw: Callable[[Any], None], kind: str = "png", dpi: float = _DPI, 
     with report_extra("a drawing"):
         from matplotlib.figure import Figure
 
-        from fedmon.report.charts.library import saved
+        from fedmon.report.charts.draw import saved
 
     def made() -> Figure:
         figure = Figure(**size)
         draw(figure)
         return figure
 
-    return saved(made, kind, name="diagram", dpi=dpi)
+    return saved(made, kind, dpi=dpi)

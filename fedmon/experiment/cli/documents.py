@@ -94,10 +94,7 @@ def graph(
         )
     name, picture = _pictured(what)
     with report_extra("a drawing"):
-        from fedmon.report.charts.library import own_process
-
-        with own_process(Path()):
-            content = content_of(picture, kind)
+        content = content_of(picture, kind)
     if output == Path("-"):
         sys.stdout.buffer.write(content)
         return

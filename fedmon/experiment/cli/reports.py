@@ -242,10 +242,9 @@ def _write_page(path: Path, shown: Overview, sections: list[Section]) -> None:
         sections=tuple(sections),
     )
     with report_extra("a page"):
-        from fedmon.report.charts.library import own_process
         from fedmon.report.document.page import html
 
-        with own_process(path.parent), replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+        with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(html(document))
 
 

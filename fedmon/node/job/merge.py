@@ -209,11 +209,8 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> t
             for name in dict.fromkeys(exports):
                 steps.run(f"the export to {name}", functools.partial(steps.export, source, name))
             if report:
-                from fedmon.report.charts.library import own_process
-
-                with own_process(folder.path):
-                    steps.run("plots", lambda: steps.plots(source))
-                    steps.run("the report", lambda: steps.report(source))
+                steps.run("plots", lambda: steps.plots(source))
+                steps.run("the report", lambda: steps.report(source))
     return steps.written, not steps.failed
 
 

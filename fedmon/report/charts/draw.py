@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import functools
+import io
+import threading
 import unicodedata
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,6 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.report.amounts import significant
 from fedmon.report.charts.catalogue import FLOATING
 from fedmon.report.charts.chart import Chart, Charts
-from fedmon.report.charts.library import saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +30,31 @@ _SHORT_S = 300.0
 """Charts up to this length are shown in seconds since their begin."""
 _LONGEST, _MOST_MARKS = 32, 8
 _SMALL_PT, _TITLE_PT = 7.0, 9.0
+_SETTINGS = threading.RLock()
+_NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
+
+
+def saved(made: Callable[[], Figure], kind: str, *, dpi: float) -> bytes:
+    """Return the figure that ``made`` returns as one of KINDS; safe from any thread of ours.
+
+    It is drawn with matplotlib's default settings, not those of the user's file.
+    """
+    import matplotlib as mpl
+
+    # A user's TeX, fonts or colours would change what we say in a drawing, or keep it from being made.
+    plain: Mapping[Any, Any] = mpl.rcParamsDefault
+    settings: Any = {name: value for name, value in plain.items() if not name.startswith(_NOT_OF_A_DRAWING)}
+    into = io.BytesIO()
+    with _SETTINGS, mpl.rc_context(settings | {"svg.fonttype": "none"}):
+        made().savefig(into, format=kind, dpi=dpi)
+    return into.getvalue()
 
 
 def drawn(chart: Chart, charts: Charts, kind: str, *, size_in: tuple[float, float] = SIZE_IN, dpi: int = DPI) -> bytes:
-    """Return a chart as one of KINDS, the same each time. Raises InvalidInputError for another kind."""
+    """Return a chart as one of KINDS. Raises InvalidInputError for another kind."""
     if kind not in KINDS:
         raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
-    return saved(lambda: figure(chart, charts, size_in=size_in), kind, name=chart.name, title=literal(chart.title, 200),
-                 dpi=dpi)  # fmt: skip
+    return saved(lambda: figure(chart, charts, size_in=size_in), kind, dpi=dpi)
 
 
 def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_IN) -> Figure:

@@ -63,7 +63,6 @@ def plot(
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
-        from fedmon.report.charts.library import own_process
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
@@ -85,11 +84,10 @@ def plot(
                 several = "; charts of all nodes together need several nodes" if combined else ""
                 what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
                 raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
-            with own_process(output):
-                written = write_charts(
-                    found, chosen, output, kind=kind.value,
-                    progress=lambda share: progress(_READING + share * (1 - _READING)),
-                )  # fmt: skip
+            written = write_charts(
+                found, chosen, output, kind=kind.value,
+                progress=lambda share: progress(_READING + share * (1 - _READING)),
+            )  # fmt: skip
     if json:
         rows = [
             {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -56,11 +55,9 @@ def report(
             refuse_recording(path, source.paths)
         with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
             if output is not None or pdf is not None:
-                from fedmon.report.charts.library import own_process
                 from fedmon.report.document.report import write_subject
 
-                with own_process(pdf.parent) if pdf is not None else contextlib.nullcontext():
-                    case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
+                case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
             else:
                 from fedmon.report.findings import find
 

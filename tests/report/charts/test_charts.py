@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
@@ -517,3 +518,12 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]
     assert not (tmp_path / "none").exists()
+
+
+def test_settings_of_the_reader_change_no_drawing_and_are_kept(tmp_path: Path) -> None:
+    found = made(tmp_path / "all.fmr", samples({CPU: [0.1, 0.2]}))
+    expected = drawn(found.first[0], found, "png")
+
+    with mpl.rc_context({"text.usetex": True, "font.size": 30, "axes.facecolor": "black", "svg.fonttype": "path"}):
+        assert expected == drawn(found.first[0], found, "png")
+        assert (mpl.rcParams["text.usetex"], mpl.rcParams["font.size"]) == (True, 30)
