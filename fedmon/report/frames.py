@@ -152,12 +152,15 @@ def save(
     """Write recordings to a file and return its path; the suffix selects the format.
 
     See `WideTable` for the selection, and `fedmon.report.export.write` for the format. In an HDF5 file the
-    table is under ``wide_<key>`` or ``tidy_<key>``; the key is the job's if there is one. Raises NotFoundError,
-    InvalidInputError, ConflictError, StorageError and MissingExtraError.
+    table is under ``wide_<key>`` or ``tidy_<key>``; the key is the job's if there is one. ``progress`` is called with 1
+    at the end. Raises NotFoundError, InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
     kind = TidyTable if tidy else WideTable
     table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
-    return write(table, path, format=format, key=key or key_of(source, job), replace=replace, progress=progress)
+    written = write(table, path, format=format, key=key or key_of(source, job), replace=replace)
+    if progress is not None:
+        progress(1.0)
+    return written
 
 
 def key_of(source: Source, job: str | None) -> str:
@@ -184,8 +187,9 @@ def plot(
     """Draw metrics into a folder, a file for each figure; returns the files, in the order of reading.
 
     ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
-    ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. Raises NotFoundError for an unknown job or
-    node, InvalidInputError for another kind, MissingExtraError without matplotlib, StorageError.
+    ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. ``progress`` is called with 1 at the end.
+    Raises NotFoundError for an unknown job or node, InvalidInputError for another kind, MissingExtraError without
+    matplotlib, StorageError.
     """
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
@@ -194,7 +198,10 @@ def plot(
         wanted = None if metrics is None else tuple(metrics)
         choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
         found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
-        return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)
+        written = write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind)
+    if progress is not None:
+        progress(1.0)
+    return written
 
 
 _TAKEN = frozenset({"group", "round", "node", "rows", *COSTS.values()})

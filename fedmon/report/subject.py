@@ -61,31 +61,21 @@ class Subject:
             return None
         return self._inside(min(one.oldest_t for one in self._streams), max(one.last_t for one in self._streams))
 
-    def read(self, consumers: Sequence[Consumer] = (), progress: Callable[[float], object] | None = None) -> Case:
-        """Hand every sample to the consumers, and return the totals; ``progress`` is told the share that is done.
-
-        Raises StorageError.
-        """
+    def read(self, consumers: Sequence[Consumer] = ()) -> Case:
+        """Hand every sample to the consumers, and return the totals. Raises StorageError."""
         totals = Totals()
-        for block in self.blocks(progress):
+        for block in self.blocks():
             for consumer in (totals, *consumers):
                 consumer.add(block)
         return self._case(totals)
 
-    def blocks(
-        self, progress: Callable[[float], object] | None = None, *, series: Callable[[str], bool] | None = None
-    ) -> Iterator[Block]:
+    def blocks(self, *, series: Callable[[str], bool] | None = None) -> Iterator[Block]:
         """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
-        whole, done = sum(one.samples for one in self._streams) or 1, 0
         wanted = self._wanted(series)
         for node_id, stream in sorted({(one.node_id, one.stream) for one in self._streams}):
-            for block in self.source.blocks(
+            yield from self.source.blocks(
                 node_id=node_id, stream=stream, series=wanted, since_t=self.since_t, until_t=self.until_t
-            ):
-                yield block
-                done += len(block.t)
-                if progress is not None:
-                    progress(min(1.0, done / whole))
+            )
 
     def _case(self, totals: Totals) -> Case:
         found: dict[str, dict[str, StreamTotal]] = defaultdict(dict)

@@ -16,7 +16,6 @@ import pytest
 from fedmon.cli import main
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
-from tests.end_to_end.test_screens import on_terminal
 from tests.report.tables import T0, recording, samples
 
 COLUMNS: dict[str, list[float | None]] = {"host_load1": [1, 2, 3], "host_disk_reads_total": [0, 5, 15]}
@@ -53,15 +52,6 @@ def test_text_goes_to_stdout(tmp_path: Path) -> None:
 
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
-
-
-def test_a_terminal_shows_progress_and_keeps_the_result_alone(tmp_path: Path) -> None:
-    path = recording(tmp_path / "r.fmr", samples(COLUMNS))
-
-    shown = on_terminal("export", str(path), "-o", str(tmp_path / "x.csv"), term="xterm")
-
-    assert "Writing x.csv" in shown
-    assert shown.rpartition("\x1b")[2].endswith("x.csv: 3 rows\r\n")
 
 
 def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,27 +15,15 @@ from fedmon.report.subject import Subject
 __all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write_charts"]
 
 
-def read_bins(
-    subject: Subject,
-    *,
-    progress: Callable[[float], object] | None = None,
-    wanted: Callable[[str], bool] = is_shown,
-) -> Bins:
-    """Read the series that charts need of a subject, in one pass; ``progress`` is told the share that is done."""
+def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> Bins:
+    """Read the series that charts need of a subject, in one pass."""
     bins = Bins(subject.span, wanted=wanted, machines=subject.machines)
-    for block in subject.blocks(progress, series=lambda name: wanted(name) or name == PERF_CLOCK):
+    for block in subject.blocks(series=lambda name: wanted(name) or name == PERF_CLOCK):
         bins.add(block)
     return bins
 
 
-def write_charts(
-    found: Charts,
-    chosen: Sequence[Chart],
-    folder: Path,
-    *,
-    kind: str = "png",
-    progress: Callable[[float], object] | None = None,
-) -> list[Path]:
+def write_charts(found: Charts, chosen: Sequence[Chart], folder: Path, *, kind: str = "png") -> list[Path]:
     """Write some charts into a folder, which is made, as files of one kind (png, svg, pdf), in this order.
 
     Raises InvalidInputError for another kind, StorageError when a file cannot be written.
@@ -46,12 +34,10 @@ def write_charts(
     try:
         if kind in KINDS:
             folder.mkdir(parents=True, exist_ok=True)
-        for number, chart in enumerate(chosen):
+        for chart in chosen:
             path = folder / f"{chart.name}.{kind}"
             path.write_bytes(drawn(chart, found, kind))
             written.append(path)
-            if progress is not None:
-                progress((number + 1) / len(chosen))
     except OSError as error:
         raise StorageError(f"cannot write plots to {folder}: {error.strerror or error}") from error
     return written

@@ -14,7 +14,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, refuse_recording, times
+from fedmon.report.cli.inputs import refuse_recording, times
 from fedmon.report.export import FORMATS, format_named, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
 
@@ -85,9 +85,7 @@ def export(
                 refuse_recording(path, source.paths)
             written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
-                with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:
-                    rows = write_counted(table, path, format=chosen, key=key or key_of(source, job), replace=replace,
-                                         progress=progress)  # fmt: skip
+                rows = write_counted(table, path, format=chosen, key=key or key_of(source, job), replace=replace)
                 written.append({"path": sound(str(path)), "table": table.name, "rows": rows})
             damaged = source.damaged
     _report(written, chosen, damaged, as_json=json)

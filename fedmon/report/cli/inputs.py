@@ -1,10 +1,8 @@
-"""Options of the verbs that read recordings: files to write, times; and their progress."""
+"""Options of the verbs that read recordings: files to write, and times."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,18 +41,3 @@ def unix_time(text: str | None) -> float | None:
             f"{text!r} is not a time: write 2026-11-21T10:00:00, with +01:00 after it if it is not UTC, or Unix seconds"
         ) from None
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
-
-
-@contextlib.contextmanager
-def progress_bar(title: str, *, wanted: bool = True) -> Iterator[Callable[[float], None]]:
-    """Give a function to call with the share that is done, from 0 to 1; shows nothing where stderr is no terminal."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda _share: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(title, total=1.0)
-        yield lambda share: shown.update(task, completed=share)

@@ -23,13 +23,11 @@ from fedmon.common.options import (
     each,
 )
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, times
+from fedmon.report.cli.inputs import times
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
     from fedmon.report.charts import Group
-
-_READING = 0.2
 
 
 class FigureFormat(enum.Enum):
@@ -74,9 +72,9 @@ def plot(
             combined=combined or not per_node,
             zeros=zeros,
         )
-        with Source(recording) as source, progress_bar("Drawing", wanted=not json) as progress:
+        with Source(recording) as source:
             subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
-            bins = read_bins(subject, progress=lambda share: progress(share * _READING), wanted=choice.wanted)
+            bins = read_bins(subject, wanted=choice.wanted)
             found = charts_of(bins, subject, choice=choice)
             is_chosen = everything or zeros or groups or metric or per_node or combined
             chosen = (*found.first, *found.rest) if is_chosen else found.first
@@ -84,10 +82,7 @@ def plot(
                 several = "; charts of all nodes together need several nodes" if combined else ""
                 what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
                 raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
-            written = write_charts(
-                found, chosen, output, kind=kind.value,
-                progress=lambda share: progress(_READING + share * (1 - _READING)),
-            )  # fmt: skip
+            written = write_charts(found, chosen, output, kind=kind.value)
     if json:
         rows = [
             {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}

@@ -13,7 +13,7 @@ import typer
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import progress_bar, refuse_recording, times
+from fedmon.report.cli.inputs import refuse_recording, times
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -53,16 +53,15 @@ def report(
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
         for path in filter(None, (output, pdf)):
             refuse_recording(path, source.paths)
-        with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
-            if output is not None or pdf is not None:
-                from fedmon.report.document.report import write_subject
+        if output is not None or pdf is not None:
+            from fedmon.report.document.report import write_subject
 
-                case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
-            else:
-                from fedmon.report.findings import find
+            case, findings, written = write_subject(subject, html=output, pdf=pdf)
+        else:
+            from fedmon.report.findings import find
 
-                case, written = subject.read(progress=progress), []
-                findings = find(case)
+            case, written = subject.read(), []
+            findings = find(case)
     _show(case, findings, written, as_json=json)
 
 

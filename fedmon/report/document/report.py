@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _GROUPS = {"job": "The job", "user": "Values of the program", "gpu": "GPUs", "cpu": "CPUs",
            "infiniband": "InfiniBand", "numa": "NUMA", "agent": "The tool itself"}  # fmt: skip
-_READING = 0.8
-"""The share of the work that reading is, for the progress; writing is the rest."""
 _ON_PAGE_1 = 2
 _MOST_ROWS, _MOST_VALUES = 60, 200
 
@@ -49,22 +47,21 @@ def write(
     """Write the report as a page of HTML, as a PDF, or both; returns the written files.
 
     `subject.choose` chooses its subject. A file that is there is replaced once the new one is whole.
-    ``progress`` is told the share of the work that is done. Raises NotFoundError, InvalidInputError, StorageError, and
+    ``progress`` is called with 1 at the end. Raises NotFoundError, InvalidInputError, StorageError, and
     an error that names the missing library.
     """
     if html is None and pdf is None:
         raise InvalidInputError("name a file for the report: HTML, PDF, or both")
     subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
     page, document = (None if path is None else Path(path) for path in (html, pdf))
-    return write_subject(subject, html=page, pdf=document, progress=progress)[2]
+    files = write_subject(subject, html=page, pdf=document)[2]
+    if progress is not None:
+        progress(1.0)
+    return files
 
 
 def write_subject(
-    subject: Subject,
-    *,
-    html: Path | None = None,
-    pdf: Path | None = None,
-    progress: Callable[[float], object] | None = None,
+    subject: Subject, *, html: Path | None = None, pdf: Path | None = None
 ) -> tuple[Case, list[Finding], list[Path]]:
     """Write the report of a subject; also returns its findings. Raises as `write`."""
     with report_extra("a report"):
@@ -74,9 +71,8 @@ def write_subject(
     files = [path for path in (html, pdf) if path is not None]
     for path in files:
         target_of(path)  # before an hour of reading, not after it
-    tell = progress or (lambda _share: None)
     bins = Bins(subject.span, wanted=is_shown, machines=subject.machines)
-    case = subject.read([bins], lambda share: tell(_READING * share))
+    case = subject.read([bins])
     findings = find(case)
     charts = charts_of(bins, subject, gaps=missing(case))
     document = build(case, findings, charts, made_t=time.time())
@@ -91,7 +87,6 @@ def write_subject(
 
         with replacing(pdf) as new:
             write_pdf(document, new)
-    tell(1.0)
     return case, findings, files
 
 

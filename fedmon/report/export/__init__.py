@@ -38,7 +38,7 @@ class Table(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows there will be at most, to show progress."""
+        """How many rows there will be at most."""
         ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -100,10 +100,9 @@ def write(
     format: str | None = None,  # noqa: A002 - what everybody calls it
     key: str | None = None,
     replace: bool = False,
-    progress: Callable[[float], None] | None = None,
 ) -> Path:
     """Write a table to a file and return its path; see `write_counted`."""
-    write_counted(table, path, format=format, key=key, replace=replace, progress=progress)
+    write_counted(table, path, format=format, key=key, replace=replace)
     return Path(path)
 
 
@@ -114,19 +113,17 @@ def write_counted(
     format: str | None = None,  # noqa: A002
     key: str | None = None,
     replace: bool = False,
-    progress: Callable[[float], None] | None = None,
 ) -> int:
     """Write a table to a file and return the number of rows; without ``format`` the ending of the file says it.
 
     The file appears when it is complete, in place of one that is there; a failure leaves that as it was. In an HDF5
     file tables lie beside each other, each under ``<name>_<key>``: one that differs is replaced only with ``replace``.
-    ``progress`` is told which part is done, from 0 to 1. Raises InvalidInputError, ConflictError, StorageError and
-    MissingExtraError.
+    Raises InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
     path = Path(path)
     chosen = format_named(format or format_of(path))
     target_of(path)
-    writer, counted = chosen.load(), CountedTable(table, progress)
+    writer, counted = chosen.load(), CountedTable(table)
     from fedmon.report.export.files import PatientFile  # it needs pyarrow, and a help does not
 
     if chosen.is_appended:
@@ -136,8 +133,6 @@ def write_counted(
             counted.check = file.check
             writer(counted, file)
             file.check()
-    if progress is not None:
-        progress(1.0)
     return counted.taken
 
 
@@ -163,12 +158,12 @@ def format_named(name: str) -> Format:
 
 
 class CountedTable:
-    """A table that counts the rows taken from it, tells which part of all they are, and ends when ``check`` raises."""
+    """A table that counts the rows taken from it, and ends when ``check`` raises."""
 
-    def __init__(self, table: Table, progress: Callable[[float], None] | None = None) -> None:
+    def __init__(self, table: Table) -> None:
         self.name, self.schema, self.rows, self.taken = table.name, table.schema, table.rows, 0
         self.check: Callable[[], None] = lambda: None
-        self._table, self._progress = table, progress
+        self._table = table
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, in order."""
@@ -184,5 +179,3 @@ class CountedTable:
             yield piece
             self.taken += rows
             self.check()
-            if self._progress is not None:
-                self._progress(min(1.0, self.taken / max(1, self.rows)))
