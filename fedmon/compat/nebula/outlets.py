@@ -6,12 +6,13 @@ import collections
 import itertools
 import json
 import logging
-import math
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.backoff import Backoff
@@ -50,8 +51,9 @@ BACKLOG = 720
 """An hour of statuses at the default period."""
 FIRST_RETRY_S, LAST_RETRY_S, END_RETRY_S = 0.25, 30.0, 2.0
 CLOSE_WITHIN_S = 1.0
-MAX_TEXT = 8192
-MAX_ENTRIES = 1024
+_Scalar = Annotated[str, msgspec.Meta(max_length=8192)] | bool | int | float | None
+_Sent = _Scalar | Annotated[list[_Scalar], msgspec.Meta(max_length=1024)]
+"""The values that leave."""
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Refusals for the moment. Source: RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4."""
 _MOST_CHUNKS = 8
@@ -61,26 +63,20 @@ _NO_ANSWER = 0
 def status_body(participant: Mapping[str, Any], stamp: Mapping[str, Any]) -> bytes:
     """Return one status as JSON: the keys above, null if the participant has none, and ``stamp`` under "fedmon".
 
-    A value that JSON cannot carry, and text that is too long, becomes null.
+    A value that is no short scalar and no list of such, or that JSON cannot carry, becomes null.
     """
-    body: dict[str, dict[str, Any]] = {
-        group: {name: _plain(section(participant, group).get(name)) for name in names} for group, names in SENT.items()
+    body: dict[str, Mapping[str, Any]] = {
+        group: {name: _sent(section(participant, group).get(name)) for name in names} for group, names in SENT.items()
     }
     body |= {group: dict.fromkeys(names) for group, names in ABSENT.items()}
-    return json.dumps({**body, "fedmon": dict(stamp)}, allow_nan=False).encode()
+    return msgspec.json.encode({**body, "fedmon": stamp})
 
 
-def _plain(value: object) -> Any:
-    """Return a scalar or a list of scalars as JSON carries it, else None."""
-    if isinstance(value, list | tuple | set | frozenset):
-        entries = [entry for entry in map(_plain, value) if entry is not None and not isinstance(entry, list)]
-        return (sorted(entries, key=str) if isinstance(value, set | frozenset) else entries)[:MAX_ENTRIES]
-    is_plain = (
-        (isinstance(value, str) and len(value) <= MAX_TEXT)
-        or (isinstance(value, int) and abs(value) < 2**63)
-        or (isinstance(value, float) and math.isfinite(value))
-    )
-    return value if is_plain else None
+def _sent(value: object) -> msgspec.Raw | None:
+    try:
+        return msgspec.Raw(msgspec.json.encode(msgspec.convert(value, _Sent)))
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return None
 
 
 class Complaints:

@@ -196,12 +196,12 @@ def test_a_body_holds_only_what_a_controller_reads_and_is_always_json() -> None:
     odd = {
         "device_args": {"idx": float("inf"), "role": "x\ud800", "uid": 10**30, "malicious": True},
         "network_args": "nonsense",
-        "scenario_args": {"name": ["a", object()], "federation": {"a": 1}},
+        "scenario_args": {"name": ["a", object()], "federation": {"a": 1}, "rounds": ["a", 1]},
     }
 
     found = json.loads(status_body(odd, {"sequence": 1}))
 
-    assert found["device_args"] == {"uid": None, "idx": None, "name": None, "role": "x\ud800", "malicious": True}
+    assert found["device_args"] == {"uid": 10**30, "idx": None, "name": None, "role": None, "malicious": True}
     assert found["network_args"] == {"ip": None, "port": None, "neighbors": None}
-    assert found["scenario_args"] == {"name": ["a"], "federation": None, "rounds": None, "n_nodes": None}
+    assert found["scenario_args"] == {"name": None, "federation": None, "rounds": ["a", 1], "n_nodes": None}
     assert found["fedmon"] == {"sequence": 1}
