@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import logging
@@ -101,9 +102,9 @@ class Controller:
     """Posts statuses in order, and the end of a scenario, over one connection on a dedicated thread.
 
     A status that does not arrive is retried later and later; at most ``backlog`` wait, then the oldest is dropped and
-    counted. A status that the controller refuses (4xx) is not sent again. The end of a scenario goes before waiting
-    statuses, and drops them once it is confirmed. No redirect is followed, and no proxy of the environment is used.
-    Every method is safe from any thread, and only `finish` and `stop` wait.
+    counted. A status that the controller refuses (4xx) is not sent again. The end of a scenario drops waiting statuses.
+    No redirect is followed, and no proxy of the environment is used. Every method is safe from any thread, and only
+    `finish` and `stop` wait.
     """
 
     def __init__(
@@ -115,12 +116,11 @@ class Controller:
         timeout_s: float = TIMEOUT_S,
         backlog: int = BACKLOG,
     ) -> None:
-        self._status_url, self._done_url, self._timeout_s = status_url, done_url, timeout_s
-        # A header holds no line ends, and only Latin-1.
-        self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
+        self._status_url, self._done_url, self._user_agent = status_url, done_url, user_agent
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
-        self._backlog, self._counts, self._ends = backlog, dict.fromkeys(STATUSES, 0), 0
+        self._backlog, self._counts = backlog, dict.fromkeys(STATUSES, 0)
         self._complaints = Complaints()
         self._actor, self._is_running = Actor("fedmon-controller"), False
         self._session: requests.Session | None = None
@@ -154,35 +154,21 @@ class Controller:
         self._actor.post(self._send)
 
     def finish(self, status: bytes, body: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
-        """Post a last status, then the end of the scenario until it is confirmed with 200.
+        """Post a last status and the end of the scenario, until that is confirmed with 200; statuses no longer wait.
 
         Returns False if it is refused or given up, or after ``timeout_s``.
         """
         self.start()
+        self._drop_all()
         deadline, retry = Deadline(timeout_s), Backoff(FIRST_RETRY_S, longest_s=END_RETRY_S)
-        self._ends += 1
-        try:
-            if status:
-                self._ask(self._status_url, status, deadline)
-            while not given_up.is_set():
-                answer = self._ask(self._done_url, body, deadline)
+        with contextlib.suppress(BusyError):  # the time is over, or `stop` was called
+            while not (given_up.is_set() or deadline.passed()):
+                answer = self._actor.call(lambda: self._end(status, body), timeout_s=deadline.left_s())
                 if answer == 200:
-                    self._drop_all()
                     return True
                 if _is_refused(answer) or given_up.wait(min(retry.next_s(), deadline.left_s())):
                     return False
-        except BusyError:  # the time is over, or `stop` was called
-            pass
-        finally:
-            self._ends -= 1
-            self._actor.post(self._send)
         return False
-
-    def _ask(self, url: str, body: bytes, deadline: Deadline) -> int:
-        """Post on the thread, and wait for the answer. Raises BusyError."""
-        if deadline.passed():
-            raise BusyError("the time to post is over")
-        return self._actor.call(lambda: self._post(url, body), timeout_s=deadline.left_s())
 
     def counts(self) -> dict[str, int]:
         """Return the counts of statuses so far."""
@@ -197,8 +183,8 @@ class Controller:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Send waiting statuses until an attempt fails, which is repeated later, or an end goes first."""
-        while not self._ends and time.monotonic() >= self._next_attempt:
+        """Send waiting statuses until an attempt fails, which is repeated later."""
+        while time.monotonic() >= self._next_attempt:
             with self._lock:
                 body = self._waiting[0] if self._waiting else None
             if body is None or (self._stop_by is not None and (self._retry.attempts or self._stop_by.passed())):
@@ -215,6 +201,11 @@ class Controller:
                 else:  # it was dropped meanwhile to make room
                     self._counts["dropped"] -= 1
                 self._counts["refused" if _is_refused(answer) else "delivered"] += 1
+
+    def _end(self, status: bytes, body: bytes) -> int:
+        if status:
+            self._post(self._status_url, status)
+        return self._post(self._done_url, body)
 
     def _post(self, url: str, body: bytes) -> int:
         """Return the status code of the answer, 0 without one."""

@@ -139,7 +139,7 @@ class Ticks:
 
 
 class Sinks:
-    """Hands values to each sink in turn; one that fails, hangs or cannot log is counted and never stops the others.
+    """Hands values to each sink in turn; one that fails, hangs or cannot log never stops the others.
 
     A sink has ``log_data(values)``, plain or async, and may take ``t`` beside them; a logger that has only
     ``log_metrics(values, step)`` (the stock CSV logger) gets the number of the sample as its step. A trainer's
@@ -150,25 +150,20 @@ class Sinks:
         self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
         self._complaints = Complaints()
         self._left_alone: dict[int, float] = {}
-        self.logged = self.failures = 0
 
     async def log(self, values: Reported) -> None:
         """Hand values to every sink, and wait for those that are async, each at most ``timeout_s``."""
         for sink in self._present():
             if time.monotonic() < self._left_alone.get(id(sink), 0.0):
-                self.failures += 1
                 continue
             try:
                 done = _write(sink, values)
                 if inspect.isawaitable(done):
                     await self._finish(done, sink)
             except Exception as error:  # a user's callback: the reporter goes on
-                self.failures += 1
                 text = f"sink {type(sink).__name__} failed: {type(error).__name__}: {error}"
                 self._complaints.log(f"{id(sink)} {error!r:.80}", text)
                 logger.debug("a sink failed", exc_info=True)
-            else:
-                self.logged += 1
 
     async def _finish(self, pending: Awaitable[object], sink: object) -> None:
         """Wait for an async sink. Raises its error, and TimeoutError."""
@@ -424,13 +419,11 @@ class Reporter:
         return self._outlets.user_values
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of statuses (see `outlets.STATUSES`), dropped values and ticks, and calls of sinks."""
+        """Return the counts of statuses (see `outlets.STATUSES`), and of dropped values and ticks."""
         return {
             **{f"statuses_{name}": count for name, count in self._outlets.counts().items()},
             "values_dropped": self._cycle.values_dropped,
             "ticks_dropped": self._ticks.dropped if self._ticks is not None else 0,
-            "sinks_called": self._sinks.logged,
-            "sinks_failed": self._sinks.failures,
         }
 
     # --- calls of a program ------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -81,16 +80,12 @@ def read_settings(
 
     def seconds(name: str, default: float, low: float) -> float:
         given = value("reporter_args", name, default)
-        try:
-            found = math.nan if isinstance(given, bool) else float(given)
-        except (TypeError, ValueError):
-            found = math.nan
-        if not low <= found <= MAX_S:
+        if isinstance(given, bool) or not isinstance(given, int | float) or not low <= given <= MAX_S:
             raise SettingsError(f"{name} = {given!r}: give seconds from {low:g} to {MAX_S:g}")
-        return found
+        return float(given)
 
-    idx, switch = value("device_args", "idx"), value("reporter_args", "report_status_data_queue", "true")
-    if str(switch).strip().lower() not in ("true", "false", "1", "0"):
+    idx, switch = value("device_args", "idx"), value("reporter_args", "report_status_data_queue", default=True)
+    if not isinstance(switch, bool):
         raise SettingsError(f"report_status_data_queue = {switch!r}: give true or false")
     controller = _controller(value("scenario_args", "controller"))
     scenario = str(value("scenario_args", "name", "scenario", "scenario"))
@@ -102,7 +97,7 @@ def read_settings(
         scenario=scenario,
         report_frequency=seconds("report_frequency", PERIOD_S, MIN_INTERVAL_S),
         grace_time_s=seconds("grace_time_reporter", GRACE_S, 0.0),
-        report_status=str(switch).strip().lower() in ("true", "1"),
+        report_status=switch,
         status_url=status_url,
         done_url=done_url,
         generation=generation,
