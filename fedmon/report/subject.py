@@ -88,12 +88,12 @@ class Subject:
         return Case(
             job=self.job,
             nodes=tuple(self._node(host, found[host.node_id], recorded[host.node_id]) for host in self.hosts),
-            marks=tuple(self.marks()),
+            marks=tuple(self._marks()),
             jobs=tuple(known_jobs(self.source)),
             is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in self._names),
         )
 
-    def marks(self) -> list[Mark]:
+    def _marks(self) -> list[Mark]:
         """Return the events on its hosts in its time, and shortly before and after."""
         span = self.span
         return [

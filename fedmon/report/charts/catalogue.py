@@ -152,7 +152,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", "port", "chip", "sensor", "mig", "link",
                      "uuid", "collector", "stream", "job"})  # fmt: skip
 """Labels that tell devices apart; the values of all others, such as a CPU mode, are separate lines."""
-SCENARIO_FINISHED = "user_scenario_finished"
 
 NOT_SHOWN: Mapping[str, str] = {
     **{name: "a description, not a quantity" for name, metric in METRICS.items() if metric.kind is Kind.INFO},
@@ -166,7 +165,7 @@ NOT_SHOWN: Mapping[str, str] = {
     "job_cpu_busy_ratio": "the CPU time of the job is shown, by mode",
     "job_memory_peak_bytes": "the highest point of the job's memory",
     "perf_counted_seconds_total": "grows by a second a second: the clock of perf's counts",
-    SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
+    "user_scenario_finished": "a moment, not a quantity",
     STEP: "the axis of values that programs report",
     ROWS: "the weight of a node in the mean of a training",
     **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
@@ -309,7 +308,7 @@ ONE_LINE_A_NODE = frozenset({"cpu_load", "gpu_load", "job_memory"})
 def is_shown(series: str) -> bool:
     """Tell whether charts need a series: each that is not deliberately left out."""
     name = metric_name(series)
-    return name not in NOT_SHOWN or name in (SCENARIO_FINISHED, STEP, ROWS, *COSTS)
+    return name not in NOT_SHOWN or name in (STEP, ROWS, *COSTS)
 
 
 def figures(metrics: Iterable[str]) -> list[Figure]:

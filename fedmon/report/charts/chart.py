@@ -24,7 +24,6 @@ from fedmon.report.charts.catalogue import (
     FIRST_OF_NODES,
     NOT_SHOWN,
     ONE_LINE_A_NODE,
-    SCENARIO_FINISHED,
     Figure,
     Group,
     Join,
@@ -127,15 +126,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of a subject: the main ones, and the others; ``constant`` are titles of charts that never changed.
 
-    ``span`` is the time that all charts over time show, ``marks`` are events and ``gaps`` times without samples, in
-    Unix time and words.
+    ``span`` is the time that all charts over time show, ``gaps`` are times without samples and why, in Unix time.
     """
 
     span: tuple[float, float]
     first: tuple[Chart, ...]
     rest: tuple[Chart, ...]
     constant: tuple[str, ...] = ()
-    marks: tuple[tuple[float, str], ...] = ()
     gaps: tuple[tuple[float, float, str], ...] = ()
 
 
@@ -160,15 +157,11 @@ def charts_of(
     made = maker.charts()
     kept = tuple(_first(made, subject.job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
-    marks = [(mark.t, f"{nodes.get(mark.node_id, mark.node_id)}: {mark.text}" if len(subject.hosts) > 1 else mark.text)
-             for mark in subject.marks()]  # fmt: skip
-    inside = sorted({mark for mark in (*marks, *maker.finished()) if bins.start <= mark[0] <= bins.end})
     return Charts(
         span=(bins.start, bins.end),
         first=kept,
         rest=tuple(chart for chart in made if chart.name not in names),
         constant=tuple(maker.constant),
-        marks=tuple(inside),
         gaps=tuple(sorted(gaps)),
     )
 
@@ -243,14 +236,6 @@ class _Maker:
                 else:
                     made.append(chart)
         return made
-
-    def finished(self) -> list[tuple[float, str]]:
-        """Return when scenarios ended."""
-        return [
-            (float(t), f"{self._nodes.get(key.node_id, key.node_id)}: {labels.get('scenario', '')} finished")
-            for key, labels in self._parts.get(SCENARIO_FINISHED, ())
-            for t in self._bins.of(key).t
-        ]
 
     def _of(self, figure: Figure) -> list[Chart]:
         by_each: dict[str, list[_Part]] = {}

@@ -28,7 +28,7 @@ SIZE_IN = (7.1, 2.6)
 """18 cm: the width of the text of an A4 page, so that fonts have their size there."""
 _SHORT_S = 300.0
 """Charts up to this length are shown in seconds since their begin."""
-_LONGEST, _MOST_MARKS = 32, 8
+_LONGEST = 32
 _SMALL_PT, _TITLE_PT = 7.0, 9.0
 _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
@@ -81,7 +81,9 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
         axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)
-        _happened(axes, charts)
+        for since, until, _ in charts.gaps:
+            axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
+                         linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
     is_small = width < SIZE_IN[0] / 1.5
     made.text(0.1 / width, 1 - 0.06 / height, literal(f"{chart.title}{unit}", int(width * (16 if is_small else 13))),
@@ -174,19 +176,6 @@ def _time_axis(axes: Any, charts: Charts) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda _value, place: words[place] if place is not None else ""))
     days_of = f"{first:%Y-%m-%d}" if first.date() == last.date() else f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
     axes.set_xlabel(f"{days_of}, UTC", size=_SMALL_PT, labelpad=2)
-
-
-def _happened(axes: Any, charts: Charts) -> None:
-    """Hatch gaps, and draw a thin line for each event."""
-    begin = charts.span[0]
-    for since, until, _ in charts.gaps:
-        axes.axvspan(since - begin, until - begin, facecolor="none", edgecolor="#bbbbbb", hatch="////", linewidth=0)
-    across = axes.get_xaxis_transform()
-    for t, _ in charts.marks:
-        axes.axvline(t - begin, color="#888888", linewidth=0.6, zorder=1.5)
-    for t, text in charts.marks[:_MOST_MARKS]:
-        axes.text(t - begin, 0.98, literal(text, 26), transform=across, rotation=90, size=6, va="top", ha="left",
-                  color="#555555", parse_math=False, clip_on=True)  # fmt: skip
 
 
 def _legend(label: str) -> str:

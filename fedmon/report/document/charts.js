@@ -45,7 +45,7 @@
     return ctx.createPattern(tile, "repeat");
   }
 
-  function events(u) {
+  function gaps(u) {
     const { ctx, bbox } = u, place = (t) => u.valToPos(t, "x", true);
     ctx.save();
     ctx.beginPath();
@@ -53,13 +53,6 @@
     ctx.clip();
     ctx.fillStyle = hatched(ctx);
     for (const [from, until] of data.gaps) ctx.fillRect(place(from), bbox.top, place(until) - place(from), bbox.height);
-    ctx.strokeStyle = palette.soft;
-    ctx.setLineDash([3, 3]);
-    for (const [t] of data.marks) {
-      ctx.beginPath();
-      ctx.moveTo(place(t), bbox.top); ctx.lineTo(place(t), bbox.top + bbox.height);
-      ctx.stroke();
-    }
     ctx.restore();
   }
 
@@ -80,16 +73,8 @@
     ctx.restore();
   }
 
-  // What is missing, or happened, under the cursor; the nearest mark within 1 % of what is shown.
-  function said(u) {
-    if (u.cursor.left < 0) return "";
-    const t = u.posToVal(u.cursor.left, "x"), near = (u.scales.x.max - u.scales.x.min) / 100;
-    const gap = data.gaps.find(([from, until]) => from <= t && t <= until);
-    if (gap) return gap[2];
-    const mark = data.marks.filter(([at]) => Math.abs(at - t) < near)
-      .sort(([one], [other]) => Math.abs(one - t) - Math.abs(other - t))[0];
-    return mark ? mark[1] : "";
-  }
+  // Why samples are missing under the cursor.
+  const reason = (t) => data.gaps.find(([from, until]) => from <= t && t <= until)?.[2];
 
   function stacked(lines) {
     const sums = [];
@@ -159,14 +144,14 @@
       { ...axis, size: 54, values: (_, ticks) => ticks.map(number) }],
       tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       hooks: {
-        drawAxes: overSteps ? [] : [events],
+        drawAxes: overSteps ? [] : [gaps],
         draw: [(u) => limits(u, chart)],
         // The moment stands above the chart, and values in the legend, only while there is a cursor.
         setCursor: [(u) => {
           const at = u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null;
           figure.classList.toggle("read", at != null);
           now.textContent = at == null ? "" : overSteps ? `step ${number(x[u.cursor.idx])}`
-            : [moment(at), said(u)].filter(Boolean).join(" · ");
+            : [moment(at), reason(at)].filter(Boolean).join(" · ");
         }],
         setSelect: overSteps ? [] : [(u) => {
           if (u.select.width > 4) zoomed([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);

@@ -155,7 +155,6 @@ def _data(charts: Charts, chosen: Sequence[Chart]) -> str:
     document = {
         "span": charts.span,
         "time": (float(times[0]), step, len(times)),
-        "marks": [(t, shown(text, 120)) for t, text in charts.marks[:500]],
         "gaps": [(since, until, shown(text, 120)) for since, until, text in charts.gaps[:500]],
         "charts": [_chart(chart) for chart in chosen],
     }

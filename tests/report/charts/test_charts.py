@@ -14,7 +14,6 @@ from fedmon import report
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
-from fedmon.common.store.recording import Recording
 from fedmon.report import charts
 from fedmon.report.charts import Chart, Charts
 from fedmon.report.charts.catalogue import Quantity, scale_of
@@ -404,20 +403,14 @@ def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tm
     assert len(found.x) <= 480
 
 
-def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
+def test_what_is_missing_is_hatched(tmp_path: Path) -> None:
     path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, seq=20))
-    with Recording(path) as store:
-        store.append([samples({CPU: [0.5, 0.6]}, node="n2")])
-        store.mark("n1", 1, "host", T0 + 4, "round 2 of $x$")
-        store.mark("n2", 1, "host", T0 + 5, "of another node")
     with Source([path]) as source:
-        subject = choose(source, nodes=["n1"])
+        subject = choose(source)
         found = charts.charts_of(charts.read_bins(subject), subject, gaps=[(T0 + 1, T0 + 20, "an outage")])
         drawn_figure = figure(found.first[0], found)
 
-    assert found.marks == ((T0 + 4, "round 2 of $x$"),)
     assert found.gaps == ((T0 + 1, T0 + 20, "an outage"),)
-    assert "round 2 of $x$" in [text.get_text() for text in drawn_figure.axes[0].texts]
     assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"]
 
 
