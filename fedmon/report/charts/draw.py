@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import io
 import threading
-import unicodedata
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.log import escape_control
+from fedmon.common.text import shorten
 from fedmon.report.amounts import significant
 from fedmon.report.charts.catalogue import FLOATING
 from fedmon.report.charts.chart import Chart, Charts
@@ -45,7 +46,8 @@ def saved(made: Callable[[], Figure], kind: str, *, dpi: float) -> bytes:
     plain: Mapping[Any, Any] = mpl.rcParamsDefault
     settings: Any = {name: value for name, value in plain.items() if not name.startswith(_NOT_OF_A_DRAWING)}
     into = io.BytesIO()
-    with _SETTINGS, mpl.rc_context(settings | {"svg.fonttype": "none"}):
+    with _SETTINGS, mpl.rc_context(settings | {"svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn instead
         made().savefig(into, format=kind, dpi=dpi)
     return into.getvalue()
 
@@ -86,8 +88,9 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
                          linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
     is_small = width < SIZE_IN[0] / 1.5
-    made.text(0.1 / width, 1 - 0.06 / height, literal(f"{chart.title}{unit}", int(width * (16 if is_small else 13))),
-              size=_TITLE_PT - is_small, va="top", weight="bold", parse_math=False)  # fmt: skip
+    title = shorten(escape_control(chart.title), int(width * (16 if is_small else 13)) - len(unit))
+    made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=_TITLE_PT - is_small, va="top", weight="bold",
+              parse_math=False)  # fmt: skip
     axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
     axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -180,42 +183,5 @@ def _time_axis(axes: Any, charts: Charts) -> None:
 
 def _legend(label: str) -> str:
     """Return a label that the legend shows: one with a leading underscore would be left out."""
-    text = literal(label, _LONGEST)
-    return f" {text}" if text.startswith("_") or not text else text
-
-
-def literal(text: str, most: int = _LONGEST) -> str:
-    """Return a text of at most ``most`` characters that can be drawn as it is.
-
-    Characters that cannot be drawn are shown by their code; of a long text begin and end remain.
-    """
-    ends = text if len(text) <= 16 * most else text[: 8 * most] + text[-8 * most :]
-    shown = drawable(ends)
-    if len(shown) <= most:
-        return shown
-    tail = (most - 1) // 2
-    return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
-
-
-def drawable(text: str) -> str:
-    """Return a text with a code for each character that is invisible, breaks the line or is not in the font."""
-    return "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    if character == " ":
-        return character
-    code = ord(character)
-    is_drawn = unicodedata.category(character)[0] not in "CZ" and not unicodedata.combining(character)
-    if is_drawn and (code < 0x7F or code in _glyphs()):
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode() if code > 0x1F else repr(character)[1:-1]
-
-
-@functools.cache
-def _glyphs() -> frozenset[int]:
-    from matplotlib.font_manager import findfont
-    from matplotlib.ft2font import FT2Font
-
-    font: Any = FT2Font(findfont("DejaVu Sans"))
-    return frozenset(font.get_charmap())
+    text = shorten(escape_control(label), _LONGEST)
+    return f" {text}" if text.startswith("_") else text

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from fpdf import FPDF, Align, FontFace, XPos, YPos
 from fpdf.table import Table
 
-from fedmon.report.charts.draw import drawn, literal
+from fedmon.report.charts.draw import drawn
 from fedmon.report.document.model import (
     LONGEST,
     LONGEST_TEXT,
@@ -66,7 +66,7 @@ class Page(FPDF):
         for style, file in STYLES.items():
             self.add_font(FONT, style, Path(mpl.get_data_path()) / "fonts" / "ttf" / file)
         self.alias_nb_pages(_PAGES)
-        self._header = self.safe(header, _HEADER_LETTERS)
+        self._header = shown(header, _HEADER_LETTERS)
         self.set_font(FONT, size=9)
 
     def header(self) -> None:
@@ -90,11 +90,6 @@ class Page(FPDF):
         self.cell(self.epw, 4, f"page {self.page_no()} of {_PAGES}", align=Align.C)
         self.set_text_color(_INK)
 
-    @staticmethod
-    def safe(text: str, most: int = LONGEST_TEXT) -> str:
-        """Return a text as one line that can be drawn, of at most ``most`` letters."""
-        return literal(shown(text, most), most)
-
     def need(self, height_mm: float) -> None:
         """Begin a new page unless there is so much room on this one, or it is still empty."""
         if self.will_page_break(height_mm) and self.get_y() > self.t_margin + 1:
@@ -104,7 +99,7 @@ class Page(FPDF):
         """Write a paragraph and go below it."""
         self.set_font(FONT, style=style, size=size)
         self.set_text_color(grey)
-        self.multi_cell(0, size * _MM * _LINE, self.safe(text), align=Align.L,
+        self.multi_cell(0, size * _MM * _LINE, shown(text, LONGEST_TEXT), align=Align.L,
                         new_x=XPos.LMARGIN, new_y=YPos.NEXT)  # fmt: skip
         self.set_text_color(_INK)
 
@@ -139,7 +134,7 @@ def write_pdf(document: Document, path: Path) -> None:
 def _section(page: Page, section: Section) -> None:
     first = section.parts[0]
     page.need(_chart_mm(page) + 10 if isinstance(first, Drawn) else 35)
-    page.start_section(page.safe(section.title))
+    page.start_section(shown(section.title))
     page.ln(2)
     page.write_text(section.title, size=12, style="B")
     page.ln(1)
@@ -167,8 +162,8 @@ def _facts(page: Page, facts: Facts) -> None:
         for at in range(0, len(facts.rows), 2):
             row = table.row()
             for name, value in facts.rows[at : at + 2]:
-                row.cell(page.safe(name, LONGEST), style=FontFace(color=_SOFT))
-                row.cell(page.safe(value, LONGEST))
+                row.cell(shown(name, LONGEST), style=FontFace(color=_SOFT))
+                row.cell(shown(value, LONGEST))
     page.ln(1)
 
 
@@ -176,10 +171,10 @@ def _findings(page: Page, part: Findings) -> None:
     with page.grid((_MARK_MM, page.epw - _MARK_MM), size=9, borders="HORIZONTAL_LINES") as table:
         for one in part.findings:
             mark = FontFace(emphasis="BOLD", color=_COLOURS[one.severity])
-            text = page.safe(f"{one.title}. {one.text}", _FINDING_LETTERS)
+            text = shown(f"{one.title}. {one.text}", _FINDING_LETTERS)
             row = table.row()
             row.cell(WORDS[one.severity], style=mark)
-            row.cell(f"{text}\n→ {page.safe(one.advice)}" if one.advice else text)
+            row.cell(f"{text}\n→ {shown(one.advice, LONGEST_TEXT)}" if one.advice else text)
 
 
 def _chart_mm(page: Page) -> float:
@@ -207,7 +202,7 @@ def _table(page: Page, table: TextTable) -> None:
         page.write_text(table.title, size=9, style="B")
     align = tuple("RIGHT" if at in table.numeric else "LEFT" for at in range(len(table.headers)))
     head = FontFace(emphasis="BOLD", fill_color=(240, 243, 246))
-    rows = [[page.safe(cell, LONGEST) for cell in row] for row in (table.headers, *table.rows)]
+    rows = [[shown(cell, LONGEST) for cell in row] for row in (table.headers, *table.rows)]
     page.set_font(FONT, size=7.5)
     with page.grid(_widths(page, rows), size=7.5, borders="HORIZONTAL_LINES", text_align=align, headings_style=head,
                    first_row_as_headings=True) as grid:  # fmt: skip
