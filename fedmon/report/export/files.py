@@ -12,8 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-_AT_ONCE = 8 * 2**20
-
 
 class PatientFile(io.FileIO):
     """A new or copied file that remembers the first error of writing, and treats later data as written.
@@ -26,7 +24,6 @@ class PatientFile(io.FileIO):
         """Raise OSError."""
         super().__init__(path, "r+b")
         self.error: OSError | None = None
-        self._begun = 0
 
     def check(self) -> None:
         """Raise OSError when something could not be written."""
@@ -39,11 +36,7 @@ class PatientFile(io.FileIO):
         length = view.nbytes
         try:
             while view and self.error is None:
-                view = view[super().write(view[:_AT_ONCE]) :]
-                if (written := self.tell() - self._begun) >= _AT_ONCE:
-                    # The disk begins now, which leaves less to wait for in the end.
-                    os.posix_fadvise(self.fileno(), self._begun, written, os.POSIX_FADV_DONTNEED)
-                    self._begun += written
+                view = view[super().write(view) :]
         except OSError as error:
             self.error = error
         if view:
