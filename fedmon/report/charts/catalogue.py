@@ -350,8 +350,7 @@ def _family(key: str, metrics: Mapping[str, Metric]) -> Figure:
     first = next(iter(metrics.values()))
     subject = "" if first.scope is Scope.INFINIBAND else next(iter(_words(first)), "")
     labels = {name: _label(metric, subject) for name, metric in metrics.items()}
-    limits = {name: label for name, label in labels.items() if _is_limit(metrics[name]) and len(labels) > 1}
-    lines = {name: label for name, label in labels.items() if name not in limits} or labels
+    lines = {name: label for name, label in labels.items() if not _is_limit(metrics[name])} or labels
     if any(label.endswith("used") for label in lines.values()):
         lines = {name: label for name, label in lines.items() if not label.endswith("free")}
     is_cpu_time = subject == "cpu" and quantity_of(first) is Quantity.SHARE and first.kind is Kind.COUNTER
@@ -372,7 +371,6 @@ def _family(key: str, metrics: Mapping[str, Metric]) -> Figure:
         group=_GROUPS.get(first.scope) or _SUBJECTS.get(subject, Group.SYSTEM),
         title=title,
         lines=lines,
-        limits=limits,
         quantity=quantity,
         within=join,
         over=Join.AVERAGE if join is Join.HIGHEST else join,

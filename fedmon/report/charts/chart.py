@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
-import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -262,7 +260,7 @@ class _Maker:
             return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
                          quantity=figure.quantity, x=self.x,
                          lines=tuple(_few(found, is_stack=figure.is_stack)),
-                         limits=() if self.several else self._limits(figure, each, found, is_joined=len(by_name) > 1),
+                         limits=() if self.several else self._limits(figure, each, found),
                          is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
 
         if not self.several:
@@ -293,7 +291,7 @@ class _Maker:
         alike = {name for name in names if len({labels.get(name) for _, labels in chosen}) == 1}
         for key, labels in chosen:
             is_of_job = key.stream.startswith(JOB)
-            kept = [figure.lines.get(metric) or figure.limits.get(metric, "")]
+            kept = [figure.lines[metric]]
             kept += [_kind(value) if name == "zone" else value for name, value in labels.items()
                      if name not in DEVICES and name != figure.each and name not in alike]  # fmt: skip
             if is_of_job and len(self._jobs) > 1:
@@ -311,26 +309,16 @@ class _Maker:
     def _line(self, figure: Figure, part: _Part) -> Line:
         return on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event)
 
-    def _limits(
-        self, figure: Figure, each: str, lines: Sequence[Line], *, is_joined: bool
-    ) -> tuple[tuple[str, float], ...]:
-        """Return the limits of one node that are not far above all lines: of devices joined as their lines are.
-
-        If each device has a line, the limit is drawn if it is the same for all.
-        """
+    def _limits(self, figure: Figure, each: str, lines: Sequence[Line]) -> tuple[tuple[str, float], ...]:
+        """Return the limits of one node that are not far above all lines."""
         peak = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
-        found: dict[str, list[float]] = {}
-        for metric in figure.limits:
-            for part, labels in self._labelled(figure, metric):
-                value = self._bins.of(part.key).mean
-                if len(value) and labels.get(figure.each, "") == each:
-                    found.setdefault(part.name or figure.limits[metric], []).append(float(value[-1]))
-        joins: Mapping[Join, Callable[[list[float]], float]] = {
-            Join.TOTAL: math.fsum, Join.AVERAGE: statistics.fmean, Join.HIGHEST: max
-        }  # fmt: skip
-        limits = [(name, joins[figure.within](values) if is_joined else values[0]) for name, values in found.items()
-                  if is_joined or len(set(values)) == 1]  # fmt: skip
-        return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
+        limits = [
+            (label, float(self._bins.of(key).mean[-1]))
+            for metric, label in figure.limits.items()
+            for key, labels in self._parts.get(metric, ())
+            if labels.get(figure.each, "") == each
+        ]
+        return tuple((label, value) for label, value in limits if 0 < value <= 4 * peak)
 
     def _trainings(self) -> list[Chart]:
         """Return the learning curves of each training and the cost of its rounds below them, on one axis."""

@@ -266,33 +266,15 @@ def test_each_line_is_what_was_measured(name: str, tmp_path: Path) -> None:
     }
 
 
-def of_job(limit: float) -> Batch:
-    return samples({"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}, stream="job-1")
-
-
-def gpus(totals: list[float], *kinds: str) -> Batch:
-    columns = {series("gpu_memory_total_bytes", gpu=str(at)): [total] * 2 for at, total in enumerate(totals)}
-    for kind, share in zip(kinds, (0.5, 0.1), strict=False):
-        columns |= {series(f"gpu_memory_{kind}_bytes", gpu=str(at)): [total * share, total * share * 1.1]
-                    for at, total in enumerate(totals)}  # fmt: skip
-    return samples(columns)
-
-
 @pytest.mark.parametrize(
-    ("name", "batch", "limits"),
-    [
-        ("job_memory", of_job(3 * MIB), (("limit", 3 * MIB),)),
-        ("job_memory", of_job(2.0**62), ()),
-        ("gpu_memory", gpus([80.0] * 4, "used", "reserved"), (("total", 320.0),)),
-        ("gpu_memory", gpus([80.0] * 4, "used"), (("total", 80.0),)),
-        ("gpu_memory", gpus([80.0, 40.0], "used"), ()),
-    ],
-    ids=["near", "far away", "the sum of devices", "of devices alike", "of devices unlike"],
+    ("limit", "limits"), [(3 * MIB, (("limit", 3 * MIB),)), (2.0**62, ())], ids=["near", "far away"]
 )
 def test_a_limit_is_drawn_with_what_it_limits(
-    name: str, batch: Batch, limits: tuple[tuple[str, float], ...], tmp_path: Path
+    limit: float, limits: tuple[tuple[str, float], ...], tmp_path: Path
 ) -> None:
-    assert chart(tmp_path / "a", f"{name}_per_node", batch).limits == limits
+    memory = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}
+
+    assert chart(tmp_path / "a", "job_memory_per_node", samples(memory, stream="job-1")).limits == limits
 
 
 def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
