@@ -45,7 +45,7 @@ def test_what_people_look_at_first_is_drawn_of_a_file_or_a_folder_and_all_of_it_
     assert plot(store, "--output", tmp_path / "all", "--all") == 0
 
     expected = [f"{name}_{who}.png" for name in ("cpu_load", "disk_operations") for who in ("all_nodes", "per_node")]
-    assert names(tmp_path / "a") == names(tmp_path / "b") == ["cpu_load_per_node.png", "disk_operations_all_nodes.png"]
+    assert names(tmp_path / "a") == names(tmp_path / "b") == ["cpu_load_per_node.png"]
     assert names(tmp_path / "all") == expected
     assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load" in capsys.readouterr().out
 

@@ -45,8 +45,6 @@ MOST_SHOWN = 12
 """Charts that are shown first; the others are folded."""
 MOST_REPORTED = 6
 """Charts of reported values that are shown first."""
-FEW_SHOWN = 6
-"""If fewer main charts exist, others are added."""
 _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
@@ -176,10 +174,7 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Co
             chosen += ([chart for chart in found if not chart.is_combined] or found)[:1]
         else:
             chosen += [chart for chart in found if chart.is_combined == several]
-    names = {chart.figure for chart in chosen}
-    others = [chart for chart in made if chart.figure not in names
-              and chart.is_combined == several and chart.group not in (Group.USER, Group.AGENT)]  # fmt: skip
-    return [*chosen, *others[: max(0, FEW_SHOWN - len(chosen))]][:MOST_SHOWN] or made[:FEW_SHOWN]
+    return chosen[:MOST_SHOWN] or made[:MOST_SHOWN]
 
 
 class _Maker:
