@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from fedmon.report.rows import Portion
-
 
 class WideTable:
     """One row for each host and time, one column for each series, and beside each counter its growth a second.
@@ -31,8 +28,8 @@ class WideTable:
     The first columns are ``host``, ``time`` (UTC) and the labels of the run that have a value; then come the series in
     the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
     job's id: the metrics of its hosts while it ran. Times are Unix seconds and both included. A missing value is null.
-    Nothing but names is read before ``batches``, and that can be called again; a long table is then
-    read by separate ``processes``, by default as many as pay off. With ``origin`` rows have boot, number and monotonic
+    Nothing but names is read before ``batches`` and ``csv``, which can be called again; for a long ``csv``
+    separate ``processes`` read, by default as many as pay off. With ``origin`` rows have boot, number and monotonic
     time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
     Raises NotFoundError for an unknown job, and StorageError.
@@ -72,21 +69,16 @@ class WideTable:
         return self.plan.rows * (columns if self.is_tidy else 1)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows, in order; a long table is read by several processes. Raises StorageError."""
-        for piece in self._pieces(as_lines=False):
-            yield from piece.batches
-
-    def csv(self) -> Iterator[tuple[int, memoryview]]:
-        """Return the rows as lines of CSV, in order, with how many rows they are. Raises StorageError."""
-        for piece in self._pieces(as_lines=True):
-            yield piece.rows, piece.lines
-
-    def _pieces(self, *, as_lines: bool) -> Iterator[Portion]:
+        """Return the rows, in order. Raises StorageError."""
         with report_extra("a table"):
-            from fedmon.report.rows import Task, read_pieces
-        paths = [os.fsencode(path) for path in self.source.paths]
-        task = Task(paths=paths, plan=self.plan, is_tidy=self.is_tidy, as_lines=as_lines)
-        return read_pieces(self.source, task, self._processes)
+            from fedmon.report.rows import read_batches
+        return read_batches(self.source, self.plan, is_tidy=self.is_tidy)
+
+    def csv(self) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Return the rows as lines of CSV, in order, with how many rows they are. Raises StorageError."""
+        with report_extra("a table"):
+            from fedmon.report.rows import read_lines
+        return read_lines(self.source, self.plan, is_tidy=self.is_tidy, processes=self._processes)
 
 
 def job_tables(source: Source) -> list[WideTable]:

@@ -1,4 +1,4 @@
-"""The rows of a planned table as Arrow record batches or CSV: read here when it is short, else by several processes."""
+"""The rows of a planned table as Arrow record batches, or as CSV, which several processes make if it is long."""
 
 from __future__ import annotations
 
@@ -134,22 +134,23 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[bytes]
     plan: Plan
     is_tidy: bool
-    as_lines: bool
 
 
-class Portion(NamedTuple):
-    """Some rows: record batches, or lines of CSV."""
+class Lines(NamedTuple):
+    """Some rows as lines of CSV."""
 
     rows: int
-    batches: Sequence[pa.RecordBatch] = ()
-    lines: memoryview = memoryview(b"")
+    text: bytes | memoryview
 
 
-def _portion(task: Task, reader: SpanReader, span: Span) -> Portion:
+def _batches(plan: Plan, reader: SpanReader, span: Span, *, is_tidy: bool) -> Iterator[pa.RecordBatch]:
+    return (_tidy if is_tidy else _wide)(plan, span, reader.read(span))
+
+
+def _lines(task: Task, reader: SpanReader, span: Span) -> Lines:
     """Return the rows of a span. Raises StorageError."""
-    made = list((_tidy if task.is_tidy else _wide)(task.plan, span, reader.read(span)))
-    rows = sum(batch.num_rows for batch in made)
-    return Portion(rows, lines=csv.text(made)) if task.as_lines else Portion(rows, made)
+    made = list(_batches(task.plan, reader, span, is_tidy=task.is_tidy))
+    return Lines(sum(batch.num_rows for batch in made), csv.text(made))
 
 
 def reader_count(plan: Plan) -> int:
@@ -160,27 +161,34 @@ def reader_count(plan: Plan) -> int:
     return min(MOST_READERS, cpus) if cpus > 1 else 0
 
 
-def read_pieces(source: Source, task: Task, processes: int | None = None) -> Iterator[Portion]:
-    """Return the pieces of a table, in order, read by this number of additional processes; None is as many as pay off.
+def read_batches(source: Source, plan: Plan, *, is_tidy: bool) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a table, in order. Raises StorageError."""
+    reader = SpanReader(source.readers, plan.columns, source.damage)
+    for span in plan.spans:
+        yield from _batches(plan, reader, span, is_tidy=is_tidy)
+
+
+def read_lines(source: Source, plan: Plan, *, is_tidy: bool, processes: int | None = None) -> Iterator[Lines]:
+    """Return the rows of a table, in order, read by this number of additional processes; None is as many as pay off.
 
     Raises StorageError.
     """
-    plan = task.plan
+    task = Task(paths=[os.fsencode(path) for path in source.paths], plan=plan, is_tidy=is_tidy)
     count = reader_count(plan) if processes is None else min(processes, len(plan.spans))
     if not count or not sys.executable:
         reader = SpanReader(source.readers, plan.columns, source.damage)
-        yield from (_portion(task, reader, span) for span in plan.spans)
+        yield from (_lines(task, reader, span) for span in plan.spans)
         return
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(contextlib.closing(_Worker(task, source.damage))) for _ in range(count)]
         for first, worker in enumerate(workers):
             worker.order(plan.spans[first::count])
         for number in range(len(plan.spans)):
-            yield workers[number % count].piece()
+            yield workers[number % count].lines()
 
 
 class _Worker:
-    """One reading process; it makes the pieces of its spans in order, and waits while its pipe is full."""
+    """One reading process; it makes the lines of its spans in order, and waits while its pipe is full."""
 
     def __init__(self, task: Task, damage: Damage) -> None:
         self._task, self._damage = task, damage
@@ -190,9 +198,9 @@ class _Worker:
             stdout=subprocess.PIPE,
             env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        self._pieces: IO[bytes] = self._process.stdout  # type: ignore[assignment]  # a pipe
+        self._answers: IO[bytes] = self._process.stdout  # type: ignore[assignment]  # a pipe
         with contextlib.suppress(OSError):  # a small pipe is only slower
-            fcntl.fcntl(self._pieces, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(self._answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._orders: IO[bytes] = self._process.stdin  # type: ignore[assignment]  # a pipe
 
     def order(self, spans: Sequence[Span]) -> None:
@@ -201,18 +209,16 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError), self._orders:
             self._orders.write(msgspec.json.encode(msgspec.structs.replace(self._task, plan=plan)) + b"\n")
 
-    def piece(self) -> Portion:
-        """Return the next piece. Raises StorageError, also if the process is gone."""
-        line = self._pieces.readline()
-        head = msgspec.json.decode(line, type=PieceHead) if line.endswith(b"\n") else PieceHead(error=_GONE)
-        body = self._pieces.read(head.size_bytes)
-        if head.error or len(body) < head.size_bytes:
+    def lines(self) -> Lines:
+        """Return the lines of the next span. Raises StorageError, also if the process is gone."""
+        line = self._answers.readline()
+        head = msgspec.json.decode(line, type=LinesHead) if line.endswith(b"\n") else LinesHead(error=_GONE)
+        text = self._answers.read(head.size_bytes)
+        if head.error or len(text) < head.size_bytes:
             raise StorageError(head.error or _GONE)
         for lost in head.damaged:
             self._damage.add(*lost)
-        if self._task.as_lines:
-            return Portion(head.rows, lines=memoryview(body))
-        return Portion(head.rows, list(pa.ipc.open_stream(body)))
+        return Lines(head.rows, text)
 
     def close(self) -> None:
         """End the process."""
@@ -220,8 +226,8 @@ class _Worker:
             self._process.kill()
 
 
-class PieceHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent in a line before the bytes of a piece: its rows, samples left out so far, and an error if there is one."""
+class LinesHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent before the lines of a span: their number, samples left out so far, and an error if there is one."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -230,31 +236,22 @@ class PieceHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve(orders: IO[bytes], target: IO[bytes]) -> None:
-    """Read a Task in a line, and send each of its spans: a PieceHead, then lines of CSV or a stream of Arrow."""
+    """Read a Task in a line, and send each of its spans: a LinesHead, then lines of CSV."""
     task, damage = msgspec.json.decode(orders.readline(), type=Task), Damage()
     try:
         recordings = [RecordingRows(Path(os.fsdecode(path))) for path in task.paths]
         reader = SpanReader(recordings, task.plan.columns, damage)
         for span in task.plan.spans:
-            piece = _portion(task, reader, span)
-            body = piece.lines if task.as_lines else _streamed(task, piece.batches)
-            _send(target, PieceHead(rows=piece.rows, size_bytes=len(body), damaged=damage.ranges()), body)
+            rows, text = _lines(task, reader, span)
+            _send(target, LinesHead(rows=rows, size_bytes=len(text), damaged=damage.ranges()), text)
     except FedmonError as found:
-        _send(target, PieceHead(error=sound(str(found))), b"")
+        _send(target, LinesHead(error=sound(str(found))), b"")
 
 
-def _send(target: IO[bytes], head: PieceHead, body: bytes | memoryview) -> None:
+def _send(target: IO[bytes], head: LinesHead, text: bytes | memoryview) -> None:
     target.write(msgspec.json.encode(head) + b"\n")
-    target.write(body)
+    target.write(text)
     target.flush()
-
-
-def _streamed(task: Task, batches: Sequence[pa.RecordBatch]) -> memoryview:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema(task.plan, is_tidy=task.is_tidy)) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return memoryview(sink.getvalue())
 
 
 def main() -> None:

@@ -222,17 +222,14 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
     # when: the same plan is read in both ways
     with Source([path]) as source:
         tables = [WideTable(source, processes=processes) for processes in (0, 2)]
-        here, there = (
-            pd.concat([batch.to_pandas() for batch in table.batches()], ignore_index=True) for table in tables
-        )
+        whole = pd.concat([batch.to_pandas() for batch in tables[0].batches()], ignore_index=True)
         csv_here, csv_there = (b"".join(bytes(text) for _, text in table.csv()) for table in tables)
         # and: every rate is that of the whole stream at once
         growth = [source_growth(source, node) for node in ("n1", "n2")]
 
     assert len(tables[0].plan.spans) > 4
-    pd.testing.assert_frame_equal(here, there)
     assert csv_here == csv_there
-    np.testing.assert_array_equal(np.sort(here[RATE].to_numpy()), np.sort(np.concatenate(growth)))
+    np.testing.assert_array_equal(np.sort(whole[RATE].to_numpy()), np.sort(np.concatenate(growth)))
 
 
 def test_a_process_reads_though_another_copy_of_its_pipe_stays_open(
@@ -252,7 +249,7 @@ def test_a_process_reads_though_another_copy_of_its_pipe_stays_open(
         monkeypatch.setattr(subprocess, "Popen", Forked)
 
         with Source([path]) as source:
-            assert sum(batch.num_rows for batch in WideTable(source, processes=1).batches()) == 3
+            assert sum(rows for rows, _ in WideTable(source, processes=1).csv()) == 3
 
 
 def test_a_recording_that_is_gone_before_a_process_reads_it_is_named(
@@ -263,7 +260,7 @@ def test_a_recording_that_is_gone_before_a_process_reads_it_is_named(
     with Source(path) as source:
         path.unlink()
         with pytest.raises(StorageError, match=r"udcff\.fmr not found"):
-            list(WideTable(source, processes=1).batches())
+            list(WideTable(source, processes=1).csv())
 
     assert capfd.readouterr().err == ""
 
@@ -273,7 +270,7 @@ def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
     with Source([path]) as source, pytest.raises(StorageError, match="ended early"):
-        list(WideTable(source, processes=1).batches())
+        list(WideTable(source, processes=1).csv())
 
 
 def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
