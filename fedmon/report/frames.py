@@ -149,10 +149,10 @@ def save(
     """
     kind = TidyTable if tidy else WideTable
     table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
-    written = write(table, path, format=format, key=key or key_of(source, job), replace=replace)
+    write(table, path, format=format, key=key or key_of(source, job), replace=replace)
     if progress is not None:
         progress(1.0)
-    return written
+    return Path(path)
 
 
 def key_of(source: Source, job: str | None) -> str:

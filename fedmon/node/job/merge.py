@@ -263,7 +263,8 @@ class _Steps:
             # Only files that hold one table each would be replaced by those of another job.
             stem = table.name if chosen.is_appended or not self._is_shared else f"{table.name}_{self._folder.key}"
             path = self._folder.path / f"{stem}{chosen.suffix}"
-            yield export.write(table, path, format=name, key=self._folder.key, replace=True)
+            export.write(table, path, format=name, key=self._folder.key, replace=True)
+            yield path
 
     def plots(self, source: Source) -> Iterable[Path]:
         """Draw the main charts."""

@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
 from fedmon.report.cli.inputs import refuse_recording, times
-from fedmon.report.export import FORMATS, format_named, format_of, write_counted, write_text
+from fedmon.report.export import FORMATS, format_named, format_of, write, write_text
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def export(
                 refuse_recording(path, source.paths)
             written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
-                rows = write_counted(table, path, format=chosen, key=key or key_of(source, job), replace=replace)
+                rows = write(table, path, format=chosen, key=key or key_of(source, job), replace=replace)
                 written.append({"path": sound(str(path)), "table": table.name, "rows": rows})
             damaged = source.damaged
     _report(written, chosen, damaged, as_json=json)

@@ -16,7 +16,7 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "VIEW", "Format", "Table", "format_named", "format_of", "write", "write_counted", "write_text"]
+__all__ = ["FORMATS", "VIEW", "Format", "Table", "format_named", "format_of", "write", "write_text"]
 
 T = TypeVar("T")
 VIEW = "fedmon.view"
@@ -98,19 +98,6 @@ def write(
     path: Path | str,
     *,
     format: str | None = None,  # noqa: A002 - what everybody calls it
-    key: str | None = None,
-    replace: bool = False,
-) -> Path:
-    """Write a table to a file and return its path; see `write_counted`."""
-    write_counted(table, path, format=format, key=key, replace=replace)
-    return Path(path)
-
-
-def write_counted(
-    table: Table,
-    path: Path | str,
-    *,
-    format: str | None = None,  # noqa: A002
     key: str | None = None,
     replace: bool = False,
 ) -> int:

@@ -40,6 +40,11 @@ def table_of(text: str, *, name: str = "wide", rows: int = 2) -> FixedTable:
     return FixedTable(parts=[pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema)], name=name)
 
 
+def written(table: FixedTable, path: Path, *, key: str) -> Path:
+    write(table, path, key=key)
+    return path
+
+
 Read = tuple[list[str], list[Any], list[float], list[float]]
 
 
@@ -101,7 +106,7 @@ def test_another_library_reads_what_was_written_and_hostile_text_survives_in_val
     )
     table = FixedTable(parts=[pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema)])
 
-    file = write(table, tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    file = written(table, tmp_path / f"x{FORMATS[name].suffix}", key="all")
     names, hosts, first, second = READERS[name](file)
 
     escaped = [one.replace("\0", "%00") if name in ("orc", "hdf5") else one for one in schema.names]
@@ -118,7 +123,7 @@ def test_texts_that_grow_while_a_table_is_written_keep_their_ends(tmp_path: Path
     texts = ("a", "abc" * 9)
     parts = [table_of(text, rows=20_000).parts[0].rename_columns(["host", "time", "x", "y"]) for text in texts]
 
-    file = write(FixedTable(parts=parts), tmp_path / "x.h5", key="1")
+    file = written(FixedTable(parts=parts), tmp_path / "x.h5", key="1")
 
     with tables.open_file(file) as opened:
         found = opened.get_node("/wide_1/host").read()
@@ -145,7 +150,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(name: str, tmp_path: Path) -
             yield self.parts[0]
             raise StorageError("the recording is gone")
 
-    file = write(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    file = written(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all")
     before = file.read_bytes()
 
     with pytest.raises(StorageError, match="gone"):
@@ -171,7 +176,7 @@ for file in map(Path, sys.argv[2:]):
     except StorageError as error:
         print(error)
 """
-    files = [write(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all") for name in READERS]
+    files = [written(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all") for name in READERS]
     before = [file.read_bytes() for file in files]
 
     words = [sys.executable, "-c", code, str(Path(__file__).parents[3]), *map(str, files)]
@@ -203,7 +208,7 @@ class Endless(FixedTable, frozen=True, kw_only=True):
 write(Endless(parts=noisy().parts), sys.argv[2], key="other")
 """
     for name in ("x.csv", "x.h5"):
-        file = write(table_of("a"), tmp_path / name, key="all")
+        file = written(table_of("a"), tmp_path / name, key="all")
         before = file.read_bytes()
 
         done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parents[3]), file])
@@ -237,7 +242,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     (tmp_path / "no.h5").write_text("text")
     with pytest.raises(StorageError, match="not a writable HDF5 file"):
         write(Unread(parts=table_of("a").parts), tmp_path / "no.h5")
-    cut = write(table_of("a"), tmp_path / "cut.h5", key="1")
+    cut = written(table_of("a"), tmp_path / "cut.h5", key="1")
     os.truncate(cut, 3000)
     with pytest.raises(StorageError, match=r"cannot write .*cut\.h5: .*truncated"):
         write(table_of("b"), cut, key="2")
@@ -284,7 +289,7 @@ def test_an_hdf5_file_is_of_use_to_earlier_versions_and_theirs_to_this(tmp_path:
     whole = pa.RecordBatch.from_pydict(columns, pa.schema(list(zip(columns, types, strict=True))))
     table = FixedTable(parts=[whole.slice(at, 3000) for at in range(0, len(rows), 3000)])
 
-    file = write(table, tmp_path / "x.h5", key="1")
+    file = written(table, tmp_path / "x.h5", key="1")
 
     of_earlier_versions = "e1d1bfc9193bdf37e1974f9fce3dd2b9e1df54aa718bc061fc666ec273d3c3df"
     with tables.open_file(file) as opened:
@@ -324,7 +329,7 @@ def test_pandas_reads_every_table_of_an_hdf5_file_as_it_was_written(tmp_path: Pa
 
 
 def test_another_table_under_the_same_key_needs_a_word(tmp_path: Path) -> None:
-    file = write(table_of("a"), tmp_path / "x.h5", key="1")
+    file = written(table_of("a"), tmp_path / "x.h5", key="1")
 
     with pytest.raises(ConflictError, match="wide_1"):
         write(table_of("a", rows=3), file, key="1")

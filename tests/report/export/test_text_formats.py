@@ -148,9 +148,9 @@ def test_openmetrics_is_sorted_beside_its_file_and_not_in_the_temporary_folder(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     with Source(two_hosts(tmp_path)) as source:
-        written = write(WideTable(source), tmp_path / "x.om")
+        write(WideTable(source), tmp_path / "x.om")
 
-    assert written.read_text().endswith("# EOF\n")
+    assert (tmp_path / "x.om").read_text().endswith("# EOF\n")
     assert not list(tmp_path.glob(".*"))
 
 
