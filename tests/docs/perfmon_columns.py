@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.views.perfmon import CPU, DERIVED, GROUPS, gpu_columns
-from fedmon.report.views.view_table import Computed, Counted, Growth, Sum, ViewQuantity
+from fedmon.report.views.view_table import Computed, Counted, Growth, ViewQuantity
 
 HEAD = "| JSON | table | made of |\n|---|---|---|\n"
 _ZONES = ("package-N", "core-N", "uncore-N", "dram-N")
@@ -17,9 +17,7 @@ def made_of(quantity: ViewQuantity) -> list[str]:
     match quantity:
         case Counted(metric=metric):
             return [metric]
-        case Computed(host=host, job=job):
-            return [*job, *host]
-        case Sum(series=names) | Growth(series=names):
+        case Computed(series=names) | Growth(series=names):
             return list(dict.fromkeys(map(metric_name, names)))
     raise TypeError(f"{quantity!r} is a kind that this page does not know")
 

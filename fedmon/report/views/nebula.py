@@ -61,8 +61,8 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     cpu, *others = map(_computed, tags.MACHINE)
     found: list[tuple[str, ViewQuantity]] = [
         cpu,
-        (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
-        *([(tags.CPU_TEMPERATURE, Computed(host=sensors, compute=_highest))] if sensors else []),
+        (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100)),
+        *([(tags.CPU_TEMPERATURE, Computed(series=sensors, compute=_highest))] if sensors else []),
         *others,
         *(
             (tag, Counted(metric=f"host_network_{way}_total", times=1 / per, from_zero=True))
@@ -79,9 +79,7 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
 
 
 def _computed(formula: tags.TagFormula) -> tuple[str, ViewQuantity]:
-    of_job = tuple(name for name in formula.names if name.startswith("job_"))
-    host = tuple(name for name in formula.names if name not in of_job)
-    return formula.tag, Computed(host=host, job=of_job, compute=formula.compute)
+    return formula.tag, Computed(series=formula.names, compute=formula.compute)
 
 
 def _highest(*sensors: Floats) -> Floats:

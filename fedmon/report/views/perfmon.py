@@ -30,7 +30,6 @@ from fedmon.report.views.view_table import (
     Instants,
     Names,
     Place,
-    Sum,
     ViewColumn,
     ViewQuantity,
     ViewSection,
@@ -132,8 +131,8 @@ def gpus(at: Instants) -> list[str]:
     return sorted(numbers, key=lambda number: (len(number), number))
 
 
-def _job(*names: str, times: float = 1.0) -> Sum:
-    return Sum(series=names, times=times, is_of_job=True)
+def _of(*names: str, times: float = 1.0) -> Computed:
+    return Computed(series=names, times=times)
 
 
 def _column(key: str, header: str, quantity: ViewQuantity, *, is_whole: bool = True) -> ViewColumn:
@@ -143,26 +142,26 @@ def _column(key: str, header: str, quantity: ViewQuantity, *, is_whole: bool = T
 _fraction = functools.partial(_column, is_whole=False)
 
 
-def _percent(whole: Floats, part: Floats) -> Floats:
+def _percent(part: Floats, whole: Floats) -> Floats:
     return 100 * part / whole
 
 
 CPU: tuple[ViewColumn, ...] = (
-    _fraction("cpu_time", "CPU time [s]", _job(*_CPU)),
-    _fraction("cpu_times.user", "CPU time (user) [s]", _job(_CPU[0])),
-    _fraction("cpu_times.system", "CPU time (system) [s]", _job(_CPU[1])),
-    _fraction("cpu_percent", "CPU usage [%]", _job("job_cpus_busy", times=100)),
-    _fraction("cpu_percent_sys", "CPU usage of the host [%]", Sum(series=("host_cpu_busy_ratio",), times=100)),
-    _column("memory_info.rss", "Memory (rss) [bytes]", _job("job_memory_rss_bytes")),
-    _column("memory_info.vms", "Memory (vms) [bytes]", _job("job_memory_vms_bytes")),
-    _column("memory_info.shared", "Memory (shared) [bytes]", _job("job_memory_shared_bytes")),
-    _column("memory_full_info.uss", "Memory (uss) [bytes]", _job("job_memory_uss_bytes")),
-    _column("memory_full_info.pss", "Memory (pss) [bytes]", _job("job_memory_pss_bytes")),
-    _column("memory_full_info.swap", "Memory (swap) [bytes]", _job("job_memory_swap_bytes")),
+    _fraction("cpu_time", "CPU time [s]", _of(*_CPU)),
+    _fraction("cpu_times.user", "CPU time (user) [s]", _of(_CPU[0])),
+    _fraction("cpu_times.system", "CPU time (system) [s]", _of(_CPU[1])),
+    _fraction("cpu_percent", "CPU usage [%]", _of("job_cpus_busy", times=100)),
+    _fraction("cpu_percent_sys", "CPU usage of the host [%]", _of("host_cpu_busy_ratio", times=100)),
+    _column("memory_info.rss", "Memory (rss) [bytes]", _of("job_memory_rss_bytes")),
+    _column("memory_info.vms", "Memory (vms) [bytes]", _of("job_memory_vms_bytes")),
+    _column("memory_info.shared", "Memory (shared) [bytes]", _of("job_memory_shared_bytes")),
+    _column("memory_full_info.uss", "Memory (uss) [bytes]", _of("job_memory_uss_bytes")),
+    _column("memory_full_info.pss", "Memory (pss) [bytes]", _of("job_memory_pss_bytes")),
+    _column("memory_full_info.swap", "Memory (swap) [bytes]", _of("job_memory_swap_bytes")),
     _fraction(
         "memory_percent",
         "Memory usage [%]",
-        Computed(host=("host_memory_total_bytes",), job=("job_memory_rss_bytes",), compute=_percent),
+        Computed(series=("job_memory_rss_bytes", "host_memory_total_bytes"), compute=_percent),
     ),
     *(
         ViewColumn(
@@ -179,12 +178,12 @@ CPU: tuple[ViewColumn, ...] = (
         )
         for group, event in zip(("memory_server", "memory_client"), _READS, strict=True)
     ),
-    _column("io_counters.read_count", "IO read count", _job("job_io_reads_total")),
-    _column("io_counters.write_count", "IO write count", _job("job_io_writes_total")),
-    _column("io_counters.read_bytes", "IO read data [bytes]", _job("job_storage_read_bytes_total")),
-    _column("io_counters.write_bytes", "IO written data [bytes]", _job("job_storage_written_bytes_total")),
-    _column("num_threads", "Number of threads", _job("job_threads")),
-    _column("num_fds", "Number of file descriptors", _job("job_file_descriptors")),
+    _column("io_counters.read_count", "IO read count", _of("job_io_reads_total")),
+    _column("io_counters.write_count", "IO write count", _of("job_io_writes_total")),
+    _column("io_counters.read_bytes", "IO read data [bytes]", _of("job_storage_read_bytes_total")),
+    _column("io_counters.write_bytes", "IO written data [bytes]", _of("job_storage_written_bytes_total")),
+    _column("num_threads", "Number of threads", _of("job_threads")),
+    _column("num_fds", "Number of file descriptors", _of("job_file_descriptors")),
     *(
         _column(
             f"net_io_counters.{what}_{short}",
@@ -232,15 +231,15 @@ def rapl_key(zone: str) -> str:
 def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:
     """Return the columns of ``nv_gpu_metrics`` for one GPU, by its number."""
 
-    def of(metric: str, *, times: float = 1.0, job: bool = False, **labels: str) -> Sum:
-        return Sum(series=(series(metric, gpu=gpu, **labels),), times=times, is_of_job=job)
+    def of(metric: str, *, times: float = 1.0, **labels: str) -> Computed:
+        return _of(series(metric, gpu=gpu, **labels), times=times)
 
     share = functools.partial(of, times=100)
 
     def violation(policy: str) -> str:
         return series("gpu_violation_seconds_total", gpu=gpu, policy=policy)
 
-    def ecc(kind: str) -> Sum:
+    def ecc(kind: str) -> Computed:
         return of("gpu_ecc_errors_total", counter="aggregate", type=kind)
 
     return (
@@ -260,16 +259,16 @@ def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:
         _column(
             "violation",
             "Clock violation, power and thermal [ns]",
-            Sum(series=(violation("power"), violation("thermal")), times=1e9),
+            _of(violation("power"), violation("thermal"), times=1e9),
         ),
         _fraction("temperature", "GPU temperature [C]", of("gpu_temperature_celsius")),
         _fraction("fan_speed", "Fan speed [%]", share("gpu_fan_speed_ratio")),
         _column("num_procs", "Number of compute processes", of("gpu_processes", type="compute")),
         _column("pci_thgpt.send", "PCIe sent [KB/s]", of("gpu_pcie_transmit_bytes_per_second", times=1e-3)),
         _column("pci_thgpt.recv", "PCIe recv [KB/s]", of("gpu_pcie_receive_bytes_per_second", times=1e-3)),
-        _column("job_num_procs", "Number of processes of the job", of("job_gpu_processes", job=True)),
-        _column("job_memory_used", "GPU memory used by the job [bytes]", of("job_gpu_memory_bytes", job=True)),
-        _fraction("job_utilization", "GPU utilization by the job [%]", share("job_gpu_sm_ratio", job=True)),
+        _column("job_num_procs", "Number of processes of the job", of("job_gpu_processes")),
+        _column("job_memory_used", "GPU memory used by the job [bytes]", of("job_gpu_memory_bytes")),
+        _fraction("job_utilization", "GPU utilization by the job [%]", share("job_gpu_sm_ratio")),
     )  # fmt: skip
 
 
@@ -317,7 +316,7 @@ def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[ViewColumn]:
         ViewColumn(
             path=(group, key),
             header=header,
-            quantity=Sum(series=(name,), times=times, is_of_job=is_of_job),
+            quantity=Computed(series=(name,), times=times, is_of_job=is_of_job),
             is_whole=False,
         )
         for group, key, header, name, times in DERIVED

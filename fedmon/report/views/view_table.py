@@ -38,6 +38,11 @@ class Instants(NamedTuple):
         apart = np.diff(self.mono)[np.diff(self.boot) == 0]
         return round(float(np.median(apart)), 3) if len(apart) else None
 
+    def rows(self, names: Sequence[str], *, is_of_job: bool) -> Floats | None:
+        """Return series of the machine, or of the job if ``is_of_job`` or named `job_*`; None if one is missing."""
+        found = [(self.job if is_of_job or name.startswith("job_") else self.host).get(name) for name in names]
+        return None if any(row is None for row in found) else np.array(found)
+
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """One job on one machine, or a machine on which there is no job; ``plan`` is how it is read."""
@@ -107,35 +112,21 @@ class ViewQuantity(Protocol):
         ...
 
 
-class Sum(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of some series, times a factor; unknown when one of them is."""
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of some series, by default their sum, times a factor; NaN if one is unknown."""
 
     series: tuple[str, ...]
+    compute: Callable[..., Floats] = lambda *rows: np.sum(rows, axis=0)
     times: float = 1.0
     is_of_job: bool = False
 
     def values(self, at: Instants) -> Floats | None:
-        """Return the sum."""
-        columns = at.job if self.is_of_job else at.host
-        if not set(self.series) <= columns.keys():
-            return None
-        total: Floats = np.sum([columns[name] for name in self.series], axis=0) * self.times
-        return total
-
-
-class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of some series of the machine and of the job, in this order; NaN if one is unknown."""
-
-    compute: Callable[..., Floats]
-    host: tuple[str, ...] = ()
-    job: tuple[str, ...] = ()
-
-    def values(self, at: Instants) -> Floats | None:
         """Return the result of the function."""
-        if not set(self.host) <= at.host.keys() or not set(self.job) <= at.job.keys():
+        rows = at.rows(self.series, is_of_job=self.is_of_job)
+        if rows is None:
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = self.compute(*(at.host[name] for name in self.host), *(at.job[name] for name in self.job))
+            found = self.compute(*rows) * self.times
         return np.where(np.isfinite(found), found, np.nan)
 
 
@@ -184,11 +175,10 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     def values(self, at: Instants) -> Floats | None:
         """Return the growth."""
-        columns = at.job if self.is_of_job else at.host
         names = self.series if self.clock is None else (*self.series, self.clock)
-        if not set(names) <= columns.keys():
+        rows = at.rows(names, is_of_job=self.is_of_job)
+        if rows is None:
             return None
-        rows = np.array([columns[name] for name in names])
         times = at.mono if self.clock is None else rows[-1]
         known = np.flatnonzero(~np.isnan(rows).any(axis=0))
         steps, passed = np.diff(rows[: len(self.series), known]), np.diff(times[known])
