@@ -288,6 +288,16 @@ def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
     assert (first.values['perf_events_total{group="cycles",event="cycles"}'] or 0) >= 200
 
 
+def test_a_perf_that_prints_nothing_leaves_a_reason(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmon.node.perf.collector._SILENCE_S", 0.5)
+    replay.answers(mute=True)
+    with counting(replay.source("cycles")) as collector:
+        reason = next_reading(collector).reasons["perf_counted_seconds_total"]
+        report = collector.probe()
+
+    assert reason == "failed: perf has printed nothing for 1 s" == report["perf_events_total"]
+
+
 def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
     replay.answers(deaf=True)
     with running(session(replay, patience_s=0.3)) as perf:

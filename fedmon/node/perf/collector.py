@@ -36,6 +36,7 @@ from fedmon.node.perf.source import (
 logger = logging.getLogger(__name__)
 
 _QUIET_S = 0.1
+_SILENCE_S = 10.0  # and five intervals
 _READ_BYTES = 65_536
 _SAID_LINES = 200
 _VANISHED_S = 0.2
@@ -184,14 +185,16 @@ class PerfSession:
     def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str]) -> None:
         """Take the counts that perf prints until its end, and keep its messages.
 
-        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines.
+        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines. Without a line
+        for long there is a ``problem``, until the next one.
         """
         output = cast("IO[bytes]", process.stdout).fileno()
         heard, in_burst, rest = [output, self._wake], False, b""
         deadline: Deadline | None = None
+        silence_s = _SILENCE_S + 5 * self._interval_s
         while True:
             is_between = in_burst and deadline is None  # perf's last lines belong to one interval
-            wait_s = _QUIET_S if is_between else None if deadline is None else deadline.left_s()
+            wait_s = _QUIET_S if is_between else silence_s if deadline is None else deadline.left_s()
             ready = _readable(heard, wait_s)
             if output in ready:
                 if not (chunk := os.read(output, _READ_BYTES)):
@@ -203,6 +206,8 @@ class PerfSession:
             elif is_between and not ready:
                 totals.end_interval()
                 in_burst = False
+            elif deadline is None and not ready:
+                self.problem = f"{Why.FAILED.value}: perf has printed nothing for {silence_s:g} s"
             elif deadline is None:
                 heard, deadline = [output], Deadline(self._patience_s)
                 process.send_signal(signal.SIGINT)
@@ -221,7 +226,7 @@ class PerfSession:
             return
         if self.attached_at is None:
             self.attached_at = time.clock_gettime(time.CLOCK_BOOTTIME) - found.time_s
-            self.problem = None
+        self.problem = None
         totals.add(found)
 
     def _pause(self, seconds: float | None) -> None:
