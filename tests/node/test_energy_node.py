@@ -100,6 +100,24 @@ def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(t
     assert after.values == {JOULES: 8.0}
 
 
+def test_a_gap_lasts_as_long_as_nvml_does_not_answer_and_is_counted_afterwards(tmp_path: Path) -> None:
+    tree, known = two_sockets(EnergyTree(tmp_path)), {"0": 100.0}
+    told: dict[str, float] | None = None
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: told))
+
+    starting = node.collect(at(0))
+    told = known
+    node.collect(at(1))
+    told = None
+    hanging = [node.collect(at(2)), node.collect(at(3))]
+    told = {"0": 107.0}
+    back = node.collect(at(4))
+
+    assert starting.values == {JOULES: 0.0}
+    assert hanging == [({JOULES: None}, {JOULES: "failed: NVML does not answer"})] * 2
+    assert back.values == {JOULES: 7.0}
+
+
 def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
     tree, gpus = EnergyTree(tmp_path), dict[str, float]()
     meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)

@@ -225,15 +225,18 @@ def test_the_collectors_of_a_tick_share_its_patience(opened: Open) -> None:
 
 
 def test_a_call_that_hangs_leaves_all_gpus_out_until_it_returns(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 0.1)
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
-    _, (fast, counters, *_) = opened(fake)
-    fast.probe()
-    counters.wait_probed(5.0)
+    session, (fast, counters, *_) = opened(fake)
+    collected(fast)
+    collected(counters, 'gpu_pcie_replays_total{gpu="0"}')
     fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
     fast.collect(tick())
+    wait_until(lambda: fake.hanging, what="the call that hangs")
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 0.0)
 
     late, lane = fast.collect(tick()), counters.collect(tick())
+    energy, processes = session.gpu_energy(), session.processes()
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 60.0)
     fake.hang("")
     fake.release.set()
     again = collected(fast)
@@ -242,6 +245,7 @@ def test_a_call_that_hangs_leaves_all_gpus_out_until_it_returns(opened: Open, mo
     for reading in (late, lane):
         for reason in reading.reasons.values():
             assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", reason)
+    assert energy is processes is None
     assert again.values['gpu_power_watts{gpu="1"}'] == 123.456
     assert again.reasons == {}
 

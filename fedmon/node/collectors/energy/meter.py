@@ -112,9 +112,9 @@ class EnergyMeter:
     """Reads counters and sensors, and divides the machine's energy among jobs.
 
     ``job_cpu`` gives the CPU seconds of each running job, which never go down, ``gpu_energy`` the joules of each GPU,
-    ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is None the energy of that GPU waits. All
-    are called from the sampler's thread and must not wait; ``gpu_shares`` may raise CollectorUnavailableError. Every
-    method but ``factor`` belongs to the sampler's thread.
+    None while they are unknown, ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is None the
+    energy of that GPU waits. All are called from the sampler's thread and must not wait; ``gpu_shares`` may raise
+    CollectorUnavailableError. Every method but ``factor`` belongs to the sampler's thread.
 
     The ``method`` is chosen once, as soon as there is one, so that a series never changes its meaning; ``no_method`` is
     the reason if there is none. ``no_factor`` is the reason if emissions are not reported.
@@ -126,7 +126,7 @@ class EnergyMeter:
         settings: EnergySettings,
         *,
         job_cpu: Callable[[], Mapping[str, float]] = dict,
-        gpu_energy: Callable[[], Mapping[str, float]] = dict,
+        gpu_energy: Callable[[], Mapping[str, float] | None] = dict,
         gpu_shares: Callable[[], Mapping[str, Mapping[str, float | None]]] = dict,
     ) -> None:
         self.rapl = rapl_collector(roots.sys, max_watts=settings.max_zone_watts)
@@ -236,6 +236,8 @@ class EnergyMeter:
     def _read_gpus(self, now: Instant) -> list[str]:
         """Add the energy of each GPU; return the reasons of unknown ones, once for one that is no longer listed."""
         joules = self._gpu_energy()
+        if joules is None:
+            return [f"{Why.FAILED.value}: NVML does not answer"] if self._gpus else []
         problems: list[str] = []
         for gpu, value in joules.items():
             # The driver counts in 64 bits of millijoules, which do not wrap in a machine's life.

@@ -73,20 +73,19 @@ class NvmlSession:
         self._described: list[dict[str, Any]] = []
         self._patience: tuple[Instant, Deadline] | None = None
 
-    def gpu_energy(self) -> dict[str, float]:
-        """Return the energy counter of each GPU in joules, as of the last reading; empty while NVML does not answer.
+    def gpu_energy(self) -> dict[str, float] | None:
+        """Return the energy counter of each GPU in joules, as of the last reading; None while a call hangs.
 
         A counter goes back to 0 when the driver is loaded anew. Counters and `processes` are of the same reading, which
         is that of the tick before if readings take long.
         """
-        return dict(self._energy) if self._answers() else {}
+        if self.hang():
+            return None
+        return {} if self._gpus is None else dict(self._energy)
 
     def processes(self) -> ProcessTable | None:
         """Return the processes on the GPUs, as of the last reading; None while NVML does not answer."""
-        return self._processes if self._answers() else None
-
-    def _answers(self) -> bool:
-        return self._gpus is not None and self.asked_s() < HANG_S
+        return None if self._gpus is None or self.hang() else self._processes
 
     def hardware(self) -> list[dict[str, Any]]:
         """Describe each GPU, without its serial number; made at each start of NVML."""
