@@ -8,6 +8,7 @@ import math
 import operator
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import SupportsFloat, SupportsIndex
 
@@ -196,11 +197,13 @@ def _is_sent(stream: str) -> bool:
 
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:
-    """Return a batch of one sample with its first series, as many as fit into ``max_bytes`` of JSON, or a tenth fewer.
+    """Return a batch of one sample with as many series as fit into ``max_bytes`` of JSON, or a tenth fewer.
 
-    The rest stays in the recording: a sample leaves in one message or not at all.
+    The metrics with the most series are cut: a thousand sensors cost no other metric. The rest stays in the recording:
+    a sample leaves in one message or not at all.
     """
-    names = list(batch.columns)
+    counts = Counter(map(metric_name, batch.columns))
+    names = sorted(batch.columns, key=lambda key: counts[metric_name(key)])
     while names and len(msgspec.json.encode(batch.only(names))) > max_bytes:
         del names[-(len(names) // 10 + 1) :]
     return batch.only(names)

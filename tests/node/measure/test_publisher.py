@@ -204,19 +204,21 @@ def test_a_message_stays_below_its_size_with_many_series_and_long_reasons(wire: 
     assert all(set(batch.m) == set(names) for batch in wire.batches)
 
 
-def test_a_sample_that_no_message_can_hold_goes_with_the_series_that_fit(
+def test_a_sample_that_no_message_can_hold_goes_with_all_other_metrics_and_the_series_that_fit(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     huge: dict[str, float | None] = {f'host_disk_reads_total{{device="{number:0500d}"}}': 1.0 for number in range(300)}
 
-    wire.take(Sample(t=1.0, mono=1.0, values=huge), sample(1)).flush()
+    rest = {"host_cpu_busy_ratio": 0.5, 'node_energy_joules_total{method="psys"}': 7.0}
+
+    wire.take(Sample(t=1.0, mono=1.0, values=huge | rest), sample(1)).flush()
 
     first = wire.batches[0]
     assert wire.sent == [(0, 1), (1, 1)]
-    assert list(first.m) == list(huge)[: len(first.m)]
+    assert list(first.m) == [*rest, *list(huge)[: len(first.m) - 2]]
     assert len(wire.payloads[0]) > 0.8 * codec.MAX_PAYLOAD_BYTES
     assert wire.publisher.dropped == 0
-    assert f"goes without {300 - len(first.m)} series" in caplog.text
+    assert f"goes without {302 - len(first.m)} series" in caplog.text
 
 
 def test_counters_beyond_the_exact_range_of_floats_are_sent_as_read(wire: Wire) -> None:
