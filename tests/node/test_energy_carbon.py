@@ -64,8 +64,14 @@ def test_the_owners_table_replaces_the_packaged_one(tmp_path: Path) -> None:
 def test_a_table_with_a_wrong_row_is_refused_by_name(tmp_path: Path, row: str) -> None:
     (tmp_path / "own.csv").write_text(OWN + row)
 
-    with pytest.raises(CollectorUnavailableError, match=r"failed: .*own\.csv: cannot be read: "):
+    with pytest.raises(CollectorUnavailableError, match=r"failed: .*own\.csv: .* in the row of region 'X': "):
         factors(tmp_path / "own.csv")
+
+
+def test_a_table_may_be_written_with_spaces_and_more_columns(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("region, name, gco2e_per_kwh, date, source\n \nX, x, 12.5, 2024, us, more\n")
+
+    assert factors(tmp_path / "own.csv")["X"].gco2e_per_kwh == 12.5
 
 
 @pytest.mark.parametrize("content", [b"", b"region;name\n", b"\xff\xfe\x00", None])

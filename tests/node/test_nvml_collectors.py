@@ -245,7 +245,7 @@ def test_a_call_that_hangs_leaves_all_gpus_out_until_it_returns(opened: Open, mo
     for reading in (late, lane):
         for reason in reading.reasons.values():
             assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", reason)
-    assert energy is processes is None
+    assert (energy, processes) == (None, None)
     assert again.values['gpu_power_watts{gpu="1"}'] == 123.456
     assert again.reasons == {}
 

@@ -185,8 +185,8 @@ class PerfSession:
     def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str]) -> None:
         """Take the counts that perf prints until its end, and keep its messages.
 
-        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines. Without a line
-        for long there is a ``problem``, until the next one.
+        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines. A long
+        silence is a ``problem`` until the next line.
         """
         output = cast("IO[bytes]", process.stdout).fileno()
         heard, in_burst, rest = [output, self._wake], False, b""

@@ -209,7 +209,7 @@ def test_a_sample_that_no_message_can_hold_goes_with_all_other_metrics_and_the_s
 ) -> None:
     huge: dict[str, float | None] = {f'host_disk_reads_total{{device="{number:0500d}"}}': 1.0 for number in range(300)}
 
-    rest = {"host_cpu_busy_ratio": 0.5, 'node_energy_joules_total{method="psys"}': 7.0}
+    rest: dict[str, float | None] = {"host_cpu_busy_ratio": 0.5, 'node_energy_joules_total{method="psys"}': 7.0}
 
     wire.take(Sample(t=1.0, mono=1.0, values=huge | rest), sample(1)).flush()
 

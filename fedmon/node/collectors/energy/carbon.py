@@ -51,9 +51,8 @@ def chosen_factor(settings: EnergySettings) -> Factor:
     found = factors(table)
     factor = found.get(settings.region.upper())
     if factor is None:
-        raise CollectorUnavailableError(
-            Why.NOT_FOUND, f"region {settings.region} is not in {table}, which has {', '.join(sorted(found))}"
-        )
+        there = ", ".join(sorted(found)) or "no region"
+        raise CollectorUnavailableError(Why.NOT_FOUND, f"region {settings.region} is not in {table}, which has {there}")
     return factor
 
 
@@ -62,10 +61,16 @@ def factors(table: Traversable) -> dict[str, Factor]:
 
     Raises CollectorUnavailableError.
     """
+    found: dict[str, Factor] = {}
+    region = None
     try:
         lines = table.read_text(encoding="utf-8-sig").splitlines()
-        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-        found = [msgspec.convert({**row, "table": table.name}, Factor, strict=False) for row in rows]
+        told = (line for line in lines if line.strip() and not line.startswith("#"))
+        for row in csv.DictReader(told, restkey="more", skipinitialspace=True):
+            region = row.get("region")
+            factor = msgspec.convert({**row, "table": table.name}, Factor, strict=False)
+            found[factor.region.upper()] = factor
     except (OSError, ValueError, csv.Error, msgspec.ValidationError) as error:
-        raise CollectorUnavailableError(Why.FAILED, f"{table}: cannot be read: {error}") from None
-    return {factor.region.upper(): factor for factor in found}
+        row_of = f" in the row of region {region!r}" if region else ""
+        raise CollectorUnavailableError(Why.FAILED, f"{table}: cannot be read{row_of}: {error}") from None
+    return found
