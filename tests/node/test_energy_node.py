@@ -79,6 +79,24 @@ def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_bac
     assert after.values == {JOULES: 40.0}
 
 
+def test_a_socket_that_is_gone_makes_the_sum_a_gap_until_it_is_back(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
+    node.collect(at(0))
+    draw(tree, 10)
+    node.collect(at(1))
+
+    (tree.powercap / "intel-rapl:1").rename(tmp_path / "unplugged")
+    gone = [node.collect(at(2)), node.collect(at(3))]
+    (tmp_path / "unplugged").rename(tree.powercap / "intel-rapl:1")
+    back, after = node.collect(at(4)), node.collect(at(5))
+
+    assert [reading.values for reading in (*gone, back)] == [{JOULES: None}] * 3
+    assert {reading.reasons[JOULES][:10] for reading in gone} == {"not found:"}
+    assert "could not be read before" in back.reasons[JOULES]
+    assert after.values == {JOULES: 40.0}
+
+
 def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:
     tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 100.0}
     _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus))

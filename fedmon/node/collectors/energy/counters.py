@@ -130,8 +130,8 @@ class EnergyCounter(PowerIntegral):
 class SourceReader:
     """The collector of every source of one kind; reads each once for each instant, on the sampler's thread alone.
 
-    ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how
-    to get the right to read them.
+    ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how to get the right to read
+    them.
     """
 
     def __init__(
