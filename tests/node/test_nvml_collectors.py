@@ -244,7 +244,7 @@ def test_a_call_that_hangs_leaves_all_gpus_out_until_it_returns(opened: Open, mo
     assert set(late.values.values()) == set(lane.values.values()) == {None}
     for reading in (late, lane):
         for reason in reading.reasons.values():
-            assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", reason)
+            assert re.fullmatch(r"failed: no answer for \d+\.\d s: nvmlDeviceGetPowerUsage of GPU 0", reason)
     assert (energy, processes) == (None, None)
     assert again.values['gpu_power_watts{gpu="1"}'] == 123.456
     assert again.reasons == {}
