@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -191,8 +190,14 @@ def _needed(node: Node, use: CpuUse) -> int:
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
         return max(needed, 0 if busy is None else math.ceil(min(busy.high - _ROUNDING, use.cpus)))
-    fewer = range(needed, math.ceil(use.cpus))
-    return needed + bisect.bisect_left(fewer, -limits.LONGER, key=lambda cpus: -_longer(busy.levels, cpus))
+    most = max(needed, math.ceil(use.cpus))
+    while needed < most:  # bisect takes no range of more than 64 bits
+        middle = (needed + most) // 2
+        if _longer(busy.levels, middle) > limits.LONGER:
+            needed = middle + 1
+        else:
+            most = middle
+    return needed
 
 
 def _longer(levels: Sequence[tuple[float, float]], cpus: int) -> float:
