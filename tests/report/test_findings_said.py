@@ -159,11 +159,12 @@ SAID: dict[str, Said] = {
         imbalance, case(IDLE, LOST), ("Not measured: no CPU time of the job on b: no permission.",), U),
     "energy says its method and where it is missing": Said(
         energy, case(node("a", job=used(1.7e6, first=1e5), host=drew(3.6e6, "gpus")), node("b", job={})),
-        ("The job used 500 Wh", "(method: gpus)", "Not measured on b"),
+        ("The job used 500 Wh", "Source: counters of GPUs alone, shared by CPU time and GPU use.", "Not measured on b"),
         figures={"joules": 1.8e6}),
     "the energy of a machine is told when the job's share is not known": Said(
         energy, case(node("a", job={}, host=drew(36_000.0))),
-        (" on average (method: psys). The job's share of it is not known.",), without="Not measured on"),
+        (" on average. Source: the platform's counter. The job's share of it is not known.",),
+        without="Not measured on"),
     "the energy of machines says where it is missing": Said(
         energy, case(node("a", job={}, host=drew(36_000.0)), node("b", job={})),
         (" The job's share of it is not known. Not measured on b.",)),

@@ -13,6 +13,12 @@ from fedmon.report.totals import SeriesTotal
 
 JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"
 JOB_GRAMS, NODE_GRAMS = "job_emissions_grams_total", "node_emissions_grams_total"
+_METHODS = {
+    "psys": "the platform's counter",
+    "components": "counters of processors, memory and GPUs",
+    "hwmon": "power sensors",
+    "gpus": "counters of GPUs alone",
+}
 
 
 def job_joules(node: Node) -> float | None:
@@ -43,12 +49,13 @@ def energy(case: Case) -> Finding | None:
     power = f", {significant((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
     methods = sorted({method for node in case.nodes for labels, _ in node.all(NODE_JOULES)
                       if (method := labels.get("method"))})  # fmt: skip
-    amount = f"{amount_of(joules)}{power}{f' (method: {joined(methods)})' if methods else ''}"
-    if amounts is jobs:
-        text = f"The job used {amount}."
-    else:
-        text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount}."
-        text += " The job's share of it is not known." if is_of_job else ""
+    who = "The job used" if amounts is jobs else f"The {'machines' if len(machines) > 1 else 'machine'} drew"
+    text = f"{who} {amount_of(joules)}{power}."
+    if methods:
+        shared = ", shared by CPU time and GPU use" if amounts is jobs else ""
+        text += f" Source: {joined([_METHODS.get(method, method) for method in methods])}{shared}."
+    if is_of_job and amounts is machines:
+        text += " The job's share of it is not known."
     lacking = [node for node in case.nodes if node.name not in amounts and (amounts is jobs or not node.counted_by)]
     known = joules if amounts is jobs or not is_of_job else None
     return Finding(
