@@ -126,6 +126,13 @@ SAID: dict[str, Said] = {
         memory, case(*(node(name, job={"job_memory_peak_bytes": amount * GIB}, document=SLURM)
                        for name, amount in (("a", 4), ("b", 15), ("c", 8)))),
         ("on b, the fullest of 3 nodes", "27.0 GiB at their peaks"), nodes=("b",)),
+    "how the peak of the fullest node was measured is told": Said(
+        memory, case(node("a", job={**PEAK, 'job_method_info{of="peak",method="tree"}': 1.0}),
+                     node("b", job={**PEAK, 'job_method_info{of="peak",method="cgroup-v2"}': 1.0}, document=SLURM)),
+        ("on b", "That is the peak of the job's cgroup, file cache included."), without="sum over its processes"),
+    "a peak that is a sum over processes is called one": Said(
+        memory, case(node(job={**PEAK, 'job_method_info{of="peak",method="tree"}': 1.0})),
+        ("That is the largest sum over its processes in a sample: shared memory counts twice.",)),
     "processes that the kernel killed are a problem": Said(
         oom_kills, case(node(job={OOM: counter(OOM, 0.0, first=2.0)})),
         ("killed 2 processes of the job",), P),

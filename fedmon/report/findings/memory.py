@@ -62,10 +62,10 @@ def memory(case: Case) -> Finding | None:
     if not uses:
         return unknown(case.nodes, "memory-peak", "Peak memory", _PEAK, _RSS)
     most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
-    use = uses[most]
+    use, fullest = uses[most], next(node for node in case.nodes if node.name == most)
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(case)}"
+    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(fullest)}"
     if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
@@ -76,7 +76,7 @@ def memory(case: Case) -> Finding | None:
     if hits:
         text += f" The cgroup ran into its limit {plural(int(hits), 'time')}."
     severity, advice = Severity.GOOD, ""
-    told = next(directive(node, memory_bytes=_reserve(use.peak)) for node in case.nodes if node.name == most)
+    told = directive(fullest, memory_bytes=_reserve(use.peak))
     if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT:
         severity = Severity.WARNING
         advice = f"Ask for {size(_reserve(use.peak))}, or use less: it nearly ran out.{told}"
@@ -96,13 +96,12 @@ def memory(case: Case) -> Finding | None:
     )  # fmt: skip
 
 
-def _method(case: Case) -> str:
+def _method(node: Node) -> str:
     """Return a sentence about the pages that count in the peak; empty if the method was not recorded."""
-    methods = {labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
-               if labels.get("of") == "peak"}  # fmt: skip
-    if not methods:
+    method = next((labels.get("method") for labels, _ in node.all("job_method_info") if labels.get("of") == "peak"), "")
+    if not method:
         return ""
-    if "tree" in methods:
+    if method == "tree":
         return " That is the largest sum over its processes in a sample: shared memory counts twice."
     return " That is the peak of the job's cgroup, file cache included."
 
