@@ -23,9 +23,9 @@ from fedmon.report.document.model import WORDS, Document, Facts, Findings, Secti
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build, hardware_table, missing
-from fedmon.report.document.summary import node_table
+from fedmon.report.document.summary import about, node_table
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Finding, Node, Severity
+from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep
@@ -345,6 +345,12 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip
 
 
+def test_the_report_of_nodes_names_the_jobs_that_they_saw() -> None:
+    jobs = tuple(str(at) for at in range(12))
+    told = [dict(about(Case(job=None, nodes=(), jobs=jobs[:most])).rows)["Jobs"] for most in (1, 2, 12)]
+    assert told == ["0", "2: 0 and 1", "12: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"]
+
+
 def test_a_table_tells_the_figures_of_each_node() -> None:
     network = {f'host_network_{way}_bytes_total{{interface="{interface}"}}': amount * GIB
                for way in ("receive", "transmit") for interface, amount in (("lo", 9), ("eth0", 1))}  # fmt: skip
@@ -376,7 +382,7 @@ def test_a_gap_has_the_reason_of_its_own_stream_and_boot() -> None:
     ("nodes", "told"),
     [
         ([node(name, tool={"clock_offset_s": ahead_s}) for name, ahead_s in (("a", 0.0), ("b", -2.0))], "2 s apart"),
-        ([node("a", tool={"clock_offset_s": -0.4})], "0.4 s off"),
+        ([node("a", tool={"clock_offset_s": -0.4})], "0.4 s off that of the file server"),
         ([node("a", job={}, steps=(ClockStep(BEGIN_T, -7200.0),))], "set by 7200 s while samples were taken on a"),
     ],
 )

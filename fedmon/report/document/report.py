@@ -179,7 +179,7 @@ def _clocks(case: Case) -> str:
     if len(offsets) > 1:
         told.append(f"{significant(max(offsets) - min(offsets))} s apart")
     elif offsets:
-        told.append(f"{significant(abs(offsets[0]))} s off")
+        told.append(f"{significant(abs(offsets[0]))} s off that of the file server")
     if steps:
         told.append(f"set by {significant(max(steps.values()))} s while samples were taken on {joined([*steps])}:"
                     " durations and rates are right, as they use another clock")  # fmt: skip

@@ -154,13 +154,16 @@ def about(case: Case) -> Facts:
             ("From", moment(span[0]) if span is not None else None),
             ("To", moment(span[1]) if span is not None else None),
             ("Lasted", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Jobs", joined(list(case.jobs)) if len(case.jobs) < 3 else len(case.jobs)),
+            ("Jobs", _counted(case.jobs)),
         ]
-    names = [node.name for node in case.nodes]
-    rows.append(("Nodes", f"{len(names)}: {joined(names, most=8)}" if len(names) > 1 else joined(names)))
+    rows.append(("Nodes", _counted([node.name for node in case.nodes])))
     labels = case.labels
     rows += [(f"Label {name}", labels[name]) for name in (*LABELS, *labels) if labels.get(name)]
     return Facts(rows=tuple((name, shown(value)) for name, value in dict(rows).items() if value not in (None, "")))
+
+
+def _counted(names: Sequence[str]) -> str:
+    return f"{len(names)}: {joined(list(names), most=8)}" if len(names) > 1 else joined(list(names))
 
 
 def _joined(*words: object) -> str:
