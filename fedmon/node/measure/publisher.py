@@ -67,6 +67,7 @@ class Publisher:
         self._next_seq: dict[str, int] = {}
         self._open: dict[str, list[Sample]] = {}
         """The samples of each open batch, by stream."""
+        self._has_cut = False
         self.published = self.dropped = self.withheld = 0
 
     def publish(self, stream: str, sample: Sample) -> int:
@@ -178,7 +179,9 @@ class Publisher:
             if len(samples) == 1:
                 part = fitting(leaving, MAX_SAMPLE_BYTES)
                 left_out = len(found) - len(part.columns)
-                logger.error("a sample of stream %s goes without %d series: %s", batch.stream, left_out, error)  # noqa: TRY400
+                level = logging.DEBUG if self._has_cut else logging.WARNING
+                logger.log(level, "a sample of stream %s goes without %d series: %s", batch.stream, left_out, error)
+                self._has_cut = True
                 payload = codec.encode(as_message(part))
         if is_large and len(samples) > 1:
             middle = len(samples) // 2
