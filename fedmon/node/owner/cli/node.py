@@ -181,12 +181,11 @@ def _quotas(document: Mapping[str, Any]) -> str:
     rows = [
         [
             each["researcher_id"],
-            "-" if each["requests"] is None else each["requests"],
-            each["changes"],
+            *("-" if each[key] is None else each[key] for key in ("requests", "changes")),
             each["undecided_plans"],
             each["jobs"],
             size(each["kept_bytes"]),
-            size(each["audit_bytes"]),
+            "-" if each["audit_bytes"] is None else size(each["audit_bytes"]),
             "-" if each["refused"] is None else sum(each["refused"].values()),
         ]
         for each in document["researchers"]
