@@ -31,7 +31,7 @@ from fedmon.common.wire.runs import JobState
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.measure.publisher import PER_S, UserValues
-from fedmon.node.owner.control import DaemonNotRunningError
+from fedmon.node.owner.control import RESTART, DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
@@ -120,10 +120,7 @@ class OwnerCommands:
         Raises InvalidInputError for a command or argument that it does not know, and the errors of the registers.
         """
         if command not in COMMANDS:
-            raise InvalidInputError(
-                f"this node has no command {command!r}; another fedmon runs here: restart it with "
-                "'fedmon node stop' and 'fedmon node start'"
-            )
+            raise InvalidInputError(f"this node has no command {command!r}; {RESTART}")
         method, self._by = COMMANDS[command], by
         try:
             values = msgspec.convert(dict(args), _arguments(method))

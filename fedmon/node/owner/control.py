@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 import sys
@@ -21,6 +22,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError, StorageError
+from fedmon.common.text import sound
 from fedmon.node.folder import user_name
 
 SOCKET_NAME = "control.sock"
@@ -30,6 +32,7 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_S = 5.0
 ACCEPT_AGAIN_S = 1.0
 READ_WITHIN_S, READ_AGAIN_S = 20.0, 0.1
+RESTART = "another fedmon runs here: restart it with 'fedmon node stop' and 'fedmon node start'"
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
 
@@ -75,7 +78,8 @@ class ControlServer:
 
     ``submit(command, args, by)`` is called there: it runs a command of a user on the router thread and returns its
     result within a bounded time, or raises a FedmonError. A client that sends or reads nothing for ``idle_timeout_s``
-    is cut off. ``start`` and ``stop`` may be called from any thread.
+    is cut off, and the command of one that left meanwhile is not carried out. ``start`` and ``stop`` may be called from
+    any thread.
     """
 
     def __init__(self, folder: Path, submit: Submit, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
@@ -137,21 +141,25 @@ class ControlServer:
             os.close(self._spare.pop())
 
     def _serve(self, client: socket.socket) -> None:
-        # Elsewhere than on Linux the 0600 mode of the socket must do.
-        user = _peer(client)[1] if sys.platform == "linux" else os.geteuid()
-        if user not in (os.geteuid(), 0):
-            logger.warning("control connection refused: it comes from another user")
-            return
         client.settimeout(self._idle_timeout_s)
         try:
+            # Elsewhere than on Linux the 0600 mode of the socket must do.
+            user = _peer(client)[1] if sys.platform == "linux" else os.geteuid()
+            if user not in (os.geteuid(), 0):
+                logger.warning("control connection refused: it comes from another user")
+                return
             with client.makefile("rb") as requests:
                 line = requests.readline(MAX_REQUEST_BYTES)
-            if line.endswith(b"\n"):
+            if _has_left(client):  # as one does whose time is over: its owner was told of no answer
+                logger.warning("control connection closed: its client did not wait for its turn")
+            elif line.endswith(b"\n"):
                 client.sendall(self._answer(line, user_name(user)))
         except TimeoutError:
             logger.warning("control connection closed: nothing came or went for %.1f s", self._idle_timeout_s)
         except OSError as error:
             logger.debug("control connection ended: %s", error)
+        except Exception:  # one client never ends the door
+            logger.exception("control connection failed")
 
     def _answer(self, line: bytes, by: str) -> bytes:
         try:
@@ -165,7 +173,7 @@ class ControlServer:
             logger.exception("control command failed")
             message = f"the daemon failed on this command: {type(error).__name__}: {error}"
             told = {"message": message, "type": type(error).__name__, "exit_code": 1}
-        return msgspec.json.encode({"error": told}) + b"\n"
+        return msgspec.json.encode({"error": {**told, "message": sound(str(told["message"]))}}) + b"\n"
 
 
 def call_daemon(folder: Path, command: str, /, *, timeout_s: float = 30.0, **args: Any) -> dict[str, Any]:
@@ -177,10 +185,12 @@ def call_daemon(folder: Path, command: str, /, *, timeout_s: float = 30.0, **arg
     deadline = Deadline(READ_WITHIN_S)
     while True:
         with _connection(folder, timeout_s) as connection:
-            response = _response(connection, command, args)
+            response = _response(connection, folder, command, args)
         if "error" not in response:
             return response["result"]
         error = ControlError(response["error"])
+        if "unknown field" in str(error):
+            raise ControlError({**error.facts(), "message": f"{error}; {RESTART}"})
         if error.type != "BeingReadError" or deadline.passed():
             raise error
         threading.Event().wait(READ_AGAIN_S)
@@ -213,18 +223,21 @@ def _connection(folder: Path, timeout_s: float) -> socket.socket:
     return connection
 
 
-def _response(connection: socket.socket, command: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    line = b""
+def _response(
+    connection: socket.socket, folder: Path, command: str, args: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    line, what = b"", f"'{command}'; look whether it was carried out, and at its log"
     try:
         connection.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
         with connection.makefile("rb") as responses:
             line = responses.readline(MAX_RESPONSE_BYTES)
     except TimeoutError as error:
-        raise NoAnswerError(f"the daemon did not answer '{command}' within {connection.gettimeout():g} s") from error
+        within = f"within {connection.gettimeout():g} s"
+        raise NoAnswerError(f"the daemon of {folder} did not answer {within} to {what}") from error
     except OSError:
         pass
     if not line.endswith(b"\n"):
-        raise NoAnswerError(f"the daemon went away before it answered '{command}'")
+        raise NoAnswerError(f"the daemon of {folder} went away before it answered {what}")
     return msgspec.json.decode(line, type=dict[str, dict[str, Any]])
 
 
@@ -239,6 +252,13 @@ def _short_address(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def _has_left(client: socket.socket) -> bool:
+    """Tell whether a client has closed its end for good."""
+    poller = select.poll()
+    poller.register(client, 0)  # a hang-up is told unasked
+    return bool(poller.poll(0))
 
 
 def _peer(connected: socket.socket) -> tuple[int, int]:

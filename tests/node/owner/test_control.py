@@ -10,13 +10,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.common.errors import ConflictError, NoAnswerError
+from fedmon.common.errors import ConflictError, InvalidInputError, NoAnswerError
 from fedmon.node.owner.control import (
     MAX_REQUEST_BYTES,
     ControlError,
@@ -32,6 +34,10 @@ def _echo(command: str, args: dict[str, Any], by: str) -> dict[str, Any]:
     match command:
         case "refuse":
             raise ConflictError("the name is taken")
+        case "newer":
+            raise InvalidInputError("newer: Object contains unknown field `asked`")
+        case "unsound":
+            raise ConflictError("no file \udcff")
         case "break":
             raise ValueError("a defect")
         case "who":
@@ -82,6 +88,10 @@ def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_d
             call_daemon(tmp_path, "refuse")
         with pytest.raises(ControlError, match="ValueError: a defect"):
             call_daemon(tmp_path, "break")
+        with pytest.raises(ControlError, match=r"no file \\udcff"):
+            call_daemon(tmp_path, "unsound")
+        with pytest.raises(ControlError, match=r"unknown field .*; another fedmon runs here: restart it with"):
+            call_daemon(tmp_path, "newer", asked=[])
         assert _answered(tmp_path) == PONG
 
     assert caught.value.facts() == {"message": "the name is taken", "type": "ConflictError", "exit_code": 4}
@@ -113,6 +123,30 @@ def test_clients_that_do_not_say_or_read_a_line_are_cut_off_and_the_next_is_serv
         ends = (silent.recv(1), halfway.recv(1))
 
     assert ends == (b"", b"")
+
+
+def test_shells_that_wait_are_served_in_turn_and_one_that_left_is_not_served_later(tmp_path: Path) -> None:
+    is_free, begun, run = threading.Event(), threading.Event(), []
+
+    def submit(command: str, args: dict[str, Any], by: str) -> dict[str, Any]:
+        begun.set()
+        assert is_free.wait(60.0)
+        run.append(command)
+        return _echo(command, args, by)
+
+    server = ControlServer(tmp_path, submit)
+    server.start()
+    with ThreadPoolExecutor(11) as shells:
+        first = shells.submit(_answered, tmp_path)
+        assert begun.wait(60.0)
+        with pytest.raises(NoAnswerError, match=r"within 0\.2 s to 'late'; look whether it was carried out"):
+            call_daemon(tmp_path, "late", timeout_s=0.2)
+        others = [shells.submit(_answered, tmp_path) for _ in range(10)]
+        is_free.set()
+        assert [each.result(60.0) for each in (first, *others)] == [PONG] * 11
+    server.stop()
+
+    assert run == ["ping"] * 11
 
 
 def test_an_endless_request_is_cut_off_at_the_cap(tmp_path: Path) -> None:
