@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -355,7 +354,7 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
     parts = [
         f"Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
         *map(_block, found.groups),
-        f"Machine{mark}\n{fields({name: _text(value) for name, value in found.hardware.items()})}",
+        f"Machine{mark}\n{fields(_machine(found.hardware))}",
     ]
     first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
     return first + "\n\n".join(parts)
@@ -396,5 +395,19 @@ def _indented(head: str, text: str) -> str:
     return f"{fields({'  ': head})}\n{fields({'      ': text})}"
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _machine(hardware: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the known hardware in words, a device on each line; then why the rest is unknown, and cautions."""
+    parts = {name: value for name, value in hardware.items() if name not in ("simulated", "reasons", "notes")}
+    said = {"unknown": hardware["reasons"], "note": hardware["notes"]}
+    lines = {title: "\n".join(f"{name}: {why}" for name, why in each.items()) or None for title, each in said.items()}
+    return {**{name.removesuffix("_bytes"): _told(name, value) for name, value in parts.items()}, **lines}
+
+
+def _told(name: str, value: Any) -> str | None:
+    if isinstance(value, list):
+        told = [_told(name, each) or "unknown" for each in value]
+        return ("\n" if any(isinstance(each, dict) for each in value) else ", ").join(told) or "none"
+    if isinstance(value, dict):
+        known = {key: _told(key, each) for key, each in value.items()}
+        return ", ".join(f"{key.removesuffix('_bytes')} {text}" for key, text in known.items() if text is not None)
+    return None if value is None else size(value) if name.endswith("_bytes") else str(value)
