@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 Document = dict[str, Any]
 Note = Annotated[str, Meta(max_length=MAX_TEXT_LENGTH)]
+ResultNote = Annotated[str, Meta(max_length=1_000)]
+"""It travels beside a result, which may fill the rest of its message."""
 
 MAX_LISTED_RUNS = 1000
 MAX_KEEP_DAYS = 36_500
@@ -555,7 +557,7 @@ class OwnerCommands:
         record = self._held_record(job_id)
         return {"result": _result(record), "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result)}
 
-    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: Note = "") -> Document:
+    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: ResultNote = "") -> Document:
         """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
         record = self._held_record(job_id)
         if release and (record.result is None or sha256 != record.result.sha256):

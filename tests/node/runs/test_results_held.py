@@ -150,8 +150,8 @@ def test_a_withheld_result_never_leaves(node: Bench) -> None:
     job_id = returned(node, LARGE)
     node.held(job_id)
 
-    with pytest.raises(InvalidInputError, match=r"length <= 16384 - at `\$.note`"):
-        node.owner("result-decide", job_id=job_id, release=False, note="x" * 20_000)
+    with pytest.raises(InvalidInputError, match=r"length <= 1000 - at `\$.note`"):
+        node.owner("result-decide", job_id=job_id, release=False, note="x" * 1_001)
     node.owner("result-decide", job_id=job_id, release=False, note="too few patients")
     told = node.outcome(job_id)
 

@@ -10,6 +10,7 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobOutcome, JobReport, JobState, Parcel, Problem, TracePiece
 from fedmon.node.runs import outcome, status
 from fedmon.node.runs.outcome import leaving
+from fedmon.node.runs.register import ReleaseDecision
 
 LONGEST = "\x1b" * 16_384
 
@@ -76,7 +77,7 @@ def test_the_longest_texts_and_a_result_fit_into_a_message() -> None:
     for each, result in (
         (job(JobState.FAILED, LONGEST, problem), None),
         (job(JobState.FAILED, "short", traced), None),
-        (job(JobState.SUCCEEDED), parcel),
+        (job(JobState.SUCCEEDED, ReleaseDecision(released=True, by="o", note=LONGEST[:1_000]).reason), parcel),
     ):
         told = JobOutcome(job=leaving(each, output_leaves=True), result=result, **envelope)  # type: ignore[arg-type]
 
