@@ -110,6 +110,7 @@ def read_table(path: Path, what: str) -> Iterator[list[str]]:
     Raises InvalidInputError naming the table as ``what``, the line and the cause, but not the file.
     """
     import csv
+    from itertools import pairwise
 
     names: list[str] = []
     reader: Any = None
@@ -128,8 +129,9 @@ def read_table(path: Path, what: str) -> Iterator[list[str]]:
                     names = [name.strip() for name in row]
                     if len(names) > 1 and not names[0]:
                         names[0] = "Unnamed: 0"  # the row index that pandas writes
-                    if len(set(names)) != len(names):
-                        raise InvalidInputError(f"{what} has two columns of the same name")
+                    twice = [name for name, other in pairwise(sorted(names)) if name == other]
+                    if twice:
+                        raise InvalidInputError(f"{what} has two columns called {twice[0]!r}")
                     yield names
     except OSError as error:
         raise InvalidInputError(f"{what} cannot be read: {error.strerror}") from error

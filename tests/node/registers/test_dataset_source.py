@@ -40,7 +40,7 @@ REFUSED = {
     "no rows": (b"a,b\n", "has names of columns but no rows"),
     "no header": (b"842302,M,17.99,10.38\n842517,M,20.57,17.77\n", r"looks like values \(842302, M, 17.99, 10.38\)"),
     "a nameless column": (b"a,,c\n1,2,3\n", "has no name for column 2"),
-    "one name twice": (b"a,b,a\n1,2,3\n", "has two columns of the same name"),
+    "one name twice": (b"a,b,a\n1,2,3\n", "has two columns called 'a'"),
     "a short row": (b"a,b\n1,2\n\n3\n", "line 4 has 1 cells and the first line 2"),
     "too many columns": (b",".join(b"c%d" % number for number in range(100_001)), "100001 columns, more than 100000"),
     "an open quote": (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
