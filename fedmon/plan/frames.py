@@ -62,12 +62,16 @@ class ChannelClosedError(FedmonError):
 
 
 class FrameChannel:
-    """Sends frames, each whole, from any thread of the plan's first process; a forked process has no channel."""
+    """Sends frames, each whole, from any thread of the plan's first process; a forked process has no channel.
+
+    A frame of a signal handler that interrupts a frame of its thread is sent after that one.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = _thread.RLock()  # a signal handler may report during a report
+        self._lock = _thread.RLock()
         self._is_forked = self._has_ended = False
+        self._waiting: list[bytes] = []
         posix.set_inheritable(descriptor, False)  # noqa: FBT003 - the signature is posix'
         posix.register_at_fork(after_in_child=self._leave_to_parent)
 
@@ -75,19 +79,26 @@ class FrameChannel:
         """Send a frame of JSON; after the result or failure nothing is sent. Raises ChannelClosedError."""
         payload = json_text(fields).encode()
         self._check()
-        with self._lock:
-            if not self._has_ended:
-                self._has_ended = kind == FAILURE
-                self.write(header(kind, len(payload)) + payload)
+        self._waiting.append(header(kind, len(payload)) + payload)
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition asks it
+            with self._lock:
+                self._send_waiting()
 
     def send_result(self, packed: Packed) -> None:
         """Send the result, and nothing after it. Raises ChannelClosedError."""
         head = header(RESULTS[packed.format], packed.size_bytes)
         self._check()
         with self._lock:
+            self._send_waiting()
             self._has_ended = True
             self.write(head)
             packed.write(self)
+
+    def _send_waiting(self) -> None:
+        while self._waiting and not self._has_ended:
+            frame = self._waiting.pop(0)
+            self._has_ended = frame[:1] == FAILURE
+            self.write(frame)
 
     def write(self, data: bytes | memoryview) -> None:
         """Write a piece of a frame; for `Packed.write`. Raises ChannelClosedError."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -121,6 +124,36 @@ def test_any_bytes_are_refused_or_frames_and_nothing_else_happens(pieces: list[b
             list(reader.feed(piece))
     except (BadFrameError, OutputTooLargeError):
         return
+
+
+def test_a_report_of_a_signal_handler_amid_a_long_report_is_sent_after_it() -> None:
+    read_end, write_end = os.pipe()
+    channel = FrameChannel(write_end)
+    context = PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
+    received, ticks = bytearray(), itertools.count()
+
+    def receive_slowly() -> None:
+        with open(read_end, "rb", buffering=0) as file:
+            while data := file.read(4096):
+                received.extend(data)
+                time.sleep(0.0005)
+
+    reading = threading.Thread(target=receive_slowly)
+    reading.start()
+    before = signal.signal(signal.SIGALRM, lambda *_: context.report(tick=next(ticks)))
+    long: dict[str, Any] = {f"n{'x' * 58}{number:03}": 1.0 for number in range(100)}
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    for _ in range(300):
+        context.report(**long)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    context.report(last=1)
+    os.close(write_end)
+    reading.join()
+
+    told = [each.values for each in FrameReader(output_bytes=100).feed(received) if isinstance(each, Scalars)]
+    assert {each["tick"] for each in told if "tick" in each} == {*range(next(ticks))}
+    assert [len(each) for each in told].count(100) == 300
 
 
 def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_result() -> None:
