@@ -84,7 +84,7 @@ class ResourceFactory:
     def populate(cls) -> None:
         """Register the types in the folders of ``NEPI_SEARCH_PATH`` that were not searched yet.
 
-        A registered type is not replaced. A file that cannot be loaded is logged.
+        A registered type is not replaced. A folder or file that cannot be used is logged.
         """
         with cls._lock:  # a plug-in may ask for a type while it is loaded
             for part in filter(str.strip, os.environ.get("NEPI_SEARCH_PATH", "").split(os.pathsep)):
@@ -105,6 +105,8 @@ class ResourceFactory:
     @classmethod
     def _search(cls, folder: str) -> None:
         """Load the modules of a folder and of the packages in it, and register their types."""
+        if not os.access(folder, os.R_OK | os.X_OK):
+            logger.error("the folder %s of NEPI_SEARCH_PATH does not exist, or cannot be read", folder)
         # A package for each folder: files of two folders may have the same name.
         package = ModuleType(f"fedmon_experiment_plugin_{hashlib.sha256(folder.encode()).hexdigest()[:12]}")
         sys.modules[package.__name__], package.__path__ = package, [folder]
@@ -112,9 +114,13 @@ class ResourceFactory:
             try:
                 for each in vars(importlib.import_module(name)).values():
                     if isinstance(each, type) and each.__module__ == name and "_rtype" in vars(each):
-                        cls._resource_types = {_checked(each).get_rtype(): each, **cls._resource_types}
-            except (Exception, SystemExit):
-                logger.exception("plug-in %s/%s cannot be loaded", folder, name.partition(".")[2].replace(".", "/"))
+                        rtype = _checked(each).get_rtype()
+                        cls._resource_types = {rtype: each, **cls._resource_types}
+                        if (taken := cls._resource_types[rtype]) is not each:
+                            raise InvalidTypeError(f"the type {rtype} is taken by {taken.__module__}")
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file; the others are still of use
+                path = f"{folder}/{name.partition('.')[2].replace('.', '/')}"
+                logger.error("plug-in %s cannot be loaded: %s", path, told(error))  # noqa: TRY400 - of one line
 
 
 def populate_factory() -> None:

@@ -198,16 +198,19 @@ def test_a_run_that_ends_while_its_journal_is_read_is_shown_as_ended(tmp_path: P
     assert (shown.status, shown.process, shown.counts) == ("ended", None, {"RELEASED": 1})
 
 
-def test_a_run_of_many_shows_delays_and_says_how_many_more_there_are(tmp_path: Path) -> None:
+def test_a_run_of_many_shows_delays_and_failures_and_says_how_many_more_there_are(tmp_path: Path) -> None:
     with experiment(tmp_path, own("shown::Plain")) as ec:
         for _ in range(MANY + 1):
             ec.register_resource("shown::Plain")
         ec.register_condition(2, "START", 1, "STARTED", "10m")
         started_first = ec.deploy([1, 2]) and ec.wait_started(1, timeout=60)
+        ec.set(MANY + 1, "critical", False)
+        ec.get_resource(MANY + 1).fail("no power")
 
         told = fedmon_here("experiment", "show", ec.run_dir).stdout
     assert started_first
     assert "start in 9m" in told.replace(" min", "m"), told
+    assert "(not critical) no power" in told
     assert "... 1 more, see --json" in told
 
 

@@ -252,7 +252,7 @@ def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
 
 
 @pytest.mark.parametrize("content", ["class Broken(:", "import module_that_is_nowhere", "raise SystemExit(3)"])
-def test_a_plugin_that_cannot_be_loaded_is_logged_and_the_others_are_used(
+def test_a_plugin_that_cannot_be_used_is_logged_in_one_line_and_the_others_are_used(
     tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ResourceFactory.register_type(Machine)
@@ -260,10 +260,14 @@ def test_a_plugin_that_cannot_be_loaded_is_logged_and_the_others_are_used(
     plugin(tmp_path / "taken.py", "Machine", prefix="test")
     (tmp_path / "broken.py").write_text(content)
 
-    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
+    monkeypatch.setenv("NEPI_SEARCH_PATH", f"{tmp_path}:{tmp_path}/nowhere")
     ResourceFactory.populate()
 
-    assert f"plug-in {tmp_path}/broken cannot be loaded" in caplog.text
+    broken, taken, nowhere = caplog.records
+    assert f"plug-in {tmp_path}/broken cannot be loaded: " in broken.getMessage()
+    assert f"plug-in {tmp_path}/taken cannot be loaded: the type test::Machine is taken" in taken.getMessage()
+    assert f"the folder {tmp_path}/nowhere of NEPI_SEARCH_PATH does not exist" in nowhere.getMessage()
+    assert not broken.exc_info
     assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
     assert ResourceFactory.get_resource_type("test::Machine") is Machine
 

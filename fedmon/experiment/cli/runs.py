@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.25
 MANY = 100
-"""The table lists the first resources; a JSON document has all."""
+"""The table lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
 
 TimeoutOption = Annotated[
@@ -318,8 +318,12 @@ def facts_of(shown: Overview) -> dict[str, str]:
 
 
 def table_of(shown: Overview, *, rows: int) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of a table of the first resources and its rows, without empty columns."""
-    cells = [_cells(each, shown) for each in shown.resources[:rows]]
+    """Return the columns of a table of resources and its rows, failed and first ones if not all fit.
+
+    Empty columns are left out.
+    """
+    fitting = sorted(shown.resources, key=lambda each: not each.failed)[:rows]
+    cells = [_cells(each, shown) for each in sorted(fitting, key=lambda each: each.guid)]
     columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
     return columns, [[each[name] for name in columns] for each in cells]
 
