@@ -36,8 +36,9 @@ from fedmon.experiment.conditions import (
 from fedmon.experiment.document.experiment import build, description_of
 from fedmon.experiment.document.files import SFormats, checked_format, read, text_in, write
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.engine import Engine, WaitResult
+from fedmon.experiment.engine import Engine, WaitResult, here
 from fedmon.experiment.errors import (
+    DeadlockError,
     ExperimentAbortedError,
     ExperimentOverError,
     InvalidConditionError,
@@ -161,6 +162,7 @@ class ExperimentController:
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         self._given, self._opened = federation, cast("Federation | None", None)
+        self._unreachable: FedmonError | None = None
         self._lock, self._federation_lock = threading.RLock(), threading.Lock()
         self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
@@ -304,12 +306,19 @@ class ExperimentController:
         """
         if self._given is not None:
             return self._given
+        before = self._unreachable
         with self._federation_lock:
+            if self._unreachable is not None and self._unreachable is not before:
+                raise self._unreachable  # one attempt is enough for all threads that waited
             if self._opened is None:
                 self.engine.check_open()
                 from fedmon.researcher.federation import Federation
 
-                self._opened = Federation().start()
+                try:
+                    self._opened = Federation().start()
+                except FedmonError as error:
+                    self._unreachable = error
+                    raise
             return self._opened
 
     @property
@@ -577,10 +586,14 @@ class ExperimentController:
     ) -> WaitResult:
         """Wait until resources (None: all) are at a state at least, or ``quit()`` is true; ``timeout`` in seconds.
 
-        A failure that ends the experiment ends the wait. Raises UnknownGuidError, and InvalidConditionError for an
-        unknown state.
+        A failure that ends the experiment ends the wait. Raises UnknownGuidError, InvalidConditionError for an unknown
+        state, and DeadlockError in a hook that would wait for its own resource.
         """
         chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
+        if timeout is None and quit is None and wanted < ResourceState.FAILED:
+            for own in (hook.rm for hook in here.hooks if hook.rm.ec is self):
+                if own.guid in chosen and own.state < wanted:
+                    raise DeadlockError(f"{own.name} would wait in its own hook to be {wanted.name}")
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
@@ -613,14 +626,14 @@ class ExperimentController:
         chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
         self._is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(guids=chosen))
-        is_hook = self.engine.hooks.is_mine()
+        is_hook = self._is_within()
         timeout_s = 0.0 if is_hook else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
         if found.timed_out and not is_hook:
             logger.error("resources %s did not release themselves in time", found.timed_out)
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
         self._is_released = all(map(self._is_over, self.engine.state.resources))
-        if self.persist and not self._is_saved:
+        if self.persist and not (self._is_saved or is_hook):  # a hook comes before the end
             self._is_saved = True
             try:
                 self.save()
@@ -629,6 +642,10 @@ class ExperimentController:
         over = [self.get_resource(guid) for guid in chosen if guid in self and self._is_over(guid)]
         self._discard([resource.guid for resource in over if resource.get("hardRelease")])
         return found
+
+    def _is_within(self) -> bool:
+        """Tell whether the calling thread runs a hook or a task of the experiment."""
+        return self.engine.hooks.is_mine() or any(hook.rm.ec is self for hook in here.hooks)
 
     def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
         """Kill the work of resources, without grace, and set them RELEASED."""
@@ -643,7 +660,7 @@ class ExperimentController:
         A second caller waits for the end. Hooks and tasks do not wait. An interrupt shortens the release, and is raised
         again at the end.
         """
-        if self.engine.hooks.is_mine():
+        if self._is_within():
             threading.Thread(target=self.shutdown, name="fedmon-experiment-end", daemon=True).start()
             return
         with self._lock:

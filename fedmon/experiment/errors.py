@@ -144,6 +144,12 @@ class UnwritableEventError(ExperimentError, ValueError):
     """The journal cannot hold a value; nothing was changed."""
 
 
+class DeadlockError(ExperimentError):
+    """A hook would wait for its own resource."""
+
+    exit_code = 4
+
+
 class TraceNotReadableError(ExperimentError):
     """A trace does not exist, or cannot be read like this."""
 

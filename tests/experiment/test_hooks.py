@@ -425,6 +425,40 @@ def test_an_interrupt_shortens_a_release_and_is_raised_at_its_end(tmp_path: Path
     assert time.monotonic() - began < 30
 
 
+def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> None:
+    def do_start(self: Any) -> None:
+        self.ec.wait_started(self.guid)
+
+    with deployed(tmp_path, {"critical": False}, do_start=do_start) as ec:
+        assert ec.wait(1, "FAILED", timeout=60)
+        assert "would wait in its own hook to be STARTED" in ec.get_resource(1).reason
+
+
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_a_release_within_a_hook_does_not_wait_and_the_experiment_is_saved_at_its_end(
+    tmp_path: Path, *, is_by_hand: bool
+) -> None:
+    states = []
+
+    def do_start(self: Any) -> None:
+        self.ec.release(self.guid)
+        states.append(self.ec.state(self.guid))
+
+    releasing = own("test::Releasing", do_start=do_start, do_release=lambda self: self.set_released())
+    with experiment(tmp_path, releasing, persist=True) as ec:
+        guid = ec.register_resource("test::Releasing")
+        if is_by_hand:
+            ec.get_resource(guid).deploy()
+            ec.get_resource(guid).start()
+        else:
+            ec.deploy()
+        assert ec.wait_released(guid, timeout=60)
+
+    assert states == [ResourceState.READY]
+    (saved,) = Path(ec.run_dir).glob("*.xml")
+    assert 'state="RELEASED"' in saved.read_text()
+
+
 @pytest.mark.parametrize("verb", ["start", "release"])
 def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
     done = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -356,3 +357,18 @@ def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
         assert opened.status().connected
     with pytest.raises(Exception, match="not started"):
         opened.nodes()
+
+
+def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMON_BROKER_URL", "mqtt://127.0.0.1:1")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+    begun = time.monotonic()
+    with ExperimentController("own", tmp_path, fm=OptionalFailures()) as ec:
+        nodes = [ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(40)]
+        ec.deploy()
+
+        assert ec.wait_started(nodes, timeout=60).failed == tuple(nodes)
+        reasons = {each.reason for each in ec.snapshot.resources.values()}
+        assert all("cannot connect to the broker at 127.0.0.1:1" in reason for reason in reasons)
+    assert time.monotonic() - begun < 30  # for all of them, a second each, it would be 40
