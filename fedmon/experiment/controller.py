@@ -568,7 +568,13 @@ class ExperimentController:
             chosen = tuple(guid for guid in self.resources if guid in seen and seen[guid].state is ResourceState.NEW)
         else:
             chosen = self.registry.guids_of(guids)
-        refuse_impossible(self.engine.state, deploying=chosen, group=group, wait_all_ready=bool(wait_all_ready))
+        refuse_impossible(
+            self.engine.state,
+            deploying=chosen,
+            group=group,
+            wait_all_ready=bool(wait_all_ready),
+            asked_for=self.registry.asked_for,
+        )
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False

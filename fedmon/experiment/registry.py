@@ -52,7 +52,10 @@ _HIGHEST = 2**63
 
 
 class Registry:
-    """The resources of an experiment in order of registration; safe from any thread."""
+    """The resources of an experiment in order of registration; safe from any thread.
+
+    ``asked_for`` are the guids in any condition so far.
+    """
 
     def __init__(self, ec: Experiment, left: ReplayedRun) -> None:
         self._ec = ec
@@ -60,6 +63,8 @@ class Registry:
         self._resources: dict[int, ResourceManager] = {}
         self._highest, self._coming = left.highest_guid, set[int]()
         self._numbers = itertools.count(left.conditions + 1)
+        known = (condition for each in left.state.resources.values() for _, condition in each.conditions)
+        self.asked_for = {guid for condition in known for guid in condition.group}
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[int]:
@@ -179,6 +184,7 @@ class Registry:
         deployed = [guid for guid in waiting if guid in resources and resources[guid].group is not None]
         if deployed:
             refuse_circles(step(engine.state, added)[0], deploying=deployed)
+        self.asked_for.update(mine.group)
         engine.post(added)
         return mine
 

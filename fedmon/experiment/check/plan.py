@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -97,17 +98,24 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
 
 
 def refuse_impossible(
-    state: State, *, deploying: Collection[int], group: int | None = None, wait_all_ready: bool = True
+    state: State,
+    *,
+    deploying: Collection[int],
+    group: int | None,
+    wait_all_ready: bool,
+    asked_for: AbstractSet[int],
 ) -> None:
-    """Refuse a deployment that is known to fail, without asking the federation.
+    """Refuse a deployment that is known to fail, without asking the federation; cheap enough for each deployment.
 
-    ``group`` is the number of the group that they join (default: a new one). Raises ImpossiblePlanError for missing
-    parts, waits for lost resources, and circles.
+    ``group`` is the number of the group that they join (None: a new one), ``asked_for`` holds all members of
+    conditions. Raises ImpossiblePlanError for missing parts, waits for lost resources, and circles.
     """
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
     if found := [one for one in _Checks(state, natures()).of(chosen) if one.severity == "error"]:
         raise ImpossiblePlanError(found)
-    refuse_circles(state, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
+    # A new circle leads through a member of the group, or through a resource that another one waits for.
+    if group is not None or any(one.connections for one in chosen) or not asked_for.isdisjoint(deploying):
+        refuse_circles(state, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
 
 
 @functools.lru_cache

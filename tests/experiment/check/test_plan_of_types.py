@@ -305,3 +305,16 @@ def test_a_plan_after_an_abort_says_so(tmp_path: Path) -> None:
 
     assert (planned.errors[0].kind, planned.waves) == ("aborted", ())
     assert "no power" in planned.errors[0].text
+
+
+def test_a_chain_that_is_deployed_one_by_one_takes_no_longer_with_each(ec: ExperimentController) -> None:
+    (last,) = plain(ec, 1)
+    began = time.process_time()
+
+    for _ in range(1000):
+        (guid,) = plain(ec, 1)
+        ec.register_condition(guid, START, last, STARTED)
+        ec.deploy(guid)
+        last = guid
+
+    assert time.process_time() - began < 5
