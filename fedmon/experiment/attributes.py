@@ -357,8 +357,8 @@ def read_trace(
 ) -> str | int | None:
     """Return the text of a trace (ALL), a block of it (STREAM), its path (PATH) or its size in bytes (SIZE).
 
-    A block has ``block`` bytes and begins ``offset`` blocks from the start; past the end it is "". Raises
-    TraceNotReadableError.
+    A block has ``block`` bytes and begins ``offset`` blocks from the start; past the end it is "". A character that its
+    border cuts is a replacement character. Raises TraceNotReadableError.
     """
     path = Path(path)
     try:
