@@ -95,9 +95,11 @@ def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nob
     assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
 
 
-def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", ["sshd", "tmux: server", "screen", "containerd-shim", "supervisord"])
+def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path, service: str) -> None:
     machine = Machine(tmp_path)
-    machine.put(50, "sshd")
+    machine.put(50, service)
+    machine.put(60, "other", parent=50)
     machine.put(TOOL, "fedmon", parent=50)
     with pytest.raises(JobNotFoundError, match="no program of the job started this tool"):
         machine.search({}).find()

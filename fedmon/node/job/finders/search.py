@@ -33,7 +33,10 @@ _PAUSE_S = 1.0
 """SLURM shows the processes of a job half a second after it has begun."""
 _COMMAND_SHARE = 0.4
 """The share of the time for a command: if it hangs, there is time for other methods and a second look."""
-_SERVICES = DAEMONS | {"systemd", "init", "sshd", "sshd-session", "cron", "crond", "sudo"}
+_SERVICES = DAEMONS | {
+    *("systemd", "init", "sshd", "sshd-session", "cron", "crond", "sudo", "su", "runuser"),
+    *("tmux: server", "screen", "containerd-shim", "conmon", "supervisord"),
+}
 """Programs below which a job begins."""
 _COMMANDS: Mapping[SchedulerName, str] = {"slurm": "scontrol", "pbs": "qstat", "oar": "oarstat"}
 
