@@ -190,12 +190,19 @@ class StopFile:
                 write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
             except TargetExistsError:
                 began = since()
-                text, changed = self._content()
-                if text != IN_PROGRESS and not (_is_stop(text) and changed + TICK_S >= began):
+                if not self._is_meant(began):
                     write_whole(self.path, _IN_PROGRESS_LINE)
             self._is_made = True
         except (OSError, StorageError) as error:
             self._log_problem(error)
+
+    def _is_meant(self, began: float) -> bool:
+        """Tell whether the file is of a run that began then. Raises OSError."""
+        try:
+            text, changed = self._content()
+        except FileNotFoundError:  # another run removed it meanwhile
+            return False
+        return text == IN_PROGRESS or (_is_stop(text) and changed + TICK_S >= began)
 
     def check(self) -> str | None:
         """Return why to stop, None to continue."""
@@ -208,7 +215,11 @@ class StopFile:
         except OSError as error:
             self._log_problem(error)
             return None
-        return f"{self.path.name}: {f'it says {FINISHED}' if text else 'it is empty'}" if _is_stop(text) else None
+        if _is_stop(text):
+            return f"{self.path.name}: {f'it says {FINISHED}' if text else 'it is empty'}"
+        if text != IN_PROGRESS:
+            self._log_problem(f"it says neither {IN_PROGRESS} nor {FINISHED}")
+        return None
 
     def remove(self) -> None:
         """Remove it, after the run of all hosts."""
@@ -223,7 +234,7 @@ class StopFile:
             raise OSError("not a regular file")
         return self.path.read_text(errors="replace").strip(), self.path.stat().st_mtime
 
-    def _log_problem(self, problem: Exception) -> None:
+    def _log_problem(self, problem: Exception | str) -> None:
         if not self._is_told:
             logger.warning("%s cannot stop the measuring: %s", self.path, problem)
         self._is_told = True

@@ -38,7 +38,7 @@ def running(path: Path, since: float = 0.0) -> StopFile:
     ],
 )  # fmt: skip
 def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
-    tmp_path: Path, text: str | None, reason: str | None
+    tmp_path: Path, text: str | None, reason: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = running(tmp_path / "ipc")
     assert (file.check(), file.path.read_text()) == (None, "INPROGRESS\n")
@@ -48,7 +48,9 @@ def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
     else:
         file.path.write_text(text)
 
-    assert file.check() == reason
+    assert (file.check(), file.check()) == (reason, reason)
+    told = caplog.text.count("cannot stop the measuring: it says neither INPROGRESS nor FINISHED")
+    assert told == (reason is None and (text or "").strip() != "INPROGRESS")
 
 
 @pytest.mark.parametrize(("since", "reason"), [(99.0, "ipc: it says FINISHED"), (101.0, None)])
@@ -72,6 +74,22 @@ def test_a_stop_file_that_cannot_be_made_or_read_holds_up_and_ends_no_run(
     assert caplog.text.count(f"{file.path} cannot stop the measuring: not a regular file") == 2
     unusable[0].remove()
     assert file.path.is_fifo()
+
+
+def test_a_stop_that_another_run_removes_meanwhile_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    path.write_text("FINISHED")
+
+    def meanwhile() -> float:
+        path.unlink()
+        return 1e10
+
+    file = StopFile(path)
+    file.begin(meanwhile)
+
+    assert (file.check(), path.read_text()) == (None, "INPROGRESS\n")
+    path.write_text("FINISHED")
+    assert file.check() == "ipc: it says FINISHED"
 
 
 class Job:
