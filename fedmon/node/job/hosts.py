@@ -250,7 +250,7 @@ class Membership(Closing):
         seen = self._hosts.see()
         for number in itertools.count(1):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
-            if self._take(host, id_name(f"{JOB_PREFIX}{self._folder.key}-{host}"), seen):
+            if self._take(host, id_name(f"{JOB_PREFIX}{self._folder.key}-{host.replace('.', '-')}"), seen):
                 return
 
     def _take(self, host: str, node_id: str, seen: _Seen) -> bool:

@@ -43,6 +43,7 @@ ID_VARIABLES: Mapping[SchedulerName, str] = {
 
 _MAX_TEXT = 256
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_OF_SERVER = re.compile(r"[0-9]+(\[[0-9]*\])?\.[A-Za-z].*")
 _PBS_ID = re.compile(r"([0-9]{1,18})(?:\[([0-9]{0,10})\])?(\.[A-Za-z0-9._-]{1,255})?")
 
 
@@ -227,7 +228,9 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 def job_key(job_id: str) -> str:
     """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``12[3].server`` gives ``12_3-server``."""
-    key = id_name(job_id.replace("].", ".").replace("[", "_"))
+    if _OF_SERVER.fullmatch(job_id):
+        job_id = job_id.replace("].", ".").replace("[", "_").replace(".", "-")
+    key = id_name(job_id)
     return f"{key}-" if key in RESERVED_IDS else key
 
 

@@ -82,8 +82,8 @@ class JobFolder:
 
 
 def id_name(text: str) -> str:
-    """Return a text as an id: dots become dashes, and other unsafe characters are replaced as in a file name."""
-    return file_name(text.replace(".", "-"), unsafe=_UNSAFE_IN_IDS)
+    """Return a text as an id: unchanged if it is one, else as in `file_name`."""
+    return file_name(text, unsafe=_UNSAFE_IN_IDS)
 
 
 def file_name(text: str, *, unsafe: re.Pattern[str] = _UNSAFE) -> str:

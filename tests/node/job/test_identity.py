@@ -161,6 +161,12 @@ def test_the_key_of_an_id_stays_readable_and_never_changes(job_id: str, key: str
     assert job_key(job_id) == key
 
 
+def test_names_that_users_give_their_jobs_do_not_share_a_key() -> None:
+    names = ["fit-0.1", "fit-0-1", "fit.0.1", "0.1", "0-1", "a b", "a-b", "12[3]", "12_3", "x" * 64, "x" * 65]
+
+    assert len({*map(job_key, names)}) == len(names)
+
+
 @pytest.mark.parametrize("job_id", [*HOSTILE, *sorted(RESERVED_IDS)])
 def test_a_hostile_job_id_leads_nowhere(job_id: str) -> None:
     key = job_key(job_id)
