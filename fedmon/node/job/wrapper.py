@@ -39,6 +39,7 @@ _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {"slurmstepd", "pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
+_LOOK_S = 0.1
 _SUBREAPER = 36
 _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc64le": 272, "s390x": 281}
 """Numbers of the system call waitid. Source: Linux arch/*/kernel/syscalls/syscall.tbl, asm-generic/unistd.h."""
@@ -184,6 +185,8 @@ class Supervisor:
                 os.kill(self._child, came.si_signo)
         os.close(opener)
         with open(read, "rb") as pipe:
+            while not select.select([pipe], [], [], _LOOK_S)[0]:
+                os.kill(self._child, signal.SIGCONT)  # Ctrl-Z may have stopped it, which our parent cannot see
             answer = pipe.read()
         if answer:
             os.waitpid(self._child, 0)
@@ -204,7 +207,6 @@ class Supervisor:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came early ends the command, too
             os.read(gate, 1)
-            signal.sigtimedwait([signal.SIGTSTP], 0)  # a child that stops here would be waited for unseen
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
         except OSError as error:

@@ -326,6 +326,15 @@ def test_ctrl_z_stops_the_tool_with_the_command_and_fg_goes_on(tmp_path: Path) -
     assert os.waitstatus_to_exitcode(status) == 7
 
 
+def test_a_stop_before_the_command_has_begun_holds_up_nothing(tmp_path: Path) -> None:
+    stopped = "import os, signal\nreal = os.execvp\n"
+    stopped += "os.execvp = lambda *words: (os.kill(os.getpid(), signal.SIGSTOP), real(*words))\n"
+    (tmp_path / "sitecustomize.py").write_text(stopped)
+    environ = environment(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with start(tmp_path / "saved", command=["sh", "-c", "exit 7"], environ=environ) as process:
+        assert process.wait(60) == 7
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_twenty_busy_jobs_lose_no_reading_of_their_cpu_time(tmp_path: Path) -> None:
