@@ -66,7 +66,7 @@ MESSAGES_BOUND = Bound(4_000, 32 * 2**20)
 FIRST_HOLD_S, LONGEST_HOLD_S = 2.0, 60.0
 """How long a researcher that floods the node is not heard: longer each time, until the node was left alone as long."""
 COMMAND_TIMEOUT_S = 20.0
-MAX_DOWNLOADS, DOWNLOAD_TIMEOUT_S = 20, 30.0
+MAX_DOWNLOADS, DOWNLOAD_TIMEOUT_S = 100, 30.0
 """Plans that may wait to be fetched, and the time for each."""
 STOP_WITHIN_S = 4.5
 _ENDING = {signal.SIGTERM, signal.SIGINT}

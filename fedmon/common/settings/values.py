@@ -303,7 +303,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 20.0
     changes_per_hour: Annotated[
-        int, Meta(description="Approvals, runs and stops asked for an hour, in the long run.", ge=1, le=10_000_000)
+        int, Meta(description="Requests for approval, for a run and for its stop in one hour.", ge=1, le=10_000_000)
     ] = 600
     undecided_plans: Annotated[
         int, Meta(description="Training plans that wait for your decision at a time.", ge=1, le=100_000)
@@ -319,7 +319,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 2 * _GIB
     audit_bytes_per_day: Annotated[
-        int, Meta(description="Bytes of lines in the audit a day in the long run.", ge=65_536, le=2**50)
+        int, Meta(description="Bytes of lines in the audit in 24 hours.", ge=65_536, le=2**50)
     ] = 64 * _MIB
 
 

@@ -7,7 +7,7 @@ import datetime
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,17 +67,14 @@ class Throttle:
 
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
-        allowed = self.left(key) >= count
-        self.take(key, count if allowed else 0)
-        return allowed
-
-    def take(self, key: str, count: int) -> None:
-        """Count events, those beyond the limit too."""
         now = time.monotonic()  # before the look, so that no time between the two is lost
-        self._buckets[key] = (self.left(key) - count, now)
+        left = self.left(key)
+        allowed = left >= count
+        self._buckets[key] = (left - count if allowed else left, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
+        return allowed
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +128,45 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None
 
 
+class Window:
+    """A sum over the last ``span_s`` seconds; numbers within a sixtieth of it are forgotten together."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        self._parts = deque[tuple[float, float, int]]()  # when a part began, when the last of it came, and its sum
+
+    def add(self, number: int) -> None:
+        """Count now."""
+        began = now = time.monotonic()
+        if self._parts and now - self._parts[-1][0] < self._span_s / 60:
+            began, _, before = self._parts.pop()
+            number += before
+        self._parts.append((began, now, number))
+
+    def total(self) -> int:
+        """Return the sum."""
+        while self._parts and self._parts[0][1] <= time.monotonic() - self._span_s:
+            self._parts.popleft()
+        return sum(number for *_, number in self._parts)
+
+    def wait_s(self, most: int) -> float:
+        """Return in how many seconds the sum is below ``most``."""
+        total, free_at = self.total(), 0.0
+        for _, last, number in self._parts:
+            if total < most:
+                break
+            total, free_at = total - number, last + self._span_s
+        return max(0.0, free_at - time.monotonic())
+
+
+class _Use:
+    """The use by one researcher: changes, bytes in the audit, and refused requests by quota."""
+
+    def __init__(self) -> None:
+        self.changes, self.audit_bytes = Window(3_600), Window(86_400)
+        self.refused = Counter[str]()
+
+
 class Quotas:
     """The quotas of every researcher; belongs to the thread of its database; exceptions say so.
 
@@ -141,28 +177,25 @@ class Quotas:
         self, database: Database, audit: Audit, settings: QuotaSettings, *, runs_dir: Path, keep_s: float
     ) -> None:
         self._database, self._audit, self._runs_dir = database, audit, runs_dir
-        self._refused_of: OrderedDict[str, Counter[str]] = OrderedDict()  # by quota; who asked last is last
+        self._uses: OrderedDict[str, _Use] = OrderedDict()  # who asked last is last
         self._folders: dict[str, tuple[str, int]] | None = None
         self._lines = Throttle(burst=LINES_BURST, per_s=LINES_PER_S)
         self._lock, self._unread = threading.Lock(), Counter[str]()
         self.counters: Counter[str] = Counter()
-        self._keep_s = keep_s
-        self._set_limits(settings)
+        self.settings, self._keep_s = settings, keep_s
+        self._set_rate(settings.requests_per_s)
 
     def follow(self, settings: QuotaSettings, *, keep_s: float) -> None:
-        """Follow other settings; changed quotas begin anew."""
-        if settings != self.settings:
-            self._set_limits(settings)
-        self._keep_s = keep_s
+        """Follow other settings; a new rate begins with a full burst."""
+        if settings.requests_per_s != self.settings.requests_per_s:
+            self._set_rate(settings.requests_per_s)
+        self.settings, self._keep_s = settings, keep_s
 
-    def _set_limits(self, settings: QuotaSettings) -> None:
-        self.settings, per_s = settings, settings.requests_per_s
-        burst, changes, audit_bytes = max(1.0, per_s * BURST_S), settings.changes_per_hour, settings.audit_bytes_per_day
+    def _set_rate(self, per_s: float) -> None:
+        burst = max(1.0, per_s * BURST_S)
         self._requests = Throttle(burst=burst, per_s=per_s)
         self._messages = Throttle(burst=burst * UNREAD, per_s=per_s * UNREAD)
         self._unread_messages = Throttle(burst=burst * UNREAD, per_s=per_s * UNREAD)
-        self._changes = Throttle(burst=changes, per_s=changes / 3600)
-        self._audit_bytes = Throttle(burst=audit_bytes, per_s=audit_bytes / 86_400)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -180,14 +213,17 @@ class Quotas:
 
     def latest(self) -> list[str]:
         """Return the obeyed researchers that asked last, at most 100."""
-        return list(self._refused_of)[-MAX_LATEST:]
+        return list(self._uses)[-MAX_LATEST:]
 
-    def judge(self, request: Request) -> Busy | None:
-        """Count a request; return why it is refused, and when to try again, if it is beyond a quota."""
+    def judge(self, request: Request, *, fetched: int = 0) -> Busy | None:
+        """Count a request; return why it is refused, and when to try again, if it is beyond a quota.
+
+        ``fetched`` are the researcher's plans that are being fetched.
+        """
         who, is_change, busy = request.researcher_id, False, None
-        self._refused_of[who] = self._refused_of.pop(who, Counter())
-        if len(self._refused_of) > _MAX_RESEARCHERS:
-            self._refused_of.popitem(last=False)
+        self._uses[who] = use = self._uses.pop(who, None) or _Use()
+        if len(self._uses) > _MAX_RESEARCHERS:
+            self._uses.popitem(last=False)
         if not _is_counted(request):
             return None
         with contextlib.suppress(StorageError):  # what needs the register fails by itself, and says why
@@ -195,47 +231,44 @@ class Quotas:
             is_change = command_of(request) in CHANGES and not self._is_known(
                 "effects", researcher_id=who, request_id=request.id
             )
-            busy = self._beyond(who) or (self._beyond_changes(request) if is_change else None)
+            busy = self._beyond(who, use) or (self._beyond_changes(request, use, fetched) if is_change else None)
         if busy is not None:
             self._count_refused(who, busy.quota)
         elif is_change:
-            self._changes.take(who, 1)
+            use.changes.add(1)
         return busy
 
     def is_written(self, request: Request) -> bool:
         """Tell whether a served request gets its own lines in the audit; if not, it is counted by the hour."""
         if _is_counted(request):
             return True
-        self._take_audit_bytes()
-        return self._lines.allows(request.researcher_id) and self._audit_bytes.left(request.researcher_id) >= 1
+        who = request.researcher_id
+        return self._lines.allows(who) and self._audit_bytes(self._uses[who]) < self.settings.audit_bytes_per_day
 
-    def _beyond(self, who: str) -> Busy | None:
-        settings = self.settings
+    def _beyond(self, who: str, use: _Use) -> Busy | None:
         if not self._requests.allows(who):
-            allowed = f"{settings.requests_per_s:g} requests a second"
+            allowed = f"{self.settings.requests_per_s:g} requests a second"
             return _busy("requests_per_s", allowed, self._requests.wait_s(who))
-        self._take_audit_bytes()
-        if self._audit_bytes.left(who) < 1:
-            allowed = f"{size(settings.audit_bytes_per_day)} of audit a day"
-            return _busy("audit_bytes_per_day", allowed, self._audit_bytes.wait_s(who))
+        most = self.settings.audit_bytes_per_day
+        if self._audit_bytes(use) >= most:
+            return _busy("audit_bytes_per_day", f"{size(most)} of audit a day", use.audit_bytes.wait_s(most))
         return None
 
-    def _beyond_changes(self, request: Request) -> Busy | None:
-        who = request.researcher_id
-        if self._changes.left(who) < 1:
-            allowed = f"{self.settings.changes_per_hour} changes an hour"
-            return _busy("changes_per_hour", allowed, self._changes.wait_s(who))
+    def _beyond_changes(self, request: Request, use: _Use, fetched: int) -> Busy | None:
+        who, most = request.researcher_id, self.settings.changes_per_hour
+        if use.changes.total() >= most:
+            return _busy("changes_per_hour", f"{most} changes an hour", use.changes.wait_s(most))
         if command_of(request) == "approval":
-            return self._beyond_plans(request)
+            return self._beyond_plans(request, fetched)
         if isinstance(request, Run) and not self._is_known("runs", job_id=request.job_id):
             return self._beyond_jobs(who) or self._beyond_kept(who)
         return None
 
-    def _beyond_plans(self, request: Request) -> Busy | None:
+    def _beyond_plans(self, request: Request, fetched: int) -> Busy | None:
         who, most = request.researcher_id, self.settings.undecided_plans
         if isinstance(request, Approval) and self._is_known("plans", sha256=request.sha256):
             return None
-        if self._undecided(who) < most:
+        if self._undecided(who) + fetched < most:
             return self._beyond_kept(who)
         return Busy(
             quota="undecided_plans",
@@ -275,7 +308,7 @@ class Quotas:
 
     def _count_refused(self, who: str, quota: str, number: int = 1) -> None:
         """Count refused requests; they leave one line an hour in the audit."""
-        self._refused_of[who][quota] += number
+        self._uses[who].refused[quota] += number
         self.counters["refused over quota"] += number
         self._audit.count("busy", [f"{who} {quota}"], number)
 
@@ -284,21 +317,21 @@ class Quotas:
     def researchers(self) -> set[str]:
         """Return everyone who used something."""
         found = self._database.rows("SELECT researcher_id FROM runs UNION SELECT researcher_id FROM plans")
-        return {*self._refused_of, *(row["researcher_id"] for row in found if row["researcher_id"])}
+        return {*self._uses, *(row["researcher_id"] for row in found if row["researcher_id"])}
 
     def used(self, who: str) -> dict[str, Any]:
         """Return a researcher's use of each quota, and the requests that were refused since the start."""
         day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
         jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
-        self._take_audit_bytes()
+        use = self._uses.get(who) or _Use()
         return {
             "requests": self._requests.used(who),
-            "changes": self._changes.used(who),
+            "changes": use.changes.total(),
             "undecided_plans": self._undecided(who),
             "jobs": self._database.rows(jobs, (who, day_ago))[0]["number"],
             "kept_bytes": self.kept_bytes(who),
-            "audit_bytes": self._audit_bytes.used(who),
-            "refused": dict(self._refused_of.get(who, {})),
+            "audit_bytes": self._audit_bytes(use),
+            "refused": dict(use.refused),
         }
 
     def kept_bytes(self, who: str) -> int:
@@ -331,15 +364,17 @@ class Quotas:
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
-            if who in self._refused_of:
+            if who in self._uses:
                 self._count_refused(who, "requests_per_s", number)
             else:
                 self.counters["refused unread"] += number
 
-    def _take_audit_bytes(self) -> None:
+    def _audit_bytes(self, use: _Use) -> int:
+        """Return the bytes of the lines about a researcher in the last day."""
         for who, number in self._audit.take_bytes().items():
-            if who in self._refused_of:
-                self._audit_bytes.take(who, number)
+            if who in self._uses:
+                self._uses[who].audit_bytes.add(number)
+        return use.audit_bytes.total()
 
     def _undecided(self, who: str) -> int:
         counted = "SELECT count(*) AS number FROM plans WHERE researcher_id = ? AND status = 'pending'"

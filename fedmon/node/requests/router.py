@@ -81,7 +81,8 @@ class Router:
         if (request.researcher_id, request.id) in self._fetching:
             return  # it is answered once its plan is here
         refusal = self._policy.refusal(request.researcher_id)
-        busy = self._quotas.judge(request) if refusal is None else None
+        fetched = sum(who == request.researcher_id for who, _ in self._fetching)
+        busy = self._quotas.judge(request, fetched=fetched) if refusal is None else None
         if busy is not None:
             # Nothing is written, and a flood is not even answered.
             if self._junk.allows(request.researcher_id):

@@ -102,8 +102,22 @@ def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, 
     assert taken["command"] == "approval"
 
 
+def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: Path) -> None:
+    with (
+        HistoricRepository() as repository,
+        opened(tmp_path / "n", quota={"undecided_plans": 1}, repository={"allowed_urls": [repository.url]}) as node,
+    ):
+        for source in (SOURCE, SOURCE * 2):
+            receive(node, by_url(repository.put(f"{len(source)}.py", source), source))
+        node.local.workers.start()
+
+        refused, taken = replies(node, 2)
+
+    assert (taken["command"], refused["code"], "undecided_plans" in refused["reason"]) == ("approval", "busy", True)
+
+
 def test_one_plan_more_than_may_wait_is_answered_busy(tmp_path: Path) -> None:
-    with opened(tmp_path / "n") as node:
+    with opened(tmp_path / "n", quota={"undecided_plans": 1000}) as node:
         for _ in range(MAX_DOWNLOADS + 1):
             receive(node, by_url("http://127.0.0.1:1/plan.py"))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import QuotaSettings, ResearcherSettings
@@ -21,7 +22,7 @@ from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
 from fedmon.node.registers.database import timestamp
 from fedmon.node.requests.audit import verify
-from fedmon.node.requests.quotas import Throttle
+from fedmon.node.requests.quotas import Throttle, Window
 from fedmon.researcher.asking.outcome import Outcome, OutcomeStatus
 from fedmon.researcher.federation import Federation
 from tests.node.owner.owner_shell import told
@@ -97,7 +98,7 @@ def test_changes_are_limited_by_the_hour_and_a_repeat_is_none(tmp_path: Path) ->
 
         busy = node.ask(approval(b"x = 3\n"))
 
-        assert (busy["code"], 1700 < busy["retry_after_s"] <= 1800) == ("busy", True)
+        assert (busy["code"], 3000 < busy["retry_after_s"] <= 3600) == ("busy", True)
         assert node.ask(request)["plan_id"] == first["plan_id"]
         assert node.local.registers.quotas.used(ALICE)["changes"] == 2
     stopped = use_of(tmp_path / "n", ALICE)
@@ -368,3 +369,20 @@ def test_very_many_names_make_a_throttle_forget_the_oldest() -> None:
         assert throttle.allows(name)
 
     assert [throttle.allows(name) for name in ("1000", "0")] == [False, True]
+
+
+def test_a_window_never_holds_more_than_allowed_and_says_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e6
+    monkeypatch.setattr("fedmon.node.requests.quotas.time.monotonic", lambda: now)
+    window, came = Window(3600), list[float]()
+    for _ in range(20_000):
+        if window.total() < 600:
+            window.add(1)
+            came.append(now)
+            now += 1
+        else:
+            now += window.wait_s(600)
+
+    assert window.wait_s(601) == 0.0
+    assert all(later - earlier >= 3600 for earlier, later in zip(came, came[600:], strict=False))
+    assert len(came) > 4 * 600
