@@ -135,9 +135,10 @@ def read_table(path: Path, what: str) -> Iterator[list[str]]:
                     yield names
     except OSError as error:
         raise InvalidInputError(f"{what} cannot be read: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        cause = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-        raise InvalidInputError(f"{what}, line {reader.line_num if reader else 1}: {cause}") from None
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{what} is not UTF-8 text: convert it") from None
+    except csv.Error as error:
+        raise InvalidInputError(f"{what}, line {reader.line_num}: {error}") from None
     if not names:
         raise InvalidInputError(f"{what} is an empty file")
 

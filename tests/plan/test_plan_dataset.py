@@ -86,8 +86,8 @@ def test_a_column_of_many_rows_is_whole_and_one_of_none_is_empty(tmp_path: Path)
         ("a,b\n1\n", "line 2 has 1 cells and the first line 2"),
         ("a,b, a\n1,2,3\n", "dataset 'patients' has two columns called 'a'"),
         ('a,b\n"1"x,2\n', "dataset 'patients', line 2: "),
-        (b"a,b\n\xff,1\n", "line 1: it is not UTF-8 text"),
-        (b"a,b\n" + b"1,2\n" * SAMPLE_CHARACTERS + b"\xff,1\n", "dataset 'patients', line "),
+        (b"a,b\n\xff,1\n", "is not UTF-8 text: convert it"),
+        (b"a,b\n" + b"1,2\n" * SAMPLE_CHARACTERS + b"\xff,1\n", "dataset 'patients' is not UTF-8 text"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_named_with_its_line(content: str | bytes, message: str, tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def measure_table(path: Path) -> DatasetShape:
     what = f"the table {path}"
     table = read_table(path, what)
     names = next(table)
+    if "\0" in "".join(names):  # values in UTF-16 would be taken for names
+        raise InvalidInputError(f"{what} holds a NUL character in its first row: it is not UTF-8 text")
     if len(names) > MAX_COLUMNS:
         raise InvalidInputError(f"{what} has {len(names)} columns, more than {MAX_COLUMNS}")
     numbers = [name for name in names if _NUMBER.fullmatch(name)]

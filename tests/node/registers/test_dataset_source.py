@@ -45,7 +45,8 @@ REFUSED = {
     "too many columns": (b",".join(b"c%d" % number for number in range(100_001)), "100001 columns, more than 100000"),
     "an open quote": (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
     "a huge cell": (b"a,b\n1," + b"x" * 200_000 + b"\n", "field larger than field limit"),
-    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "line 1: it is not UTF-8 text"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "is not UTF-8 text: convert it"),
+    "values in UTF-16 without a mark": ("1,2\n3,4\n".encode("utf-16-le"), "holds a NUL character in its first row"),
 }
 
 
