@@ -34,7 +34,9 @@ _PROBE_S = 1.0
 _RETRY_S = 0.005
 _PORT_TRIES = 5
 # Runs the broker, which has an open file for each connection: shells allow 1,024 unless asked.
-_RUN = 'ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"; exec "$0" "$@"'
+_RUN = """[ "$(ulimit -S -n)" -ge 65536 ] 2>/dev/null || ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"
+exec "$0" "$@"
+"""
 # Leads the broker's process group, and ends it when the pipe from us ends, as it does also when we are killed.
 _GUARD = "trap '' TERM; read -r _; kill -TERM 0; sleep 3; kill -KILL 0"
 _CONFIGURATION_FILE = "running.conf"
@@ -188,38 +190,42 @@ class BrokerEngine(abc.ABC):
         self.log_file.touch(mode=0o600)
         self._log_start = self.log_file.stat().st_size
         self._end()  # what is left of one that ended by itself
-        with self.log_file.open("ab") as log:
-            self._guard = subprocess.Popen(
-                ["sh", "-c", _GUARD],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                process_group=0,
-            )
-            self._process = subprocess.Popen(
-                ["sh", "-c", _RUN, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                process_group=self._guard.pid,
-            )
         try:
+            with self.log_file.open("ab") as log:
+                self._guard = subprocess.Popen(
+                    ["sh", "-c", _GUARD],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    process_group=0,
+                )
+                self._process = subprocess.Popen(
+                    ["sh", "-c", _RUN, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    process_group=self._guard.pid,
+                )
             self._await_ready(self._process)
+        except OSError as error:
+            self._end()
+            raise BrokerStartError(f"the {self.name} broker cannot be run: {error}") from None
         except BaseException:
             self._end()
             raise
 
     def _end(self) -> None:
-        if self._process is None or self._guard is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
-        with self._guard:
-            os.killpg(self._guard.pid, signal.SIGKILL)  # a broker that did not end is in this group, too
-        self._process.wait()
-        self._process = None
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+            self._process.kill()
+            self._process.wait()
+        if self._guard is not None:
+            with self._guard:
+                self._guard.kill()
+        self._process = self._guard = None
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = Deadline(_START_S)

@@ -208,7 +208,7 @@ def test_closing_the_terminal_stops_the_broker(tmp_path: Path) -> None:
         url = b""
         while not url.endswith(b"\n"):
             url += screen.read(1)
-        # Its keeper, and the broker itself.
+        # The shell that guards it, and the broker itself.
         children = psutil.Process(child).children(recursive=True)
     _, status = os.waitpid(child, 0)
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedmon.broker import ports
 from fedmon.broker.configuration import Access
-from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
+from fedmon.broker.engine import _RUN, BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
 from fedmon.broker.ports import BrokerStartError
 from fedmon.common.errors import NotFoundError
 from tests.broker.party import Party
@@ -88,8 +88,9 @@ def test_the_broker_dies_with_its_parent(engine_class: type[BrokerEngine], tmp_p
     assert (len(guards), still_there) == (1, [])
 
 
+@pytest.mark.parametrize(("limit", "allowed"), [(512, 600), (700, 700)])
 def test_a_broker_may_open_more_files_and_is_killed_if_it_does_not_end_when_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    limit: int, allowed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     class Stubborn(EmbeddedEngine):
         def _command(self) -> list[str]:
@@ -97,9 +98,10 @@ def test_a_broker_may_open_more_files_and_is_killed_if_it_does_not_end_when_aske
 
     require(EmbeddedEngine.available(), "the embedded broker is not installed")
     monkeypatch.setattr("fedmon.broker.engine._STOP_S", 0.1)
+    monkeypatch.setattr("fedmon.broker.engine._RUN", _RUN.replace("65536", "600"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     broker = Stubborn(folder=tmp_path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     broker.start()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     pid = broker.pid
@@ -108,7 +110,20 @@ def test_a_broker_may_open_more_files_and_is_killed_if_it_does_not_end_when_aske
 
     assert pid is not None
     assert not psutil.pid_exists(pid)
-    assert int(broker.log_file.read_text().split()[0]) == min(hard, 65_536)
+    assert int(broker.log_file.read_text().split()[0]) == allowed
+
+
+def test_a_broker_that_cannot_be_run_is_named_and_leaves_no_guard(tmp_path: pathlib.Path) -> None:
+    class Unrunnable(MosquittoEngine):
+        def _command(self) -> list[str]:
+            return ["mosquitto", "x" * 10_000_000]
+
+    before = psutil.Process().children()
+    broker = Unrunnable(folder=tmp_path)
+    with pytest.raises(BrokerStartError, match=r"the mosquitto broker cannot be run: .*Argument list too long"):
+        broker.start()
+
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.usefixtures("installed_mosquitto")
