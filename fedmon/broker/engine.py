@@ -34,7 +34,8 @@ _PROBE_S = 1.0
 _RETRY_S = 0.005
 _PORT_TRIES = 5
 # Runs the broker, which has an open file for each connection: shells allow 1,024 unless asked.
-_RUN = """[ "$(ulimit -S -n)" -ge 65536 ] 2>/dev/null || ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"
+_RUN = """[ "$(ulimit -S -n)" -ge 65536 ] 2>/dev/null ||
+ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"
 exec "$0" "$@"
 """
 # Leads the broker's process group, and ends it when the pipe from us ends, as it does also when we are killed.

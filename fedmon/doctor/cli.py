@@ -37,6 +37,7 @@ AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
 _RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00.([\w.+-]{1,32})", re.DOTALL)
 _NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
+CONNECTION_ADVICE = "check the url, user name, password file and certificates in your settings"
 RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
 CLOCK_TOLERANCE_S = 5.0
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
@@ -53,7 +54,9 @@ def doctor(
     if directory and (broker or settings):
         raise InvalidInputError("--dir looks at a node, which has its own settings: leave --broker and --settings away")
     checks: list[Check] = []
-    for check in check_node(directory) if directory else check_researcher(settings, broker, timeout_s=timeout):
+    for check in (
+        check_node(directory, timeout_s=timeout) if directory else check_researcher(settings, broker, timeout_s=timeout)
+    ):
         checks.append(check)
         if not json:
             typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
@@ -203,9 +206,7 @@ def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float
             will = f"will-{mark}".encode()
             yield _last_will(client, connection("w", will), will)
     except ConnectionFailedError as error:
-        yield failed(
-            "connection", str(error), "check the url, user name, password file and certificates in your settings"
-        )
+        yield failed("connection", str(error), CONNECTION_ADVICE)
 
 
 def _identity(broker: BrokerSettings) -> str:
@@ -371,7 +372,7 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
     return ok("repository", f"{url} answers")
 
 
-def check_node(path: Path) -> Iterator[Check]:
+def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     """Make every check of a node."""
     from fedmon.common.settings import sources
     from fedmon.node.folder import NodeFolder
@@ -393,7 +394,8 @@ def check_node(path: Path) -> Iterator[Check]:
     try:
         live = call_daemon(folder.path, "status").get("live") or {}
     except DaemonNotRunningError:
-        yield skipped("connection", "the node does not run: start it with `fedmon node start`")
+        yield _connects(settings.broker, settings.id, timeout_s)
+        yield skipped("node", "the node does not run: start it with `fedmon node start`")
         return
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")
@@ -406,3 +408,15 @@ def check_node(path: Path) -> Iterator[Check]:
             f"not connected: {live.get('last_error') or 'no reason known'}",
             "check user name, password file and certificates in node.toml; the node keeps trying",
         )
+
+
+def _connects(broker: BrokerSettings, node_id: str, timeout_s: float) -> Check:
+    """Connect once in place of a node that does not run."""
+    from fedmon.common.wire import topics
+
+    client_id = f"{node_id}-doctor-{secrets.token_hex(16)}"
+    try:
+        with EchoClient(broker, client_id=client_id, topic=topics.status(node_id), timeout_s=timeout_s):
+            return ok("connection", _identity(broker))
+    except ConnectionFailedError as error:
+        return failed("connection", str(error), CONNECTION_ADVICE)

@@ -194,9 +194,18 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
 
     assert "WARNING  policy: the node accepts no researcher" in done.stdout
     assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
-    assert "skipped  connection: the node does not run" in done.stdout
-    assert done.stdout.endswith("nothing failed\n")
-    assert done.returncode == 0
+    assert f"FAILED   connection: cannot connect to the broker at {url.removeprefix('mqtt://')}" in done.stdout
+    assert "skipped  node: the node does not run" in done.stdout
+    assert done.stdout.endswith("1 of 4 checks failed\n")
+    assert done.returncode == 1
+
+
+def test_the_broker_of_a_node_that_does_not_run_is_tried(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url)
+
+    code, checks = diagnosed("--dir", folder, "--timeout", "60")
+
+    assert (code, checks["connection"]["verdict"], checks["node"]["verdict"]) == (0, "ok", "skipped")
 
 
 @pytest.mark.parametrize("option", ["--broker", "--settings"])
