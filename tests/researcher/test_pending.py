@@ -79,8 +79,10 @@ def test_a_question_that_no_caller_waits_for_takes_one_answer_of_each_node_withi
     question.started -= 2 * TOLD_S
     pending.tell(PendingRequest(msgspec.structs.replace(request, id="next"), [A], on_answer=handed.append))
     verdicts += [pending.match(pong(told, node_id="c")), pending.match(pong(told, id="next", node_id="b"))]
+    verdicts += [pending.match(pong(told, id="next")), pending.match(pong(told, id="next"))]
 
     assert verdicts == [
         ReplyMatch.MATCHED, ReplyMatch.REPEATED, ReplyMatch.MATCHED, ReplyMatch.FORGOTTEN, ReplyMatch.STALE,
+        ReplyMatch.MATCHED, ReplyMatch.FORGOTTEN,
     ]  # fmt: skip
-    assert [reply.node_id for reply in handed] == ["a", "b"]
+    assert [reply.node_id for reply in handed] == ["a", "b", "a"]

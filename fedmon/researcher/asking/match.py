@@ -262,8 +262,8 @@ class Pending:
                 return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN
         verdict = waiting.offer(reply)
         with self._lock:
-            if waiting.is_answered:
-                self._told.pop(reply.id, None)
+            if waiting.is_answered and self._told.pop(reply.id, None) is not None:
+                self._forgotten.append(reply.id)
         return verdict
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
