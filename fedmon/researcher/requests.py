@@ -82,7 +82,8 @@ class ReplyQueue:
     def add(self, task: dict[str, Any]) -> None:
         """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
 
-        Raises TasksQueueError if it is no JSON object, or if the disk has not taken it: it may be in memory only.
+        Raises TasksQueueError if it is no JSON object, if the connection is closed, or if the disk has not taken it: it
+        may be in memory only.
         """
         if not isinstance(task, dict):
             raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
@@ -94,7 +95,8 @@ class ReplyQueue:
         self._replies.keep(document, on_kept=lambda _key, _first: safe.set())
         self._replies.settle()
         if not safe.is_set():
-            raise TasksQueueError("the disk has not taken the message: it may be in memory only")
+            not_on_disk = "the disk has not taken the message: it may be in memory only"
+            raise TasksQueueError(CLOSED if self._replies.released else not_on_disk)
 
     def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
         """Take the oldest message, waiting for one unless ``block`` is false.

@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26814, 123, 16892),
     "plan": (1418, 9, 944),
     "report": (9107, 50, 5666),
-    "researcher": (9975, 47, 6518),
+    "researcher": (9978, 47, 6521),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -41,7 +41,8 @@ class Messaging:
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.outstanding = OutstandingRequests(federation.session)
+        self._begun = federation.session
+        self.outstanding = OutstandingRequests(self._begun)
         self._stopped = threading.Event()
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ class Messaging:
 
         Raises InvalidInputError after `stop`.
         """
-        if self._stopped.is_set():
+        if self._session() is None:
             raise InvalidInputError(STOPPED)
         if block:
             self._stopped.wait()
@@ -105,10 +106,10 @@ class Messaging:
         logger.warning("a researcher sends no errors; not sent to %s: %s %s", researcher_id, number, extra_msg)
 
     def _session(self) -> Session | None:
-        try:
-            return self.federation.session
-        except InvalidInputError:
-            return None
+        """Return the session, or None once it was stopped, also if the federation was started again."""
+        with contextlib.suppress(InvalidInputError):
+            return self._begun if self.federation.session is self._begun else None
+        return None
 
     def _lost(self) -> str:
         session = self._session()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.store.queue import TasksQueueError
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
@@ -31,6 +32,24 @@ def test_start_can_block_until_stop_after_which_a_new_object_is_made(open_reques
     assert not messaging.is_connected()
     with pytest.raises(InvalidInputError, match=r"make a new Requests\(\)"):
         messaging.start()
+
+
+def test_a_connection_whose_federation_was_closed_stays_stopped_when_that_is_started_again(
+    open_requests: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = open_requests()
+    messaging = requests.get_messaging()
+    messaging.federation.close()
+    messaging.federation.start()
+
+    sent = requests.send_message({"command": "ping", "researcher_id": "alice"}, add_sequence=True)
+
+    assert (sent, messaging.is_connected()) == (None, False)
+    assert "ping was not sent: the connection was stopped: close this Requests" in caplog.text
+    with pytest.raises(InvalidInputError, match=r"make a new Requests\(\)"):
+        messaging.start()
+    with pytest.raises(TasksQueueError, match="closed"):
+        requests.queue.add({"command": "pong"})
 
 
 def test_a_researcher_sends_no_errors_and_says_so(open_requests: Open, caplog: pytest.LogCaptureFixture) -> None:
