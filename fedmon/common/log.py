@@ -63,6 +63,8 @@ def configure_cli_logging(level: str) -> None:
     logger.addHandler(handler := _TerminalHandler())
     handler.addFilter(lambda record: not hasattr(record, "fedmon_remote"))  # `fedmon logs` prints those of nodes
     logger.setLevel(level)
+    for library in ("matplotlib", "fpdf"):  # of no use to a reader: temporary folders, letters that a font lacks
+        logging.getLogger(library).setLevel(logging.ERROR)
 
 
 class OutgoingLogHandler(logging.Handler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from fedmon.common.errors import SettingsError
+from fedmon.common.errors import SettingsError, StorageError
 
 _LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "networkx", "numpy", "pandas", "PIL", "pyarrow"})
 
@@ -16,7 +16,10 @@ class MissingExtraError(SettingsError):
 
 @contextlib.contextmanager
 def report_extra(what: str) -> Iterator[None]:
-    """Turn a missing library into MissingExtraError; ``what`` begins the sentence, such as "an export"."""
+    """Turn a missing library into MissingExtraError; ``what`` begins the sentence, such as "an export".
+
+    Raises StorageError if matplotlib finds no folder that it can write.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -26,3 +29,7 @@ def report_extra(what: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{what} needs {missing}: install fedmon with its extra [report], as its README says"
         ) from error
+    except OSError as error:
+        if "MPLCONFIGDIR" not in str(error):
+            raise
+        raise StorageError(str(error)) from error

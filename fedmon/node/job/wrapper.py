@@ -6,6 +6,7 @@ command goes on if the monitor dies.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -156,18 +157,20 @@ class Supervisor:
             theirs.close()
             return ours
         code = 1
+        atexit._clear()  # noqa: SLF001 - those of the process that was forked must not run twice
         try:
             ours.close()
             # Not in the terminal's foreground: keys typed there are for the command.
             os.setpgid(0, 0)
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a complaint on such a terminal must not stop it
             code = monitor(theirs)
+            atexit._run_exitfuncs()  # noqa: SLF001 - matplotlib's removes its temporary folder
         except (FedmonError, OSError) as error:
             theirs.tell(kind="refused", text=str(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours, which nothing else would show
             theirs.tell(kind="refused", text=f"measuring could not begin: {type(error).__name__}: {error}")
         finally:
-            os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
+            os._exit(code)  # buffers of the process that was forked are not written twice
 
     def _start(self, cgroup: OwnCgroup) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
