@@ -154,21 +154,26 @@ class Controller:
         self._actor.post(self._send)
 
     def finish(self, status: bytes, body: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
-        """Post a last status and the end of the scenario, until that is confirmed with 200; statuses no longer wait.
+        """Post a last status until it is taken, and the end of the scenario until it is confirmed with 200.
 
-        Returns False if it is refused or given up, or after ``timeout_s``.
+        Statuses that wait are dropped. Returns False if it is refused or given up, or after ``timeout_s``.
         """
         self.start()
         self._drop_all()
         deadline, retry = Deadline(timeout_s), Backoff(FIRST_RETRY_S, longest_s=END_RETRY_S)
+        is_told = not status
         with contextlib.suppress(BusyError):  # the time is over, or `stop` was called
             while not (given_up.is_set() or deadline.passed()):
-                answer = self._actor.call(lambda: self._end(status, body), timeout_s=deadline.left_s())
+                is_told = is_told or _is_final(self._ask(self._status_url, status, deadline))
+                answer = self._ask(self._done_url, body, deadline)
                 if answer == 200:
                     return True
                 if _is_refused(answer) or given_up.wait(min(retry.next_s(), deadline.left_s())):
                     return False
         return False
+
+    def _ask(self, url: str, body: bytes, deadline: Deadline) -> int:
+        return self._actor.call(lambda: self._post(url, body), timeout_s=deadline.left_s())
 
     def counts(self) -> dict[str, int]:
         """Return the counts of statuses so far."""
@@ -190,7 +195,7 @@ class Controller:
             if body is None or (self._stop_by is not None and (self._retry.attempts or self._stop_by.passed())):
                 return
             answer = self._post(self._status_url, body)
-            if not (200 <= answer < 300 or _is_refused(answer)):
+            if not _is_final(answer):
                 self._next_attempt = time.monotonic() + self._retry.next_s()
                 self._actor.at(self._next_attempt, self._send)
                 return
@@ -201,11 +206,6 @@ class Controller:
                 else:  # it was dropped meanwhile to make room
                     self._counts["dropped"] -= 1
                 self._counts["refused" if _is_refused(answer) else "delivered"] += 1
-
-    def _end(self, status: bytes, body: bytes) -> int:
-        if status:
-            self._post(self._status_url, status)
-        return self._post(self._done_url, body)
 
     def _post(self, url: str, body: bytes) -> int:
         """Return the status code of the answer, 0 without one."""
@@ -235,6 +235,10 @@ class Controller:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _is_final(answer: int) -> bool:
+    return 200 <= answer < 300 or _is_refused(answer)
 
 
 def _is_refused(answer: int) -> bool:

@@ -102,6 +102,14 @@ def test_the_end_does_not_wait_for_statuses_of_an_outage(monkeypatch: pytest.Mon
     assert (controller.counts()["queued"], controller.counts()["dropped"]) == (2, 2)
 
 
+def test_the_last_status_is_repeated_with_the_end_only_until_it_is_taken() -> None:
+    answers = iter([500, 500, 200, 500])
+    with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
+        assert controller.finish(body(1), b"{}", 60.0, given_up=threading.Event()) is True
+
+    assert [posted.path for posted in server.posted] == ["/update", "/done", "/update", "/done", "/done"]
+
+
 @pytest.mark.parametrize("is_given_up", [True, False])
 def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: bool) -> None:
     given_up, within = threading.Event(), Deadline(30.0)
