@@ -286,7 +286,7 @@ class _Maker:
         alike = {name for name in names if len({labels.get(name) for _, labels in chosen}) == 1}
         for key, labels in chosen:
             is_of_job = key.stream.startswith(JOB)
-            kept = [figure.lines[metric]]
+            kept = [figure.lines.get(metric) or figure.limits.get(metric, "")]
             kept += [_kind(value) if name == "zone" else value for name, value in labels.items()
                      if name not in DEVICES and name != figure.each and name not in alike]  # fmt: skip
             if is_of_job and len(self._jobs) > 1:
@@ -308,9 +308,9 @@ class _Maker:
         """Return the limits of one node that are not far above all lines."""
         peak = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
         limits = [
-            (label, float(self._bins.of(key).mean[-1]))
-            for metric, label in figure.limits.items()
-            for key, labels in self._parts.get(metric, ())
+            (part.name, float(self._bins.of(part.key).mean[-1]))
+            for metric in figure.limits
+            for part, labels in self._labelled(figure, metric)
             if labels.get(figure.each, "") == each
         ]
         return tuple((label, value) for label, value in limits if 0 < value <= 4 * peak)

@@ -277,6 +277,13 @@ def test_a_limit_is_drawn_with_what_it_limits(
     assert chart(tmp_path / "a", "job_memory_per_node", samples(memory, stream="job-1")).limits == limits
 
 
+def test_limits_of_two_jobs_are_told_apart(tmp_path: Path) -> None:
+    memory = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [3 * MIB] * 2}
+    found = chart(tmp_path / "a", "job_memory_per_node", *(samples(memory, stream=f"job-{at}") for at in (1, 2)))
+
+    assert found.limits == (("limit job 1", 3 * MIB), ("limit job 2", 3 * MIB))
+
+
 def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
     spaces = {"/": (50.0, 40.0, 100.0), "/home": (9.0, 1.0, 10.0)}
     columns = {series(f"host_filesystem_{what}_bytes", mountpoint=mount): [last if what == "size" else first, last]
