@@ -17,7 +17,7 @@ from fedmon.common.metrics.series import series
 from fedmon.report import charts
 from fedmon.report.charts import Chart, Charts
 from fedmon.report.charts.catalogue import Quantity, scale_of
-from fedmon.report.charts.draw import drawn, figure
+from fedmon.report.charts.draw import KINDS, drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.tables import HOSTILE, T0, made, recording, samples
@@ -426,6 +426,23 @@ def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_
             assert drawn(each, found, "png").startswith(b"\x89PNG")
 
     assert set(named(found)) == {"cpu_load_per_node", "load_per_node", "other_user_thing_per_node"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_in_any_script_are_drawn_without_a_warning(kind: str, tmp_path: Path) -> None:
+    traffic = {series("host_network_receive_bytes_total", interface=text): [0.0, 1e6 * at, 5e6 * at]
+               for at, text in enumerate(HOSTILE, 1)}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = made(tmp_path / "a", samples({series("user_value", name="\u4f5c\u696d"): [1.0, 2.0, 3.0]} | traffic))
+        for each in named(found).values():
+            assert len(drawn(each, found, kind)) > 1000
+
+
+def test_a_recording_without_main_charts_shows_its_others_first(tmp_path: Path) -> None:
+    found = made(tmp_path / "a", samples({"host_threads": [1.0, 2.0, 3.0], CPU: [0.5, 0.5, 0.5]}))
+
+    assert [one.name for one in found.first] == ["threads_per_node"]
 
 
 def test_marks_of_an_axis_are_even_minutes_and_whole_rounds_unless_steps_are_parts_of_rounds(tmp_path: Path) -> None:
