@@ -45,6 +45,12 @@ _MAX_TEXT = 256
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _OF_SERVER = re.compile(r"[0-9]+(\[[0-9]*\])?\.[A-Za-z].*")
 _PBS_ID = re.compile(r"([0-9]{1,18})(?:\[([0-9]{0,10})\])?(\.[A-Za-z0-9._-]{1,255})?")
+JOB_IDS: Mapping[SchedulerName, tuple[re.Pattern[str], str]] = {
+    "slurm": (re.compile(r"[0-9]{1,18}([_+][0-9]{1,10})?"), "4711, or 4711_3 of an array"),
+    "pbs": (_PBS_ID, "4711.server, or 4711[3].server of an array"),
+    "oar": (_NUMBER, "4711"),
+}
+"""The ids that each scheduler writes, and examples."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +119,8 @@ def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentit
 
     Raises InvalidInputError for an id that the scheduler cannot have given.
     """
-    pattern, example = {
-        "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
-        "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
-        "oar": (_NUMBER.pattern, "4711"),
-    }[scheduler]
-    if not re.fullmatch(pattern, job_id):
+    pattern, example = JOB_IDS[scheduler]
+    if not pattern.fullmatch(job_id):
         raise InvalidInputError(f"{_text(job_id)!r} is not a job id of {scheduler}; an example is {example}")
     array, index = _pbs_array(job_id) if scheduler == "pbs" else (None, None)
     if scheduler == "slurm" and "_" in job_id:

@@ -105,16 +105,23 @@ def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path, service:
         machine.search({}).find()
 
 
-def test_an_id_is_looked_for_with_the_scheduler_whose_command_is_on_path(tmp_path: Path) -> None:
+def test_an_id_is_looked_for_with_the_scheduler_that_writes_it_and_is_there(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.put(60, environ={"OAR_JOB_ID": "7"})
     machine.put(61, environ={"PBS_JOBID": "7.server"})
     look = functools.partial(look_up, scheduler=None, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3)
 
-    identity, got = look("7.server", environ=program(tmp_path / "pbs", "qstat", "") | {"PATH": str(tmp_path / "pbs")})
-    assert (identity.scheduler, identity.key, got.pids) == ("pbs", "7-server", (61,))
-    with pytest.raises(InvalidInputError, match=r"the scheduler of job '7' is not known: .* with --scheduler"):
+    commands = {}
+    for name in ("scontrol", "oarstat"):
+        commands[name] = program(tmp_path / name, name, "") | {"PATH": str(tmp_path / name)}
+
+    pbs, got = look("7.server", environ=commands["scontrol"])
+    oar, _ = look("7", environ=commands["oarstat"])
+    assert (pbs.scheduler, pbs.key, got.pids, oar.scheduler) == ("pbs", "7-server", (61,), "oar")
+    with pytest.raises(JobNotFoundError, match="slurm job 7"):
         look("7", environ=NOBODY)
+    with pytest.raises(InvalidInputError, match=r"'seven' is not the id of a batch job, such as .* --pid"):
+        look("seven", environ=NOBODY)
 
 
 def test_a_job_is_watched_on_though_some_of_its_processes_ended_since_it_was_found() -> None:

@@ -21,7 +21,7 @@ from fedmon.node.collectors.job.cgroup import find_hierarchies
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError, is_job
-from fedmon.node.job.identity import JobIdentity, SchedulerName, named
+from fedmon.node.job.identity import JOB_IDS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
 
 logger = logging.getLogger(__name__)
@@ -368,18 +368,20 @@ def look_up(
     cgroup_patterns: Sequence[str] = (),
     timeout_s: float = _WITHIN_S,
 ) -> tuple[JobIdentity, Found]:
-    """Find a job from outside by its id; without a ``scheduler``, of the first one whose command is on PATH.
+    """Find a job from outside by its id.
 
-    Raises InvalidInputError for an id that the scheduler does not write, or if no command is there, and
-    JobNotFoundError with every method tried.
+    Without a ``scheduler`` it is of the first that writes such ids and has its command on PATH, else of the first that
+    writes them. Raises InvalidInputError for an id that the scheduler does not write, and JobNotFoundError with every
+    method tried.
     """
     if scheduler is None:
         path = environ.get("PATH", "")
-        scheduler = next((name for name, command in _COMMANDS.items() if shutil.which(command, path=path)), None)
+        those = [name for name, (pattern, _) in JOB_IDS.items() if pattern.fullmatch(job_id)]
+        scheduler = next((name for name in those if shutil.which(_COMMANDS[name], path=path)), next(iter(those), None))
     if scheduler is None:
         raise InvalidInputError(
-            f"the scheduler of job {job_id[:64]!r} is not known: scontrol, qstat and oarstat are not on PATH; name it"
-            " with --scheduler, or name the job's processes with --pid, or its --cgroup"
+            f"{job_id[:64]!r} is not the id of a batch job, such as 4711, 4711_3 or 4711.server; else name its"
+            " processes with --pid, or its --cgroup"
         )
     identity = named(job_id, scheduler, hostname=hostname)
     search = JobSearch(

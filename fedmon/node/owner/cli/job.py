@@ -38,7 +38,7 @@ def watch(
     ] = None,
     scheduler: Annotated[
         Literal["auto", "slurm", "pbs", "oar"],
-        typer.Option(help="The batch system (default: the first whose command is on PATH)."),
+        typer.Option(help="The batch system (default: the first on PATH that writes such ids)."),
     ] = "auto",
     patterns: Annotated[
         list[str] | None,
