@@ -75,11 +75,11 @@ _AFTER = """\
   container, all others but loopback are; bonds, bridges, VLANs, tunnels and ends of containers (`bond0`, `docker0`,
   `wg-site`, `veth1a2b` and the like) only if nothing else is left. At most 64 are listed.
 - Single CPUs are measured only with the setting `per_core`: modes up to 64 CPUs, busy shares and frequencies up to 512.
-- Thermal zones are used if no hwmon chip has a temperature, since they repeat the same sensors. At most 256 sensors
-  are read. If chips have the same name, the name of their device is added: `coretemp-coretemp.1`.
+- Thermal zones are used if no hwmon chip has a temperature, since they repeat the same sensors. If chips have the
+  same name, the name of their device is added: `coretemp-coretemp.1`.
 - A port without a link has no traffic: its counters are `null` and the reason names its state; its errors are read.
   If the kernel has only the old counters of 32 bits, the capability report says so; a full one stops, and is then
-  `null`. At most 32 ports are read.
+  `null`.
 - The machine's host name, serial numbers, addresses and users are not read.
 - The agent's CPU time is that of the node's process without its children.
 
