@@ -57,7 +57,7 @@ _CHART_IN, _CHART_DPI = (3.5, 1.75), 200
 
 
 class Page(FPDF):
-    """Pages with the report's header and their number; letters that the font lacks are shown by their code."""
+    """Pages with the report's header and their number; a letter that the font lacks is a box."""
 
     def __init__(self, header: str) -> None:
         super().__init__(format="A4")
