@@ -260,8 +260,9 @@ class ToolRun:
 
 
 def log_into(path: Path, *, verbose: bool) -> TextIO:
-    """Write fedmon's log into a file from now on, and nowhere else; return it. Raises StorageError."""
+    """Write fedmon's log into a file of its owner from now on, and nowhere else; return it. Raises StorageError."""
     try:
+        path.touch(FILE_MODE)
         file = path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StorageError(f"cannot write the log {path}: {error.strerror}") from error

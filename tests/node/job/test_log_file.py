@@ -1,4 +1,4 @@
-"""The log of a run: one line a record, and harmless on a full disk."""
+"""The log of a run: one line a record, for its owner alone, and harmless on a full disk."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def test_a_record_is_one_line_that_hides_and_forges_nothing(tmp_path: Path) -> N
 
     assert logged(path).stderr == ""
     assert path.read_text().endswith("Z WARNING fedmon.node.job: squeue said\\x1b[2J\\n2026-01-01 INFO forged\n")
+
+
+def test_a_log_is_for_its_owner_alone_in_a_folder_that_others_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tmp_path.chmod(0o755)
+
+    assert logged(path).returncode == 0
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_record_that_finds_no_room_is_dropped_without_a_word() -> None:
