@@ -82,6 +82,16 @@ def test_a_command_is_answered_with_what_the_daemon_returned_who_learns_whose_it
     assert mode == 0o600
 
 
+def test_a_look_at_the_daemons_process_is_no_warning_in_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path):
+        daemon_pid(tmp_path, timeout_s=60.0)
+        assert _answered(tmp_path) == PONG  # after the look was served
+
+    assert caplog.messages == []
+
+
 def test_a_refusal_keeps_its_words_and_the_next_command_is_served_also_after_a_defect(tmp_path: Path) -> None:
     with serving(tmp_path):
         with pytest.raises(ControlError) as caught:
