@@ -244,8 +244,9 @@ class RecordingFile:
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
 
     def _marks(self, mode: str) -> tuple[int, int, int]:
-        """Return application id, version, and number of tables and indices."""
+        """Return application id, version, and number of tables and indices, all of one moment."""
         with contextlib.closing(self._connect(mode)) as look:
+            look.execute("BEGIN")  # another process may just make the tables
             (application,) = look.execute("PRAGMA application_id").fetchone()
             (version,) = look.execute("PRAGMA user_version").fetchone()
             (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()

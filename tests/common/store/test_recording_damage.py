@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -237,6 +238,31 @@ def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> Non
     with Recording(path, read_only=True) as recording:
         assert [stream.node_id for stream in recording.extents()] == ["a", "b"]
     assert not [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+
+
+def test_a_recording_that_another_makes_during_the_first_look_is_not_taken_for_a_database_of_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, looks = sqlite3.connect, []
+
+    def make(statement: str) -> None:
+        if "user_version" in statement and not looks:  # the look has read the mark of ours before, and there was none
+            looks.append(statement)
+            with Recording(path) as other:
+                other.append([batch(0)])
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.set_trace_callback(make)
+        return connection
+
+    with contextlib.closing(connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    with Recording(path) as recording:
+        recording.append([batch(10)])
+        assert seqs(recording.read()) == list(range(20))
+    assert looks
 
 
 def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
