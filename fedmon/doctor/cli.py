@@ -406,7 +406,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         yield failed(
             "connection",
             f"not connected: {live.get('last_error') or 'no reason known'}",
-            "check user name, password file and certificates in node.toml; the node keeps trying",
+            f"{CONNECTION_ADVICE}; the node keeps trying",
         )
 
 

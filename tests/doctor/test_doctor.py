@@ -222,6 +222,7 @@ def test_a_running_node_says_whether_it_is_connected(mosquitto: Broker, tmp_path
     def told() -> str:
         code, checks = diagnosed("--dir", folder)
         assert code == (checks["connection"]["verdict"] == "failed")
+        assert not code or checks["connection"]["advice"].startswith("check the url, user name")
         return str(checks["connection"]["found"])
 
     with NodeProcess(folder):
