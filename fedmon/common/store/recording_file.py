@@ -247,10 +247,9 @@ class RecordingFile:
         """Return application id, version, and number of tables and indices, all of one moment."""
         with contextlib.closing(self._connect(mode)) as look:
             look.execute("BEGIN")  # another process may just make the tables
-            (application,) = look.execute("PRAGMA application_id").fetchone()
-            (version,) = look.execute("PRAGMA user_version").fetchone()
+            marks = [look.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return application, version, objects
+        return marks[0], marks[1], objects
 
 
 @dataclasses.dataclass(kw_only=True)

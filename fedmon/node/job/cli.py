@@ -272,9 +272,8 @@ def log_into(path: Path, *, verbose: bool) -> TextIO:
     log.setFormatter(form)
     logging.raiseExceptions = False  # a record that finds no room on a full disk is dropped
     ours = logging.getLogger(OUR_LOGGER)
-    ours.handlers = [log]  # the terminal's would write between the lines of the job
+    ours.handlers, ours.propagate = [log], False  # the terminal's would write between the lines of the job
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
-    ours.propagate = False
     return file
 
 

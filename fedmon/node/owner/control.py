@@ -150,11 +150,9 @@ class ControlServer:
                 return
             with client.makefile("rb") as requests:
                 line = requests.readline(MAX_REQUEST_BYTES)
-            if not line.endswith(b"\n"):
-                return  # as one does that only looks whose socket it is
-            if _has_left(client):  # as one does whose time is over: its owner was told of no answer
+            if (is_whole := line.endswith(b"\n")) and _has_left(client):  # its time is over, and its owner was told so
                 logger.warning("control connection closed: its client did not wait for its turn")
-            else:
+            elif is_whole:
                 client.sendall(self._answer(line, user_name(user)))
         except TimeoutError:
             logger.warning("control connection closed: nothing came or went for %.1f s", self._idle_timeout_s)

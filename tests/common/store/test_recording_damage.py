@@ -243,7 +243,8 @@ def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> Non
 def test_a_recording_that_another_makes_during_the_first_look_is_not_taken_for_a_database_of_others(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect, looks = sqlite3.connect, []
+    connect = sqlite3.connect
+    looks: list[str] = []
 
     def make(statement: str) -> None:
         if "user_version" in statement and not looks:  # the look has read the mark of ours before, and there was none
@@ -252,7 +253,7 @@ def test_a_recording_that_another_makes_during_the_first_look_is_not_taken_for_a
                 other.append([batch(0)])
 
     def connected(*args: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*args, **options)
+        connection: sqlite3.Connection = connect(*args, **options)
         connection.set_trace_callback(make)
         return connection
 
