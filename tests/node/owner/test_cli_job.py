@@ -73,7 +73,7 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
         "scheduler": "pbs", "job_id": pbs_id, "method": "environment", "confidence": "medium",
     }  # fmt: skip
     assert f"no process of slurm job {slurm_id}9 is on this host" in missing
-    assert "is not a job id of slurm" in hostile
+    assert "is not the id of a batch job" in hostile
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert {"scheduler", "environment"} <= {*screen.split()}
     assert [during[job_id]["state"] for job_id in (slurm_id, other["job_id"])] == ["watched", "watched"]
