@@ -104,8 +104,10 @@ def test_two_hosts_measure_a_job_and_the_last_one_merges_by_itself(slurm: Slurm)
 @ONLY_CGROUP
 def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_for(slurm: Slurm, how: str) -> None:
     script = EXAMPLE.read_text() if how == "scancel" else EXAMPLE.read_text().replace("--gen_report", "")
-    job = slurm.submit(script, environ={"WORK": work(slurm, "exec sleep 300")})
+    started = slurm.work / f"started-{how}"
+    job = slurm.submit(script, environ={"WORK": work(slurm, f"sleep 5; touch {started}; exec sleep 300")})
     measuring(slurm, job)
+    wait_until(started.exists, timeout_s=60, what="work that lasted some samples")
 
     slurm.run("scancel", *(["--signal=USR1"] if how == "SIGUSR1" else []), job)
     slurm.wait_ended(job, timeout_s=100)
