@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.errors import NotFoundError
+from fedmon.common.ids import MIN_PREFIX, made_at
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
-from fedmon.common.text import sound
+from fedmon.common.text import joined, sound
 from fedmon.report.blocks import Block, Damage, Floats, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.source import JOB, Host, Source
@@ -265,19 +266,16 @@ def known_jobs(source: Source) -> list[str]:
 
 
 def find_job(source: Source, job: str) -> str:
-    """Return the key of a job by its key or by its scheduler's id. Raises NotFoundError."""
+    """Return the key of a job by its key, its scheduler's id or the beginning of a run's id. Raises NotFoundError."""
     known = known_jobs(source)
     if job in known:
         return job
     called = {key for host in source.hosts for key, told in host.jobs.items() if str(told.get("job_id")) == job}
+    if not called and len(job) >= MIN_PREFIX:
+        called = {key for key in known if made_at(key) and key.startswith(job)}
     if len(called) == 1:
         return called.pop()
-    raise NotFoundError(f"no job {job!r} in the recording; it has {some(known)}")
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") if names else "none"
+    raise NotFoundError(f"no job {job!r} in the recording; it has {joined(known, most=9) or 'none'}")
 
 
 def _filled(source: Source) -> set[str]:

@@ -346,9 +346,9 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
 
 
 def test_the_report_of_nodes_names_the_jobs_that_they_saw() -> None:
-    jobs = tuple(str(at) for at in range(12))
-    told = [dict(about(Case(job=None, nodes=(), jobs=jobs[:most])).rows)["Jobs"] for most in (1, 2, 12)]
-    assert told == ["0", "2: 0 and 1", "12: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"]
+    jobs, run = tuple(str(at) for at in range(12)), "01a22c43-a8d1-797f-a9de-e16d85b9d5c9"
+    told = [dict(about(Case(job=None, nodes=(), jobs=seen)).rows)["Jobs"] for seen in ((run,), jobs[:2], jobs)]
+    assert told == ["01a22c43-a8d1", "2: 0 and 1", "12: 0, 1, 2, 3 and 8 more"]
 
 
 def test_a_table_tells_the_figures_of_each_node() -> None:

@@ -164,7 +164,7 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
         table = frame(source, job="a.server")
         both = frame(source)
         save(source, tmp_path / "x.h5", job="a.server")
-        with pytest.raises(NotFoundError, match="it has a_1, b"):
+        with pytest.raises(NotFoundError, match="it has a_1 and b"):
             frame(source, job="c")
 
     assert list(table[BUSY]) == [1, 2]

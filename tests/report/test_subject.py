@@ -66,16 +66,21 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
     with Recording(path) as store:
         store.append([samples({"x": [1.0]}, node="n2")])
         store.describe("n3", 1, {"jobs": {"7": {"job_id": 4711}}})
+        run = "01a22c43-a8d1-797f-a9de-e16d85b9d5c9"
+        store.describe("n4", 1, {"jobs": {run: {}}})
 
     with Source([path]) as source:
         for wanted, why in (
-            ({"job": "8"}, "no job '8' in the recording; it has 7"),
-            ({"nodes": ["n9"]}, "no node 'n9' in the recording; it has n1, n2"),
+            ({"job": "8"}, f"no job '8' in the recording; it has {run} and 7"),
+            ({"job": "471"}, "no job '471'"),
+            ({"job": run[:3]}, "no job '01a'"),
+            ({"nodes": ["n9"]}, "no node 'n9' in the recording; it has n1, n2, n3 and n4"),
             ({"job": "7", "nodes": ["n2"]}, "job '7' did not run on n2"),
         ):
             with pytest.raises(NotFoundError, match=why):
                 choose(source, **wanted)
         assert choose(source, job="4711").read().job == "7"
+        assert choose(source, job=run[:4]).read().job == run
     with pytest.raises(InvalidInputError, match="at least one recording"):
         Source([])
 

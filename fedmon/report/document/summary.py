@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.text import duration, joined, moment, percent, plural, size, table
+from fedmon.common.text import duration, joined, moment, percent, plural, short_ids, size, table
 from fedmon.report.amounts import significant
 from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed
@@ -154,7 +154,7 @@ def about(case: Case) -> Facts:
             ("From", moment(span[0]) if span is not None else None),
             ("To", moment(span[1]) if span is not None else None),
             ("Lasted", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Jobs", _counted(case.jobs)),
+            ("Jobs", _counted([*short_ids(case.jobs).values()])),
         ]
     rows.append(("Nodes", _counted([node.name for node in case.nodes])))
     labels = case.labels
@@ -163,7 +163,7 @@ def about(case: Case) -> Facts:
 
 
 def _counted(names: Sequence[str]) -> str:
-    return f"{len(names)}: {joined(list(names), most=8)}" if len(names) > 1 else joined(list(names))
+    return f"{len(names)}: {joined(list(names), most=4)}" if len(names) > 1 else joined(list(names))
 
 
 def _joined(*words: object) -> str:

@@ -335,7 +335,7 @@ def test_a_job_of_a_node_that_is_always_there_has_the_rows_of_its_own_time(tmp_p
     assert math.isnan(seven["Number of threads"][2])
     assert both["Job"].tolist() == ["7"] * 4 + ["8_1"] * 2
     assert set(files) == {f"{group}_{job}" for group in ("cpu_metrics", "meta_data") for job in ("7", "8_1")}
-    with pytest.raises(NotFoundError, match=r"no job '9'.*7, 8_1"):
+    with pytest.raises(NotFoundError, match=r"no job '9'.*7 and 8_1"):
         frames(path, "9")
 
 
