@@ -31,8 +31,8 @@ from fedmon.common.settings import (
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
+from fedmon.node.cgroup import remove_cgroup
 from fedmon.node.collectors.job.cgroup import JobCgroup
-from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.job.commands import runner
 from fedmon.node.job.end import NEAR, End, latest_end
 from fedmon.node.job.hosts import Membership

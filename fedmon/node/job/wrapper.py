@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn
 import msgspec
 
 from fedmon.common.errors import FedmonError, SettingsError
-from fedmon.node.job.cgroup import OwnCgroup
+from fedmon.node.cgroup import OwnCgroup
 from fedmon.node.job.processes import name_of
 
 Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]

@@ -26,11 +26,10 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.files import storage_errors
 from fedmon.common.wire.runs import JobState, Level, Problem, Scalar, TracePiece, Usage
+from fedmon.node.cgroup import kill_in, left_folders, remove_cgroup
 from fedmon.node.collectors.job.family import with_limit
 from fedmon.node.collectors.job.process import Birth, find_birth
-from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.runs.release import Rules
-from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
 
 ORDER, LOCK, STOP, EVENTS = "order.json", "lock", "stop.json", "events.jsonl"
 STDOUT, STDERR, RESULT, TMP, ENDING = "stdout", "stderr", "result", "tmp", "ending.json"

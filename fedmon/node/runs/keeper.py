@@ -22,12 +22,12 @@ import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Problem
+from fedmon.node.cgroup import JobGroup, kill_in
 from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, is_weaker, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
 from fedmon.node.runs.sandbox import bubblewrap, kernel, process
-from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
 
 MAX_ORDER_BYTES = 16_384

@@ -19,6 +19,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Level, Problem, Usage
+from fedmon.node.cgroup import JobGroup
 from fedmon.node.collectors.job.family import descendants, peak_resident_bytes, proportional_bytes
 from fedmon.node.collectors.job.process import Birth
 from fedmon.node.runs.folder import (
@@ -41,7 +42,6 @@ from fedmon.node.runs.folder import (
 )
 from fedmon.node.runs.release import SCALAR_EVERY_S, Rules, numbers_in, rounded
 from fedmon.node.runs.release import check as check_release
-from fedmon.node.runs.sandbox.cgroup import JobGroup
 from fedmon.node.runs.sandbox.process import own_folder
 from fedmon.plan.frame_reader import (
     BadFrameError,

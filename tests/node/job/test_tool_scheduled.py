@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.cgroup import remove_cgroup
+from fedmon.node.cgroup import remove_cgroup
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
 from tests.support.requirements import require

@@ -8,9 +8,9 @@ import sys
 
 import msgspec
 
+from fedmon.node.cgroup import JobGroup
 from fedmon.node.runs.folder import JobOrder
 from fedmon.node.runs.sandbox import process
-from fedmon.node.runs.sandbox.cgroup import JobGroup
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.cgroup import left_folders
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
 from fedmon.node.runs.launcher import LauncherError
-from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import pause, wait_until
 

@@ -17,11 +17,11 @@ import pytest
 import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.cgroup import JobGroup, kill_in
 from fedmon.node.runs.confinement import SELF_TEST, Trials
 from fedmon.node.runs.folder import LEVELS, Interpreter, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
-from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
 from tests.support.requirements import require
 
