@@ -356,8 +356,9 @@ class Daemon:
         """Start each part, and note on the stack how it is stopped, in the reverse order."""
         node, every = self._node, self._actor.every
         every(REFRESH_S, self._presence.refresh)
-        for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
-            every(1.0, job)
+        every(1.0, lambda: node.pipeline.enabled and node.leases.apply())
+        every(1.0, node.registers.audit.sync)
+        every(1.0, node.runs.tick)
         every(60.0, node.save_counts)
         for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
             every(3600.0, job)

@@ -31,8 +31,8 @@ class Pipeline:
     """The measuring parts of one node; methods are safe from any thread except `hardware`, which belongs to one.
 
     ``boot`` numbers this run of the process; ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
-    as in JobWatches. Samples are kept in ``recording_file``, unless the owner switched that off, and wait in memory for
-    ``hold_s`` at most.
+    as in JobWatches. ``enabled`` is whether the owner lets this node measure. Samples are kept in ``recording_file``,
+    unless the owner switched that off, and wait in memory for ``hold_s`` at most.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Pipeline:
         on_job_end: Callable[[WatchedJob], object],
         hold_s: float = HOLD_S,
     ) -> None:
-        self._settings, self.boot = settings, boot
+        self._settings, self.boot, self.enabled = settings, boot, settings.metrics.enabled
         self.recorder: Recorder | None = None
         if settings.recording.enabled:
             self.recorder = Recorder(
@@ -90,11 +90,6 @@ class Pipeline:
         self.sampler.add_stream(HOST_STREAM, self._instruments.host())
         self._job_energy: dict[str, tuple[float, float, float]] = {}
         self._is_started = False
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the owner lets this node measure."""
-        return self._settings.metrics.enabled
 
     @property
     def streams(self) -> list[str]:
@@ -169,7 +164,7 @@ class Pipeline:
 
     def reload(self, settings: NodeSettings, leaves: Callable[[str], bool]) -> None:
         """Follow other settings from the next tick on; the pace is set by `follow`."""
-        was_enabled, self._settings = self.enabled, settings
+        was_enabled, self._settings, self.enabled = self.enabled, settings, settings.metrics.enabled
         self.publisher.set_leaves(leaves)
         self.sampler.set_cost_budget(settings.metrics.cost_budget_ratio)
         is_outdated = self._instruments.follow(settings)
@@ -187,7 +182,7 @@ class Pipeline:
             self.start()
 
     def follow(self, interval_s: float, *, live: bool) -> None:
-        """Keep this pace, and close old batches; called about once a second."""
+        """Keep this pace, and close old batches; called about once a second while it is enabled."""
         if self.sampler.asked_interval_s != interval_s:
             self.sampler.set_interval(interval_s)
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)

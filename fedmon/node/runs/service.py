@@ -471,8 +471,9 @@ class Runs:
             if ending is None:
                 break
         if ending is not None:
-            used = ending.usage
-            energy_j = self._measuring.job_energy(active.job.job_id, used.wall_s, used.cpu_s, ended=ending.ended)
+            used, energy_j = ending.usage, None
+            if self._measuring.enabled:
+                energy_j = self._measuring.job_energy(active.job.job_id, used.wall_s, used.cpu_s, ended=ending.ended)
             job = over(active.job, ending, energy_j=energy_j)
             if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
                 job = msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN)
