@@ -47,7 +47,6 @@ from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.registers.plans import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient
-from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import Handlers
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.outbox import Delivery
@@ -110,7 +109,6 @@ class LocalNode:
             min_interval_s=settings.metrics.min_interval_s,
             follow=lambda interval_s, live: self.pipeline.follow(interval_s, live=live),
         )
-        self.effects = Effects(registers.database)
         self.delivery = Delivery(
             registers.outbox,
             dialect=dialect,
@@ -148,7 +146,7 @@ class LocalNode:
             policy,
             dialect=dialect,
             audit=registers.audit,
-            effects=self.effects,
+            database=registers.database,
             handlers=handlers.by_kind,
             delivery=self.delivery,
             refused=registers.refused,
@@ -170,7 +168,7 @@ class LocalNode:
         return {
             **self.router.counters,
             **self.registers.quotas.counters,
-            **self.effects.counters,
+            **self.router.effects.counters,
             **self.delivery.counters,
             **self.pipeline.counters(),
         }
@@ -205,7 +203,7 @@ class LocalNode:
         self.runs.take_up()
         self.runs.purge()
         self.copy_register()
-        self.effects.purge()
+        self.router.effects.purge()
 
     def check_plan(self, sha256: str) -> None:
         """Have a worker read a plan, unless one does already; on the router's thread."""
@@ -360,7 +358,7 @@ class Daemon:
         every(1.0, node.registers.audit.sync)
         every(1.0, node.runs.tick)
         every(60.0, node.save_counts)
-        for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
+        for job in (node.router.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
             every(3600.0, job)
         self._actor.start()
         stack.callback(self._close_files)

@@ -11,7 +11,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import Ping
 from fedmon.node.registers.database import Database, timestamp
-from fedmon.node.requests.effects import KEPT_REFUSALS, NEW_REFUSALS, Effects, content_digest
+from fedmon.node.requests.router import KEPT_REFUSALS, NEW_REFUSALS, Effects, content_digest
 from tests.support.envelopes import approval, envelope
 
 DAY = datetime.timedelta(days=1)
