@@ -44,7 +44,7 @@ from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
-from fedmon.node.registers.plans import CodeCheck, check_source
+from fedmon.node.registers.plan_source import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient
 from fedmon.node.requests.handlers import Handlers

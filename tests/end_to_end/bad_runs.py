@@ -18,7 +18,7 @@ import msgspec
 from fedmon.common.settings import ResearcherSettings
 from fedmon.node.owner.control import call_daemon
 from fedmon.node.registers.dataset_source import measure
-from fedmon.node.registers.plans import check_now
+from fedmon.node.registers.plan_source import check_now
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from fedmon.researcher.runs.handle import RunHandle

@@ -35,8 +35,8 @@ from fedmon.node.owner.control import RESTART, DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
-from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_file, visible, visible_text
-from fedmon.node.registers.plans import PlanRecord, PlanType, check_now
+from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, check_now, diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged

@@ -1,78 +1,76 @@
-"""The source of training plans: checked, kept by its digest, and shown with nothing hidden."""
+"""The source of training plans: checked, and shown with nothing hidden."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import hashlib
-import os
 import re
-from collections.abc import Set as AbstractSet
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import storage_errors, write_whole
+import msgspec
+
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.log import is_hidden
+from fedmon.node.registers.grants import Declared
+from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
 
 MAX_NAME_LENGTH = 256
 MAX_TEXT_LENGTH = 16_384
+CHECK_TIMEOUT_S = 15.0
+MAX_PROBLEM_LENGTH = 500
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 """They enclose the code of a hidden character; a plan that holds them itself has them shown in the same way."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_STAGED = re.compile(r"\.[0-9a-f]{64}\.([0-9a-f]{16}|[0-9a-f]{12}\.part)")
+_KILLED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)  # with its control group, or for memory
+_SCRIPT = Path(__file__).with_name("plan_check.py")
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _MAX_COMPARED = 1_000_000
 _CONTEXT_LINES = 3
 
 
-class PlanStore:
-    """A folder of plan files; every method is safe from any thread.
+class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The finding of a plan's check: the digest of the code's minified form, or the problem.
 
-    Names come from digests that we computed or checked, never from outside, so nothing can be written elsewhere.
+    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told. Without
+    ``is_final`` the plan could not be read at this moment, and is read again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Make the folder when it is missing, readable by its owner only. Raises StorageError."""
-        self.folder = folder.absolute()
-        with storage_errors(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    minified_sha256: str | None = None
+    problem: str = ""
+    parses: bool = True
+    declared: Declared = Declared()
+    is_final: bool = True
 
-    def write(self, source: bytes) -> str:
-        """Have bytes whole on the disk, safe from a power cut, and return their SHA-256. Raises StorageError."""
-        sha256 = hashlib.sha256(source).hexdigest()
-        with contextlib.suppress(StorageError):
-            self.read(sha256)
-            return sha256
-        write_whole(self.folder / sha256, source, mode=0o600, folder_mode=0o700, durable=True)
-        return sha256
 
-    def read(self, sha256: str) -> bytes:
-        """Return the bytes with this digest, computed again. Raises StorageError when they are missing or altered."""
-        path = self.folder / sha256
-        try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                source = file.read()
-        except OSError as error:
-            raise StorageError(f"cannot read the plan file {path}: {error.strerror}") from error
-        if hashlib.sha256(source).hexdigest() != sha256:
-            raise StorageError(
-                f"the plan file {path} no longer holds the bytes of its digest: "
-                "delete the plan and let the researcher send it again"
-            )
-        return source
+def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck:
+    """Run the check of a plan in a limited child process, and return the last finding that it printed whole."""
+    command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
+    try:
+        child = subprocess.run(
+            command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
+            timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
+        )  # fmt: skip
+        printed, is_final = child.stdout, child.returncode not in _KILLED
+        within = f"{CPU_S} s of processor time and {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
+    except subprocess.TimeoutExpired as error:
+        printed, is_final, within = error.stdout or b"", False, f"{timeout_s:g} s"
+    except OSError as error:
+        return CodeCheck(problem=f"could not be checked: {error.strerror}", is_final=False)
+    try:
+        check = msgspec.json.decode(printed.rpartition(b"\n")[0].rpartition(b"\n")[2], type=CodeCheck)
+    except msgspec.MsgspecError:
+        return CodeCheck(problem=f"could not be read within {within}", is_final=is_final)
+    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
 
-    def remove(self, sha256: str) -> None:
-        """Remove the bytes with this digest; nothing happens when they are gone. Raises StorageError."""
-        with storage_errors(self.folder / sha256):
-            (self.folder / sha256).unlink(missing_ok=True)
 
-    def keep_only(self, digests: AbstractSet[str]) -> None:
-        """Remove the files of other plans, and half-written files of a crash. Raises StorageError."""
-        with storage_errors(self.folder):
-            for path in self.folder.iterdir():
-                if _STAGED.fullmatch(path.name) or (_DIGEST.fullmatch(path.name) and path.name not in digests):
-                    path.unlink(missing_ok=True)
+def check_now(source: bytes) -> CodeCheck:
+    """Return the final finding of a plan's check. Raises ConflictError if the plan cannot be read at this moment."""
+    check = check_source(source)
+    if not check.is_final:
+        raise ConflictError(f"the plan {check.problem}: try again")
+    return check
 
 
 def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) -> str:

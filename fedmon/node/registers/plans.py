@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import hashlib
 import logging
-import signal
-import subprocess
-import sys
+import os
+import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
@@ -19,24 +19,21 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.ids import chosen, new_id
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row, timestamp
-from fedmon.node.registers.grants import Declared, GrantRegister, told
-from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
-from fedmon.node.registers.plan_source import PlanStore, checked_name, read_plan_file, visible_text
+from fedmon.node.registers.grants import GrantRegister, told
+from fedmon.node.registers.plan_source import CodeCheck, checked_name, read_plan_file
 from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 ID_PREFIX = "training_plan_"
-CHECK_TIMEOUT_S = 15.0
-MAX_PROBLEM_LENGTH = 500
 
-_KILLED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)  # with its control group, or for memory
-_SCRIPT = Path(__file__).with_name("plan_check.py")
+_FILE = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.([0-9a-f]{16}|[0-9a-f]{12}\.part)")
 _SELECT = """SELECT p.*, (
     SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
     ORDER BY o.status != 'approved', o.created, o.plan_id LIMIT 1
@@ -85,20 +82,6 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"same code as plan {self.same_code_as}, other layout" if self.same_code_as else ""
 
 
-class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The finding of a plan's check: the digest of the code's minified form, or the problem.
-
-    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told. Without
-    ``is_final`` the plan could not be read at this moment, and is read again.
-    """
-
-    minified_sha256: str | None = None
-    problem: str = ""
-    parses: bool = True
-    declared: Declared = Declared()
-    is_final: bool = True
-
-
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A plan as it stands after a decision or a finding, and the researchers that asked for it and must hear of it.
 
@@ -129,6 +112,55 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             )
             for researcher_id in self.researchers
         )
+
+
+class PlanStore:
+    """A folder of plan files; every method is safe from any thread.
+
+    Names come from digests that we computed or checked, never from outside, so nothing can be written elsewhere.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder when it is missing, readable by its owner only. Raises StorageError."""
+        self.folder = folder.absolute()
+        with storage_errors(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, source: bytes) -> str:
+        """Have bytes whole on the disk, safe from a power cut, and return their SHA-256. Raises StorageError."""
+        sha256 = hashlib.sha256(source).hexdigest()
+        with contextlib.suppress(StorageError):
+            self.read(sha256)
+            return sha256
+        write_whole(self.folder / sha256, source, mode=0o600, folder_mode=0o700, durable=True)
+        return sha256
+
+    def read(self, sha256: str) -> bytes:
+        """Return the bytes with this digest, computed again. Raises StorageError when they are missing or altered."""
+        path = self.folder / sha256
+        try:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                source = file.read()
+        except OSError as error:
+            raise StorageError(f"cannot read the plan file {path}: {error.strerror}") from error
+        if hashlib.sha256(source).hexdigest() != sha256:
+            raise StorageError(
+                f"the plan file {path} no longer holds the bytes of its digest: "
+                "delete the plan and let the researcher send it again"
+            )
+        return source
+
+    def remove(self, sha256: str) -> None:
+        """Remove the bytes with this digest; nothing happens when they are gone. Raises StorageError."""
+        with storage_errors(self.folder / sha256):
+            (self.folder / sha256).unlink(missing_ok=True)
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Remove the files of other plans, and half-written files of a crash. Raises StorageError."""
+        with storage_errors(self.folder):
+            for path in self.folder.iterdir():
+                if _FILE.fullmatch(path.name) and path.name not in digests:
+                    path.unlink(missing_ok=True)
 
 
 class PlanRegister:
@@ -511,32 +543,3 @@ class PlanRegister:
 
 def _record(row: Row) -> PlanRecord:
     return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
-
-
-def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck:
-    """Run the check of a plan in a limited child process, and return the last finding that it printed whole."""
-    command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
-    try:
-        child = subprocess.run(
-            command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
-            timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
-        )  # fmt: skip
-        printed, is_final = child.stdout, child.returncode not in _KILLED
-        within = f"{CPU_S} s of processor time and {MEMORY_BYTES >> 20} MB (ended with {child.returncode})"
-    except subprocess.TimeoutExpired as error:
-        printed, is_final, within = error.stdout or b"", False, f"{timeout_s:g} s"
-    except OSError as error:
-        return CodeCheck(problem=f"could not be checked: {error.strerror}", is_final=False)
-    try:
-        check = msgspec.json.decode(printed.rpartition(b"\n")[0].rpartition(b"\n")[2], type=CodeCheck)
-    except msgspec.MsgspecError:
-        return CodeCheck(problem=f"could not be read within {within}", is_final=is_final)
-    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
-
-
-def check_now(source: bytes) -> CodeCheck:
-    """Return the final finding of a plan's check. Raises ConflictError if the plan cannot be read at this moment."""
-    check = check_source(source)
-    if not check.is_final:
-        raise ConflictError(f"the plan {check.problem}: try again")
-    return check

@@ -59,7 +59,7 @@ def check(
     from fedmon.common.settings.values import RunsSettings
     from fedmon.common.wire.runs import RunLimits
     from fedmon.node.registers.grants import arguments_problem
-    from fedmon.node.registers.plans import check_source
+    from fedmon.node.registers.plan_source import check_source
     from fedmon.node.runs.folder import JobOrder, Limits
     from fedmon.node.runs.sandbox.interpreter import look_at
 

@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.registers.grants import Declared
-from fedmon.node.registers.plans import check_source
+from fedmon.node.registers.plan_source import check_source
 from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.node.runs.run_desks import Bench, bench, digest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
-from fedmon.node.registers.plans import CodeCheck
+from fedmon.node.registers.plan_source import CodeCheck
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, made_folder, running_node
 from tests.node.runs.run_desks import bench
 

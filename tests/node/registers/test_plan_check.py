@@ -16,7 +16,8 @@ from fedmon.node.collectors.job.family import descendants
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.registers.grants import Declared
-from fedmon.node.registers.plans import CodeCheck, PlanRecord, check_source
+from fedmon.node.registers.plan_source import CodeCheck, check_source
+from fedmon.node.registers.plans import PlanRecord
 from tests.node.runs.run_desks import QUIET, Bench, bench, digest
 from tests.support.envelopes import approval
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.node.registers.plan_source import PlanStore
+from fedmon.node.registers.plans import PlanStore
 
 SOURCE = b"x = 1\n"
 DIGEST = hashlib.sha256(SOURCE).hexdigest()

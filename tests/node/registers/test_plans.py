@@ -18,7 +18,8 @@ import pytest
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
-from fedmon.node.registers.plans import CodeCheck, PlanRegister, PlanType
+from fedmon.node.registers.plan_source import CodeCheck
+from fedmon.node.registers.plans import PlanRegister, PlanType
 from fedmon.node.requests.audit import Audit, verify
 from tests.node.owner.owner_desks import desk_of
 from tests.support.envelopes import approval
