@@ -106,7 +106,8 @@ class Consumers:
 
     def __init__(self, asker: Asker, *, subscribe: Callable[[], None], wake: Callable[[], None]) -> None:
         self._asker, self._subscribe, self.wake = asker, subscribe, wake
-        self._wishes: tuple[Wish, ...] = ()
+        self.wishes: tuple[Wish, ...] = ()
+        """Those that nodes were last asked for; without one and without consumers there is nothing to do."""
         self._renew_at: float | None = None
         self._resend = Resend(asker)
         self._lock = threading.Lock()
@@ -186,8 +187,8 @@ class Consumers:
 
     def _change_leases(self, wishes: Iterable[Wish], now: float) -> None:
         """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
-        before, self._wishes = union(wish.nodes for wish in self._wishes), tuple(wishes)
-        wanted = union(wish.nodes for wish in self._wishes)
+        before, self.wishes = union(wish.nodes for wish in self.wishes), tuple(wishes)
+        wanted = union(wish.nodes for wish in self.wishes)
         if wanted is not None:
             if before is None:
                 self._tell("stop", None)
@@ -198,21 +199,18 @@ class Consumers:
 
     def _renew(self, now: float) -> None:
         """Ask for every lease again if that is due."""
-        if not self._wishes:
-            self._renew_at = None
-            return
-        if self._renew_at is not None and now < self._renew_at:
+        if not self.wishes or (self._renew_at is not None and now < self._renew_at):
             return
         self._renew_at = now + (RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S)
-        for_all = [wish for wish in self._wishes if wish.nodes is None]
+        for_all = [wish for wish in self.wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)
-        for node_id in sorted({node for wish in self._wishes for node in wish.nodes or ()}):
+        for node_id in sorted({node for wish in self.wishes for node in wish.nodes or ()}):
             self._ask(node_id)
 
     def _ask(self, node_id: NodeId) -> None:
         """Ask one node for its lease now: it has just come up, or its extents are needed."""
-        wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
+        wishes = [wish for wish in self.wishes if wish.nodes is None or node_id in wish.nodes]
         if wishes:
             self._tell("start", [node_id], wishes)
 

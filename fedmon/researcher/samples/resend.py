@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import Extent, MonitorReply, SamplesReply
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment
+from fedmon.researcher.session.inbox import memory_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,6 @@ NO_RECORDING = "this node keeps no recording"
 NO_ROOM = "no room for them yet"
 NOT_KEPT = "the node does not have them, or withholds them"
 _TRY_AGAIN = frozenset({ErrorCode.BUSY, ErrorCode.FAILED, ErrorCode.EXPIRED})
-BYTES_A_COLUMN = 220
-"""A list, its name as an object, and its place in a dictionary: CPython 3.11 to 3.13 on 64 bits, measured."""
-BYTES_A_VALUE = 40
-"""A float and its place in a list that may have grown by an eighth."""
 
 
 class GapAccount:
@@ -507,11 +504,6 @@ class StreamFollower:
             self._announced.append((now + GRACE_S, node.node_id, account, extent.last_seq))
         account.exists(extent.oldest_seq - 1)
         self._give_up(stream, extent.boot, account, 0, extent.oldest_seq - 1, TOO_OLD)
-
-
-def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
-    """Return about how much memory a decoded batch takes; its text weighs as much as its names and reasons at least."""
-    return 400 + payload_bytes + len(columns) * BYTES_A_COLUMN + (len(columns) + 2) * samples * BYTES_A_VALUE
 
 
 class _Asked(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Messages that arrive: queued on the network thread, handled by a dedicated thread; and counters."""
+"""Messages that arrive: queued on the network thread, handled by a dedicated thread; their weight, and counters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 
 from fedmon.common.actor import Actor, Priority
 from fedmon.common.log import escape_control
@@ -20,6 +20,10 @@ MAX_DETAIL = 300
 TALLY_EVERY_S = 10.0
 MESSAGES_A_TICK = 16
 """While many messages wait, ``on_tick`` is called after this number of them."""
+BYTES_A_COLUMN = 220
+"""A list, its name as an object, and its place in a dictionary: CPython 3.11 to 3.13 on 64 bits, measured."""
+BYTES_A_VALUE = 40
+"""A float and its place in a list that may have grown by an eighth."""
 
 
 class Tally:
@@ -125,3 +129,8 @@ class Inbox:
         finally:
             if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
                 self._tick()
+
+
+def memory_bytes(*, samples: int, columns: Sized, payload_bytes: int) -> int:
+    """Return about how much memory a decoded batch takes; its text weighs as much as its names and reasons at least."""
+    return 400 + payload_bytes + len(columns) * BYTES_A_COLUMN + (len(columns) + 2) * samples * BYTES_A_VALUE

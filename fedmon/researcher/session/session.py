@@ -34,10 +34,9 @@ from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, on
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.consumers import Consumers, union
 from fedmon.researcher.samples.logs import Logs
-from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect
-from fedmon.researcher.session.inbox import Inbox, Tally
+from fedmon.researcher.session.inbox import Inbox, Tally, memory_bytes
 
 if TYPE_CHECKING:
     from fedmon.common.store.queue import TasksQueue
@@ -421,13 +420,15 @@ class Session:
         if self.roster.settling.check(now):
             for waiting in self.pending.all_open():
                 waiting.wake()
-        self.consumers.tick(now)
         self.runs.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
             for node in self.roster.newly_stale(Moment.now()):
                 self._tell("presence", node)
-        dues = [self._stale_at, self.roster.settling.due_at(), self.consumers.due_at(), self.runs.due_at()]
+        dues = [self._stale_at, self.roster.settling.due_at(), self.runs.due_at()]
+        if self.consumers.all or self.consumers.wishes:
+            self.consumers.tick(now)
+            dues.append(self.consumers.due_at())
         return max(0.0, min(due for due in dues if due is not None) - now)
 
 
