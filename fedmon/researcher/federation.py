@@ -253,8 +253,7 @@ class Federation:
         finds this run again in a shell. Raises InvalidInputError, or ConflictError for the ``job_id`` of another run
         here, before a node is asked to run, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
-        from fedmon.researcher.runs.inputs import digest_of
-        from fedmon.researcher.runs.start import start_run
+        from fedmon.researcher.runs.start import digest_of, start_run
 
         session = self.session
         return start_run(

@@ -35,7 +35,7 @@ BUDGETS = {
     "Ping": {"Researcher": 12, "Node": 11},
     "Sample": {"Node": 11, "Researcher": 12},
     "Experiment START": {"Researcher": 12},
-    "Run": {"Researcher": 21, "Node": 36},
+    "Run": {"Researcher": 20, "Node": 36},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
 COLLECTORS = "node/collectors"

@@ -52,7 +52,7 @@ def ending_of(
 
 
 def _limits(value: Any) -> dict[str, Any]:
-    from fedmon.researcher.runs.inputs import checked_limits
+    from fedmon.researcher.runs.start import checked_limits
 
     found = json_object(value)
     checked_limits(found)

@@ -50,7 +50,7 @@ def at_least(text: str) -> Attribute:
 
 def json_object(value: Any) -> dict[str, Any]:
     """Return a mapping of names to JSON values, given as one or as JSON."""
-    from fedmon.researcher.runs.inputs import checked_arguments
+    from fedmon.researcher.runs.start import checked_arguments
 
     return checked_arguments(_parsed(value))
 

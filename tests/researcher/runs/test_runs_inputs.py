@@ -15,7 +15,7 @@ from fedmon.common.wire.messages import ApprovalReply, PlanStatus
 from fedmon.common.wire.runs import RunLimits
 from fedmon.plan import parcels
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, digest_of, packed
+from fedmon.researcher.runs.start import checked_arguments, checked_limits, digest_of, packed
 from tests.support.brokers import Broker
 
 NO_REPOSITORY = RepositorySettings()
