@@ -354,7 +354,7 @@ class Daemon:
         """Start each part, and note on the stack how it is stopped, in the reverse order."""
         node, every = self._node, self._actor.every
         every(REFRESH_S, self._presence.refresh)
-        every(1.0, lambda: node.pipeline.enabled and node.leases.apply())
+        every(1.0, lambda: node.pipeline.is_started and node.leases.apply())
         every(1.0, node.registers.audit.sync)
         every(1.0, node.runs.tick)
         every(60.0, node.save_counts)

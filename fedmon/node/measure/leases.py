@@ -95,7 +95,7 @@ class LeaseTable:
         self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(key[0])}
 
     def apply(self) -> float:
-        """Set the pace of the present leases, and return its interval; called each second while the node measures."""
+        """Set the pace of the present leases, and return its interval; called each second once the node measures."""
         self._leases = self.held()
         interval_s = self.interval_s()
         self._follow(interval_s, any(lease.live for lease in self._leases.values()))

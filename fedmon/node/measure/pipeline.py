@@ -31,8 +31,8 @@ class Pipeline:
     """The measuring parts of one node; methods are safe from any thread except `hardware`, which belongs to one.
 
     ``boot`` numbers this run of the process; ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
-    as in JobWatches. ``enabled`` is whether the owner lets this node measure. Samples are kept in ``recording_file``,
-    unless the owner switched that off, and wait in memory for ``hold_s`` at most.
+    as in JobWatches. ``enabled`` is whether the owner lets this node measure, ``is_started`` whether it ever did.
+    Samples go to ``recording_file`` after ``hold_s`` at most, unless the owner switched that off.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Pipeline:
         )
         self.sampler.add_stream(HOST_STREAM, self._instruments.host())
         self._job_energy: dict[str, tuple[float, float, float]] = {}
-        self._is_started = False
+        self.is_started = False
 
     @property
     def streams(self) -> list[str]:
@@ -152,14 +152,14 @@ class Pipeline:
             if self.recorder is not None:
                 self.recorder.start()
             self.sampler.start()
-            self._is_started = True
+            self.is_started = True
 
     def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
         """End the sampler, after a ``last_sample`` if asked, send open batches, and store everything."""
-        if self._is_started:
+        if self.is_started:
             self.sampler.stop(timeout_s, last_sample=last_sample)
         self.publisher.flush()
-        if self._is_started and self.recorder is not None and not self.recorder.stop(timeout_s):
+        if self.is_started and self.recorder is not None and not self.recorder.stop(timeout_s):
             logger.error("the recording was not closed within %.1f s", timeout_s)
 
     def reload(self, settings: NodeSettings, leaves: Callable[[str], bool]) -> None:
@@ -178,18 +178,17 @@ class Pipeline:
             self.sampler.add_stream(HOST_STREAM, self._instruments.host())
             self.jobs.resume()
             self._job_energy.clear()  # the new collectors count from 0 again
-        if not self._is_started:
+        if not self.is_started:
             self.start()
 
     def follow(self, interval_s: float, *, live: bool) -> None:
-        """Keep this pace, and close old batches; called about once a second while it is enabled."""
+        """Keep this pace, and close old batches; called about once a second once it is started."""
         if self.sampler.asked_interval_s != interval_s:
             self.sampler.set_interval(interval_s)
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)
         self.publisher.close_older(time.monotonic())
-        if self._is_started:
-            self.sampler.check_stuck()
-            self.jobs.close_ended()
+        self.sampler.check_stuck()
+        self.jobs.close_ended()
 
     def _counts(self) -> dict[str, float | None]:
         counts = self.sampler.counts() | self.publisher.counts()

@@ -472,7 +472,7 @@ class Runs:
                 break
         if ending is not None:
             used, energy_j = ending.usage, None
-            if self._measuring.enabled:
+            if self._measuring.is_started:
                 energy_j = self._measuring.job_energy(active.job.job_id, used.wall_s, used.cpu_s, ended=ending.ended)
             job = over(active.job, ending, energy_j=energy_j)
             if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):

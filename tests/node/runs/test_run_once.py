@@ -25,6 +25,7 @@ from fedmon.node.runs.folder import EVENTS, ORDER, STOP, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
+from tests.support.energy_tree import EnergyTree
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.requirements import require
@@ -179,6 +180,33 @@ def test_a_plan_rejected_before_its_result_was_sent_sends_none(tmp_path: Path) -
         outcome = node.over(job_id)
 
     assert (outcome["job"]["state"], outcome["result"]) == ("plan-rejected", None)
+
+
+def test_the_energy_of_a_job_is_told_though_metrics_were_switched_off_since_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.measure.pipeline._UNREAD_SHARE", 0.99)  # a busy machine reads late
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", name="package-0", energy_uj=1_000_000)
+    metrics = {"interval_s": 0.2, "sys_root": str(tree.sys)}
+    with bench(tmp_path / "node", metrics=metrics, runs={"sandbox": "limits"}) as node:
+        pipeline = node.local.pipeline
+        pipeline.start()
+        job_id = node.begin(WAITS)
+
+        def is_read() -> bool:
+            node.work()
+            return (pipeline.publisher.last_seq(f"job-{job_id}") or 0) >= 3
+
+        wait_until(is_read, what="readings of the job")
+        node.ask(Stop(job_id=job_id, **envelope()))
+        wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the job")
+
+        off = msgspec.structs.replace(node.settings.metrics, enabled=False)
+        node.local.follow(msgspec.structs.replace(node.settings, metrics=off))
+
+        assert node.outcome(job_id)["job"]["usage"]["energy_j"] is not None
+        pipeline.stop()
 
 
 def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
