@@ -34,6 +34,14 @@ def test_a_new_node_is_private_explained_and_obeys_nobody(tmp_path: Path) -> Non
     assert told(folder, "status")["release"] == {"mode": "check", "held": 0}
 
 
+@pytest.mark.parametrize("words", [(*BROKER, "--username", "ward7"), ("--broker", "mqtt://ward7@broker.example.org")])
+def test_a_node_is_called_as_its_user_at_the_broker_who_can_speak_under_no_other_name(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert told(tmp_path / "n", "init", *words)["node_id"] == "ward7"
+    assert told(tmp_path / "other", "init", *words, "--id", "other")["node_id"] == "other"
+
+
 def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_path: Path) -> None:
     ran = fedmon_here("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
 
@@ -76,6 +84,7 @@ def test_without_a_terminal_a_missing_broker_is_named(tmp_path: Path) -> None:
     [
         (("--broker", "mqtt://me:secret@b"), "password"),
         ((*BROKER, "--id", "nodes"), "reserved"),
+        ((*BROKER, "--username", "a@b"), "'a@b' is not usable"),
         ((*BROKER, "--username", "a", "--password-file", "/nowhere"), "/nowhere"),
         ((*BROKER, "--colour", "blue"), "--colour"),
     ],

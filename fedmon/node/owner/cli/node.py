@@ -44,7 +44,7 @@ def init(
     broker: Annotated[
         str | None, typer.Option(help="Broker URL, such as mqtt://broker.example.org or mqtts://HOST:8883.")
     ] = None,
-    node_id: Annotated[str | None, typer.Option("--id", help="The node's name (default: a new one).")] = None,
+    node_id: Annotated[str | None, typer.Option("--id", help="Node's name (default: username, or a new one).")] = None,
     username: Annotated[str | None, typer.Option(help="User at the broker.")] = None,
     password_file: Annotated[
         Path | None, typer.Option(help="File that holds the password and that only you can read.")
@@ -63,12 +63,12 @@ def init(
     from fedmon.common.settings import broker_from_url
 
     url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
-    own_id = checked_id(node_id or new_party_id("node"), what="node id")
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
-    if username is not None:
-        given["username"] = username
-    broker_from_url(url, **given).password()
+    given |= {"username": username} if username else {}
+    known = broker_from_url(url, **given)
+    known.password()
+    own_id = checked_id(node_id or known.username or new_party_id("node"), what="node id")
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
     values |= {("node", "id"): own_id, ("release", "mode"): "check"}
