@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -24,7 +24,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from fedmon.common.settings import BrokerSettings, ResearcherSettings
+    from fedmon.common.settings import BrokerSettings, NodeSettings, ResearcherSettings
     from fedmon.common.wire.messages import Pong
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
@@ -133,8 +133,6 @@ class EchoClient:
         """Send to ourselves; return the seconds of the round trip, or None after the timeout."""
         started = time.monotonic()
         self.transport.publish(self._topic, payload, qos=qos, retain=retain)
-        if not payload:
-            return None
         seen = self.wait(payload)
         return None if seen is None else seen[1] - started
 
@@ -190,8 +188,10 @@ def _greeting(host: str, port: int, opening: bytes) -> bytes:
         return b""
 
 
-def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float) -> Iterator[Check]:
-    """Connect as this party, and try the wire's needs on its own topic."""
+def talk(
+    broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float, writes: bool = True
+) -> Iterator[Check]:
+    """Connect as this party, and if it ``writes`` try the wire's needs on its own topic."""
     mark = secrets.token_hex(16)
 
     def connection(kind: str, will: bytes | None = None) -> EchoClient:
@@ -201,10 +201,9 @@ def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float
     try:
         with connection("") as client:
             yield ok("connection", _identity(broker))
-            yield from _deliveries(client, mark)
-            yield _retained(client, connection("r"), f"retained-{mark}".encode())
-            will = f"will-{mark}".encode()
-            yield _last_will(client, connection("w", will), will)
+            if writes and (yield from _deliveries(client, mark)):
+                will = f"will-{mark}".encode()
+                yield from _left_behind(client, connection("w", will), f"retained-{mark}".encode(), will)
     except ConnectionFailedError as error:
         yield failed("connection", str(error), CONNECTION_ADVICE)
 
@@ -215,7 +214,7 @@ def _identity(broker: BrokerSettings) -> str:
     return f"let in with {who}{certificate}, {'TLS' if broker.tls else 'no TLS'}, MQTT {broker.mqtt_version}"
 
 
-def _deliveries(client: EchoClient, mark: str) -> Iterator[Check]:
+def _deliveries(client: EchoClient, mark: str) -> Generator[Check, None, bool]:
     import statistics
 
     from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
@@ -224,7 +223,7 @@ def _deliveries(client: EchoClient, mark: str) -> Iterator[Check]:
         took_s = client.send(f"qos{qos}-{mark}".encode(), qos=qos)
         if took_s is None:
             yield failed(f"QoS {qos}", "a message to our own topic did not come back", RIGHTS_ADVICE)
-            return
+            return False
         yield ok(f"QoS {qos}", f"delivered in {took_s * 1000:.1f} ms")
     times = [client.send(f"{number}-{mark}".encode(), qos=1) for number in range(ROUND_TRIPS)]
     known = [took_s for took_s in times if took_s is not None]
@@ -245,36 +244,33 @@ def _deliveries(client: EchoClient, mark: str) -> Iterator[Check]:
         )
     else:
         yield ok("payload", f"{MAX_PAYLOAD_BYTES} bytes are carried")
+    return True
 
 
-def _retained(client: EchoClient, other: EchoClient, payload: bytes) -> Check:
-    client.send(payload, qos=1, retain=True)
+def _left_behind(client: EchoClient, other: EchoClient, retained: bytes, will: bytes) -> Iterator[Check]:
+    """Check that one who comes later gets a retained message, and that we get their last will."""
+    client.send(retained, qos=1, retain=True)
     try:
         with other:
-            seen = other.wait(payload)
+            kept = other.wait(retained)
+            other.transport.abort()
+            left = client.wait(will)
     except ConnectionFailedError as error:
-        return skipped("retained", f"a second connection was not let in: {error.cause}")
+        for name in ("retained", "last will"):
+            yield skipped(name, f"a second connection was not let in: {error.cause}")
+        return
     finally:
         client.send(b"", qos=1, retain=True)
-    if seen is None or not seen[0]:
-        return failed(
-            "retained", "the broker does not keep retained messages", "presence needs them: use another broker"
-        )
-    return ok("retained", "kept for those who come later")
-
-
-def _last_will(client: EchoClient, other: EchoClient, will: bytes) -> Check:
-    try:
-        with other:
-            other.transport.abort()
-            seen = client.wait(will)
-    except ConnectionFailedError as error:
-        return skipped("last will", f"a second connection was not let in: {error.cause}")
-    if seen is None:
-        return failed(
-            "last will", "the broker did not publish a last will", "nodes that vanish are not noticed: use another"
-        )
-    return ok("last will", "published when a client vanishes")
+    yield (
+        ok("retained", "kept for those who come later")
+        if kept and kept[0]
+        else failed("retained", "the broker does not keep retained messages", "presence needs them: use another broker")
+    )
+    yield (
+        ok("last will", "published when a client vanishes")
+        if left
+        else failed("last will", "the broker did not publish a last will", "vanished nodes stay online: use another")
+    )
 
 
 def check_researcher(settings_file: Path | None, broker_url: str | None, *, timeout_s: float) -> Iterator[Check]:
@@ -289,7 +285,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     except FedmonError as error:
         yield failed("settings", str(error), "correct the named file or variable")
         return
-    yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
+    yield _settings("researcher", settings, settings.folder)
     instance = f"doctor-{secrets.token_hex(4)}"
     topic = topics.reply(settings.id, instance, settings.id)
     talked = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
@@ -303,6 +299,15 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     except FedmonError as error:
         yield failed("nodes", str(error), RIGHTS_ADVICE)
     yield _repository(settings, timeout_s)
+
+
+def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: Path) -> Check:
+    broker = settings.broker
+    found = f"{party} {settings.id}, broker {broker.url}, folder {folder}"
+    if broker.username in (None, settings.id):
+        return ok("settings", found)
+    advice = "a broker of fedmon drops all messages of a party whose id is not its user: give both the same name"
+    return warning("settings", f"{found}; its user at the broker is {broker.username}", advice)
 
 
 def _nodes(federation: Federation) -> Iterator[Check]:
@@ -336,7 +341,10 @@ def _nodes(federation: Federation) -> Iterator[Check]:
         yield (warning if outcomes.ok else failed)("nodes", f"{found} ({reasons})", "see each reason")
     else:
         yield ok("nodes", found)
-    yield _clocks(outcomes)
+    if federation.settings.wire == "fedbiomed4":
+        yield skipped("clock offset", "not known: a pong of Fed-BioMed holds no time")
+    else:
+        yield _clocks(outcomes)
 
 
 def _clocks(outcomes: Outcomes[Pong]) -> Check:
@@ -375,6 +383,7 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
 def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     """Make every check of a node."""
     from fedmon.common.settings import sources
+    from fedmon.common.wire import topics
     from fedmon.node.folder import NodeFolder
     from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
@@ -385,7 +394,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     except FedmonError as error:
         yield failed("settings", str(error), "correct the named file or variable")
         return
-    yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
+    yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
     if not settings.policy.researchers:
         yield warning("policy", "the node accepts no researcher", "allow one with: fedmon node policy allow RESEARCHER")
@@ -394,7 +403,8 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     try:
         live = call_daemon(folder.path, "status").get("live") or {}
     except DaemonNotRunningError:
-        yield _connects(settings.broker, settings.id, timeout_s)
+        topic = topics.status(settings.id)
+        yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
         yield skipped("node", "the node does not run: start it with `fedmon node start`")
         return
     except FedmonError as error:
@@ -408,15 +418,3 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
             f"not connected: {live.get('last_error') or 'no reason known'}",
             f"{CONNECTION_ADVICE}; the node keeps trying",
         )
-
-
-def _connects(broker: BrokerSettings, node_id: str, timeout_s: float) -> Check:
-    """Connect once in place of a node that does not run."""
-    from fedmon.common.wire import topics
-
-    client_id = f"{node_id}-doctor-{secrets.token_hex(16)}"
-    try:
-        with EchoClient(broker, client_id=client_id, topic=topics.status(node_id), timeout_s=timeout_s):
-            return ok("connection", _identity(broker))
-    except ConnectionFailedError as error:
-        return failed("connection", str(error), CONNECTION_ADVICE)

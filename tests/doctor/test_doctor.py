@@ -160,6 +160,30 @@ def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advic
 
     assert checks[name]["verdict"] == "failed"
     assert advice in checks[name]["advice"]
+    assert {"retained", "last will"} & set(checks) == (set() if name == "QoS 0" else {"retained", "last will"})
+
+
+def test_a_party_that_is_not_called_as_its_user_is_told(mosquitto: Broker, tmp_path: Path) -> None:
+    url = mosquitto.url.replace("//", "//alice@")
+    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url)
+
+    bob = {"FEDMON_BROKER_URL": url, "FEDMON_RESEARCHER_ID": "bob"}
+    for words, environ in ((("--dir", folder), {}), ((), bob)):
+        code, checks = diagnosed(*words, "--timeout", "30", **environ)
+        assert (code, checks["settings"]["verdict"]) == (0, "warning")
+        assert checks["settings"]["found"].endswith("; its user at the broker is alice")
+
+
+def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="old", url=mosquitto.url, runs=NO_RUNS)
+    settings = folder / "node.toml"
+    settings.write_text(settings.read_text().replace("[node]\n", '[node]\nwire = "fedbiomed4"\n', 1))
+    with NodeProcess(folder):
+        environ = {"FEDMON_RESEARCHER_WIRE": "fedbiomed4"}
+        wait_until(lambda: diagnosed("--broker", mosquitto.url, **environ)[1]["nodes"]["verdict"] == "ok")
+        _, checks = diagnosed("--broker", mosquitto.url, **environ)
+
+    assert checks["clock offset"]["verdict"] == "skipped"
 
 
 @pytest.mark.parametrize(
