@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ssl import SSLCertVerificationError
+
 
 class FedmonError(Exception):
     """The root of every error that fedmon raises on purpose.
@@ -85,3 +90,10 @@ class InvalidInputError(FedmonError, ValueError):
     """A value, file or table of the caller cannot be used; names it and the allowed ones."""
 
     exit_code = 2
+
+
+def untrusted(error: SSLCertVerificationError, remedy: str) -> str:
+    """Say why a certificate is not trusted; ``remedy`` is for one of an unknown authority."""
+    is_for_others = error.verify_code in (9, 10, 62, 64)  # its dates, its names: OpenSSL, x509_vfy.h
+    remedy = "it must be valid now, and for the host of the URL" if is_for_others else remedy
+    return f"its certificate is not trusted: {error.verify_message.rstrip('.')}; {remedy}"

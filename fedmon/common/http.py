@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, untrusted
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.text import one_line, shorten
 
@@ -303,7 +303,7 @@ def _answer(
     except (HTTPException, OSError, ValueError) as error:
         if deadline.passed():
             raise RepositoryError(f"{target.url} did not finish in {deadline.elapsed_s():.1f} s") from None
-        raise RepositoryError(f"{target.url} was not transferred: {_cause(error)}") from None
+        raise RepositoryError(f"the transfer with {target.url} failed: {_cause(error)}") from None
 
 
 @contextlib.contextmanager
@@ -371,7 +371,6 @@ def _shown(text: object) -> str:
 
 
 def _cause(error: Exception) -> str:
-    cause = _shown(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
-        cause += "; for a private authority, name its certificate in the environment variable SSL_CERT_FILE"
-    return cause
+        return untrusted(error, "name the certificate of its authority in the environment variable SSL_CERT_FILE")
+    return _shown(error.strerror if isinstance(error, OSError) and error.strerror else error) or type(error).__name__

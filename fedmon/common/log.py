@@ -123,7 +123,8 @@ class OutgoingLogHandler(logging.Handler):
             text = _text(record)
             if unreported:
                 text = f"{text} ({unreported} records before this one were dropped: too many at once)"
-            self._send(_level_name(record.levelno), escape_control(record.name), text, record.created)
+            level = LEVELS[max(0, min(record.levelno // 10, len(LEVELS)) - 1)]  # the standard one at or below it
+            self._send(level, escape_control(record.name), text, record.created)
         except Exception:  # noqa: BLE001 - a record that cannot be formatted or sent must not stop the work it tells of
             self.dropped += 1
 
@@ -149,11 +150,6 @@ def _text(record: logging.LogRecord) -> str:
         text = f"{text} [{type(record.exc_info[1]).__name__}: {record.exc_info[1]}]"
     text = escape_control(without_paths(text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT} characters more)"
-
-
-def _level_name(number: int) -> str:
-    """Return the standard level at or below a number."""
-    return LEVELS[max(0, min(number // 10, len(LEVELS)) - 1)]
 
 
 def _json_escape(character: str) -> str:

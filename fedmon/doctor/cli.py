@@ -374,7 +374,7 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
     except SettingsError as error:
         return failed("repository", str(error), "mend the token file")
     except RepositoryError as error:
-        return failed("repository", f"{url} cannot be used: {error}", "start it, or mend [repository] url")
+        return failed("repository", str(error), "start it, or mend [repository] url")
     if status >= 500:
         return failed("repository", f"{url} answers {status}", "look into the log of the repository")
     return ok("repository", f"{url} answers")

@@ -192,6 +192,7 @@ def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_p
         ("127.0.0.1", "404 Not Found", {}, ""),
         ("0.0.0.0", "404 Not Found", {}, "mend [repository] url"),  # it answers, and no upload goes there
         ("127.0.0.1", "503 Service Unavailable", {}, "look into the log"),
+        ("127.0.0.1", "no HTTP", {}, "start it, or mend [repository] url"),
         ("127.0.0.1", "404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "mend the token file"),
     ],
 )
@@ -208,6 +209,7 @@ def test_the_repository_is_looked_at_where_no_node_is_known(
     assert "fedmon node start" in checks["nodes"]["advice"]
     assert (code, checks["repository"]["verdict"]) == ((1, "failed") if advice else (0, "ok"))
     assert advice in checks["repository"]["advice"]
+    assert checks["repository"]["found"].count(url) == (0 if token_file else 1)
 
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:

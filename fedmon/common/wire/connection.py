@@ -31,7 +31,7 @@ from paho.mqtt.properties import Properties
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError, SettingsError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError, SettingsError, untrusted
 from fedmon.common.settings import BrokerHost, BrokerSettings
 from fedmon.common.wire import topics
 
@@ -52,6 +52,7 @@ QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
 MAX_OUTSTANDING = 5_000
 SESSION_EXPIRES_S = 3600
 LOST = "connection lost"
+BROKEN_OFF = "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
 _PERMANENT = (
     "Not authorized", "Bad user name or password", "Unsupported protocol version", "Client identifier", "certificate",
     "CERTIFICATE",
@@ -351,7 +352,7 @@ class MqttClient:
         self._needed = needed
         self.granted, self.ended_at, self._may_publish = False, 0.0, False
         self.closed = threading.Event()
-        self.cause = ""
+        self.cause = BROKEN_OFF
         self._answered = threading.Event()
         self._sent = self._done = 0
         self._socket: Any = None
@@ -467,6 +468,7 @@ class MqttClient:
         if reason.is_failure:
             self._end(_refusal(str(reason), self._broker.username))
             return
+        self.cause = LOST
         # A session that goes on brings commands before our subscriptions are confirmed; they are answered.
         self._may_publish = self._session is SessionKind.RESUMED
         if self._wanted:
@@ -492,7 +494,7 @@ class MqttClient:
         self._answered.set()
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._end(LOST if "Unspecified" in str(reason) else f"{LOST} ({reason})")
+        self._end(self.cause if "Unspecified" in str(reason) else f"{LOST} ({reason})")
 
     def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         self._acknowledge_quickly()
@@ -534,11 +536,11 @@ def _explained(error: Exception, host: BrokerHost, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s; a firewall may be in the way"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}; name the right ca_file"
+        return untrusted(error, "name the right ca_file")
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}; is this a TLS port?"
     if isinstance(error, ConnectionResetError):
-        return "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
+        return BROKEN_OFF
     if isinstance(error, UnicodeError):
         return f"{host.host!r} is not a host name"
     return str(error)

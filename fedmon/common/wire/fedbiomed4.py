@@ -107,16 +107,6 @@ class TrainRequest(WireRequest, frozen=True, kw_only=True, tag="train"):
     aux_var_urls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class SecaggRequest(WireRequest, frozen=True, kw_only=True, tag="secagg"):
-    """Ask to set up an element of secure aggregation with these parties."""
-
-    secagg_id: str
-    sequence: int
-    element: int
-    job_id: str | None
-    parties: list[Any]
-
-
 class SecaggDeleteRequest(WireRequest, frozen=True, kw_only=True, tag="secagg-delete"):
     """Ask to forget an element of secure aggregation."""
 
@@ -124,6 +114,12 @@ class SecaggDeleteRequest(WireRequest, frozen=True, kw_only=True, tag="secagg-de
     sequence: int
     element: int
     job_id: str | None
+
+
+class SecaggRequest(SecaggDeleteRequest, frozen=True, kw_only=True, tag="secagg"):
+    """Ask to set up an element of secure aggregation with these parties."""
+
+    parties: list[Any]
 
 
 # Training and secure aggregation are for nodes of Fed-BioMed; ours serve the others.
@@ -204,13 +200,8 @@ class SecaggReply(WireReply, frozen=True, kw_only=True, tag="secagg"):
     msg: str
 
 
-class SecaggDeleteReply(WireReply, frozen=True, kw_only=True, tag="secagg-delete"):
+class SecaggDeleteReply(SecaggReply, frozen=True, kw_only=True, tag="secagg-delete"):
     """Whether an element of secure aggregation was forgotten."""
-
-    secagg_id: str
-    sequence: int
-    success: bool
-    msg: str
 
 
 class ErrorMessage(WireReply, frozen=True, kw_only=True, tag="error"):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fedmon.common.backoff import Backoff
-from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, StorageError
+from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, StorageError, untrusted
 from fedmon.common.files import write_whole
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import split_series, with_origin
@@ -422,7 +422,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FedmonError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}; name the right ca_file in [store]"
+        return untrusted(error, "name the right ca_file in [store]")
     cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     return f"not reached: {cause[:200]}; does it run, and is the URL right?"
 
