@@ -30,7 +30,7 @@ def _group(name: str, summary: str) -> typer.Typer:
 
 app = _group("broker", "Run a broker, keep its users, and run the file repository.")
 user_app = _group("user", "Add, list and remove the users of a broker.")
-config_app = _group("config", "The files that run a broker in production: compose, mosquitto and access lists.")
+config_app = _group("config", "Show or write the files of a broker in production.")
 repository_app = _group("repository", "Keep files that are too large for a message.")
 token_app = _group("token", "Add, list and remove the tokens with which parties upload.")
 
@@ -78,10 +78,10 @@ def start(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a broker until Ctrl-C or SIGTERM; SIGHUP makes it read its users again.
+    """Run a broker until Ctrl-C or SIGTERM.
 
     It has users when `fedmon broker user add` made some in its folder, and TLS when certificates/broker.crt and
-    broker.key lie there.
+    broker.key lie there. SIGHUP makes it read its users again.
     """
     folder = BrokerFolder(data_dir or default_folder())
     folder.make()
@@ -111,9 +111,10 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
     if print_url:
         print(broker.url, flush=True)
         return
-    warnings = []
+    warnings, following = [], folder.command("user add NAME --role ROLE")
     if not broker.has_users:
         warnings.append("no users: every process of this machine may connect under any name")
+        following = f"fedmon node init --broker {broker.url}"
     elif not broker.has_tls and not is_loopback(broker.host):
         warnings.append(
             "no TLS: passwords and messages can be read on their way; put broker.crt and broker.key into certificates"
@@ -140,7 +141,7 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
         ),
         *(f"  {warning}" for warning in warnings),
         f"  users, data and log in {folder.path}",
-        f"next: fedmon node init --broker {broker.url}",
+        f"next: {following}",
         "Ctrl-C stops.",
         as_json=as_json,
     )
@@ -209,10 +210,10 @@ def list_users(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """List the users."""
     folder = BrokerFolder(data_dir or default_folder())
     users = Users(folder).all()
-    none = f"no users in {folder.path}; next: fedmon broker user add NAME --role node"
+    none = f"no users in {folder.path}; next: {folder.command('user add NAME --role node')}"
     _emit(
-        {"users": [{"user": user.name, "role": user.role.value} for user in users], "data_dir": str(folder.path)},
-        *([f"{user.role.value:12}{user.name}" for user in users] or [none]),
+        {"users": [{"user": name, "role": role.value} for name, role in users], "data_dir": str(folder.path)},
+        *([f"{role.value:12}{name}" for name, role in users] or [none]),
         as_json=as_json,
     )
 
@@ -283,12 +284,11 @@ def show_config(
     max_packet_kib: MaxPacket = 256,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the configuration of mosquitto, its access lists and the compose file as this version renders them."""
+    """Print the files of a broker in production."""
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
-    if name is not None:
-        if name not in files:
-            raise NotFoundError(f"file {name!r} not found; the files are {', '.join(sorted(files))}")
-        files = {name: files[name]}
+    if name is not None and name not in files:
+        raise NotFoundError(f"file {name!r} not found; the files are {', '.join(sorted(files))}")
+    files = {name: files[name]} if name else files
     text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
     _emit({"files": files}, text.rstrip("\n"), as_json=as_json)
 
@@ -300,7 +300,10 @@ def write_config(
     max_packet_kib: MaxPacket = 256,
     as_json: JsonOption = False,
 ) -> None:
-    """Write these files into a folder, readable by you only; users and certificates that lie there stay."""
+    """Write the files of a broker in production into a folder.
+
+    Only you can read them. Users and certificates that lie there stay.
+    """
     rendered = production_files(
         client_certificates=client_certificates, revoking=revoking(folder), max_packet_bytes=max_packet_kib * 1024
     )
@@ -352,7 +355,7 @@ def list_tokens(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """List the parties that have a token."""
     folder = BrokerFolder(data_dir or default_folder())
     parties = Tokens(folder).parties()
-    none = f"no tokens in {folder.path}; next: fedmon broker repository token add NAME"
+    none = f"no tokens in {folder.path}; next: {folder.command('repository token add NAME')}"
     _emit({"parties": parties, "data_dir": str(folder.path)}, *(parties or [none]), as_json=as_json)
 
 
@@ -452,7 +455,8 @@ def _announce_repository(
         uploads = "every process of this machine may upload (--open-uploads)"
     else:
         shared = f"the token in {token_path}, or " if token_path else ""
-        uploads = f"uploads need {shared}the token of a party: fedmon broker repository token add NAME"
+        add = BrokerFolder(folder.parent).command("repository token add NAME")
+        uploads = f"uploads need {shared}the token of a party: {add}"
     _emit(
         {"url": url, "upload_url": f"{url}/upload/", "token_file": str(token_path) if token_path else None},
         f"file repository on {url}, files in {folder}",
@@ -466,9 +470,7 @@ def _announce_repository(
 
 def _shared_token(path: pathlib.Path) -> str:
     if not path.exists():
-        folder = BrokerFolder(path.parent)
-        folder.make()
-        folder.replace(path.name, generated_password() + "\n")
+        BrokerFolder(path.parent).replace(path.name, generated_password() + "\n")
     return read_secret(path, what="token file")
 
 

@@ -53,7 +53,7 @@ class BrokerEngine(abc.ABC):
     """
 
     name: ClassVar[str]
-    limits: ClassVar[str]
+    limits: str
     remedy: ClassVar[str]
     """How it is installed."""
 
@@ -253,7 +253,7 @@ class MosquittoEngine(BrokerEngine):
     """Eclipse mosquitto from PATH or /usr/sbin, with a configuration of ours in its own folder."""
 
     name = "mosquitto"
-    limits = "packets up to 1 MiB; with users 256 KiB, and all messages within 512 MiB of memory"
+    limits = "packets up to 1 MiB"
     remedy = "install mosquitto (Debian: apt install mosquitto)"
 
     @staticmethod
@@ -270,6 +270,7 @@ class MosquittoEngine(BrokerEngine):
         if self._access is None:
             (self.folder / "data").mkdir(mode=0o700, exist_ok=True)
         else:
+            self.limits = "packets up to 256 KiB, all messages within 512 MiB of memory"
             self._make_user_files(self._access)
         configuration = render_mosquitto(
             heading="Written by fedmon at each start; changes here are lost.",

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import os
 import pathlib
+import shlex
 import signal
 import socket
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ class BrokerFolder:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
+
+    def command(self, words: str) -> str:
+        """Return the command line of `fedmon broker` with these words, for this folder."""
+        where = "" if self.path == default_folder() else f" --data-dir {shlex.quote(str(self.path))}"
+        return f"fedmon broker {words}{where}"
 
     def make(self) -> None:
         """Make the folder if it does not exist. Raises StorageError."""

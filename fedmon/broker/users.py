@@ -8,8 +8,6 @@ import hashlib
 import hmac
 import secrets
 
-import msgspec
-
 from fedmon.broker.file_store import UploadRefusedError
 from fedmon.broker.folder import BrokerFolder
 from fedmon.common.errors import ConflictError, NotFoundError, SettingsError
@@ -47,13 +45,6 @@ class Role(enum.Enum):
         return list(Role).index(self)
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A party of the federation as the broker knows it; its name is its id in every topic."""
-
-    name: str
-    role: Role
-
-
 def generated_password() -> str:
     """Make a password, or token, of 192 random bits."""
     return secrets.token_urlsafe(24)
@@ -84,11 +75,12 @@ class Users:
     def __init__(self, folder: BrokerFolder) -> None:
         self._folder = folder
 
-    def all(self) -> list[User]:
-        """Return every user, by role and name. Raises StorageError if a password file cannot be read."""
-        return [
-            User(name=name, role=role) for role in Role for name in sorted(self._folder.entries(_password_file(role)))
-        ]
+    def all(self) -> list[tuple[str, Role]]:
+        """Return every user, by role and name. Raises StorageError if a password file cannot be read.
+
+        The name of a user is the id of a party in every topic.
+        """
+        return [(name, role) for role in Role for name in sorted(self._folder.entries(_password_file(role)))]
 
     def add(self, name: str, role: Role, password: str, *, replace: bool = False) -> None:
         """Add a user, or give an existing one of this role a new password if ``replace`` is set.
@@ -107,9 +99,7 @@ class Users:
             with self._folder.edited_entries(_password_file(role)) as entries:
                 if entries.pop(name, None) is not None:
                     return role
-        raise NotFoundError(
-            f"user {name!r} not found in {self._folder.path}; `fedmon broker user list` lists all users"
-        )
+        raise NotFoundError(f"user {name!r} not found; see: {self._folder.command('user list')}")
 
     def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
         if role is Role.NODE and name.startswith(JOB_PREFIX):
@@ -117,11 +107,11 @@ class Users:
                 f"names that begin with {JOB_PREFIX!r} are those of batch jobs, and any job could speak for a node "
                 f"that is called {name!r}; choose another name"
             )
-        for user in self.all():
-            if user.name == name and (user.role is not role or not replace):
+        for taken, by in self.all():
+            if taken == name and (by is not role or not replace):
                 raise ConflictError(
-                    f"{name!r} is the name of a {user.role.value} already; "
-                    + ("use --replace to give it a new password" if user.role is role else "choose another name")
+                    f"{name!r} is the name of a {by.value} already; "
+                    + ("use --replace to give it a new password" if by is role else "choose another name")
                 )
 
 
@@ -152,9 +142,7 @@ class Tokens:
         with self._folder.edited_entries(TOKENS_FILE) as entries:
             if entries.pop(party, None) is not None:
                 return
-        raise NotFoundError(
-            f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` lists all tokens"
-        )
+        raise NotFoundError(f"{party!r} has no token; see: {self._folder.command('repository token list')}")
 
     def party_of(self, token: str) -> str | None:
         """Return the party of a token, None for the shared one. Raises UploadRefusedError or StorageError."""

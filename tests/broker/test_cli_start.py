@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -125,6 +126,19 @@ def test_with_users_it_has_a_listener_a_role_and_knows_new_changed_and_removed_u
         code = running.stop()
 
     assert (running.facts["users"], added["reload"], code) == (True, "done", 0)
+    assert running.facts["limits"].startswith("packets up to 256 KiB, ")
+
+
+def test_the_next_command_of_a_broker_with_users_is_that_for_the_next_user(tmp_path: Path) -> None:
+    require_engine("mosquitto")
+    with_one_user(tmp_path)
+    command = [*FEDMON, "start", "--port", "0", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        following = next(line for line in running.stdout if line.startswith("next: "))
+        running.terminate()
+
+    assert following == f"next: fedmon broker user add NAME --role ROLE --data-dir {tmp_path}\n"
 
 
 def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fedmon.broker.configuration import PRIVATE_FOLDERS, production_files
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.users import Role, User, Users
+from fedmon.broker.users import Role, Users
 from fedmon.common.files import LockFile
 from tests.broker.shell import FEDMON, answer, fedmon_broker
 
@@ -103,7 +103,7 @@ def test_a_password_is_asked_for_on_a_terminal(typed: bytes, code: int, tmp_path
     os.close(terminal)
 
     assert os.waitstatus_to_exitcode(status) == code
-    assert users_in(tmp_path / "b").all() == [User(name="a", role=Role.NODE)] * (not code)
+    assert users_in(tmp_path / "b").all() == [("a", Role.NODE)] * (not code)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_cannot_be_added_is_refused_with_a_reason(
 
     assert finished.returncode == code
     assert reason in finished.stderr
-    assert users_in(tmp_path).all() == [User(name="taken", role=Role.NODE)]
+    assert users_in(tmp_path).all() == [("taken", Role.NODE)]
 
 
 def test_a_name_that_cannot_be_added_or_removed_makes_no_folder(tmp_path: Path) -> None:
@@ -158,7 +158,24 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
     users_in(tmp_path).add("a", Role.MONITOR, PASSWORD)
 
     assert answer("user", "remove", "a", "--data-dir", tmp_path)["role"] == "monitor"
-    assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
+    refused = fedmon_broker("user", "remove", "a", "--data-dir", tmp_path)
+    assert (refused.returncode, refused.stderr) == (
+        3, f"fedmon: user 'a' not found; see: fedmon broker user list --data-dir {tmp_path}\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "following"), [("user", "user add NAME --role node"), ("repository token", "repository token add NAME")]
+)
+def test_a_printed_command_names_the_folder_unless_it_is_the_default_one(
+    what: str, following: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    listed = [fedmon_broker(*what.split(), "list", *words).stdout for words in ((), ("--data-dir", "my broker"))]
+
+    command = f"next: fedmon broker {following}"
+    assert [text.rpartition("; ")[2] for text in listed] == [f"{command}\n", f"{command} --data-dir 'my broker'\n"]
 
 
 @pytest.mark.parametrize(
@@ -199,5 +216,5 @@ def test_config_write_makes_a_private_folder_and_keeps_what_is_in_it(tmp_path: P
 
     assert written["files"] == sorted(production_files())
     assert {name: (folder / name).read_text() for name in written["files"]} == production_files()
-    assert users_in(folder).all() == [User(name="a", role=Role.NODE)]
+    assert users_in(folder).all() == [("a", Role.NODE)]
     assert [name for name in PRIVATE_FOLDERS if (folder / name).stat().st_mode & 0o077] == []

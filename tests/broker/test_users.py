@@ -39,7 +39,7 @@ def test_no_node_has_a_name_that_any_job_could_take(users: Users) -> None:
 
     with pytest.raises(ConflictError, match="those of batch jobs"):
         users.add("job-4711-n1", Role.NODE, PASSWORD)
-    assert [user.name for user in users.all()] == ["jobs", "job-cluster"]
+    assert [name for name, _role in users.all()] == ["jobs", "job-cluster"]
 
 
 def test_a_damaged_password_file_is_named_with_its_line(users: Users, tmp_path: Path) -> None:
