@@ -46,6 +46,7 @@ def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_pat
     ran = fedmon_here("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
 
     assert ran.returncode == 0
+    assert ran.stdout.partition("\n")[0].endswith(". Another node needs another --id.")
     assert "IT OBEYS NO RESEARCHER YET" in ran.stdout
     assert f"\n  fedmon node policy allow RESEARCHER --dir '{tmp_path}/my node'\n" in ran.stdout
     assert f"\n  fedmon node start --dir '{tmp_path}/my node'\n" in ran.stdout
@@ -84,7 +85,7 @@ def test_without_a_terminal_a_missing_broker_is_named(tmp_path: Path) -> None:
     [
         (("--broker", "mqtt://me:secret@b"), "password"),
         ((*BROKER, "--id", "nodes"), "reserved"),
-        ((*BROKER, "--username", "a@b"), "'a@b' is not usable"),
+        ((*BROKER, "--username", "a@b"), "--id (default: the user) 'a@b' is not usable"),
         ((*BROKER, "--username", "a", "--password-file", "/nowhere"), "/nowhere"),
         ((*BROKER, "--colour", "blue"), "--colour"),
     ],

@@ -66,9 +66,9 @@ def init(
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
     given |= {"username": username} if username else {}
-    known = broker_from_url(url, **given)
-    known.password()
-    own_id = checked_id(node_id or known.username or new_party_id("node"), what="node id")
+    settings = broker_from_url(url, **given)
+    settings.password()
+    own_id = checked_id(node_id or settings.username or new_party_id("node"), what="--id (default: the user)")
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
     values |= {("node", "id"): own_id, ("release", "mode"): "check"}
@@ -84,7 +84,7 @@ def init(
         "next": following,
     }
     text = (
-        f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
+        f"Node {own_id} lives in {folder.path}, its settings in node.toml there. Another node needs another --id.\n\n"
         "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one (`fedmon whoami` shows their id).\n"
         "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
