@@ -94,6 +94,6 @@ class InvalidInputError(FedmonError, ValueError):
 
 def untrusted(error: SSLCertVerificationError, remedy: str) -> str:
     """Say why a certificate is not trusted; ``remedy`` is for one of an unknown authority."""
-    is_for_others = error.verify_code in (9, 10, 62, 64)  # its dates, its names: OpenSSL, x509_vfy.h
-    remedy = "it must be valid now, and for the host of the URL" if is_for_others else remedy
+    if error.verify_code in (9, 10, 62, 64):  # its dates or its names do not fit: OpenSSL, x509_vfy.h
+        remedy = "it must be valid now, and for the host of the URL"
     return f"its certificate is not trusted: {error.verify_message.rstrip('.')}; {remedy}"

@@ -53,6 +53,7 @@ MAX_OUTSTANDING = 5_000
 SESSION_EXPIRES_S = 3600
 LOST = "connection lost"
 BROKEN_OFF = "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
+SHUT_OUT = "it broke off the connection after the start of TLS; does it ask for a cert_file, or refuse yours?"
 _PERMANENT = (
     "Not authorized", "Bad user name or password", "Unsupported protocol version", "Client identifier", "certificate",
     "CERTIFICATE",
@@ -352,7 +353,7 @@ class MqttClient:
         self._needed = needed
         self.granted, self.ended_at, self._may_publish = False, 0.0, False
         self.closed = threading.Event()
-        self.cause = BROKEN_OFF
+        self.cause, self._unexplained = "", SHUT_OUT if broker.tls else BROKEN_OFF
         self._answered = threading.Event()
         self._sent = self._done = 0
         self._socket: Any = None
@@ -391,8 +392,7 @@ class MqttClient:
             return False
         self._client.loop_start()
         if not self._answered.wait(max(0.5, deadline.left_s())):
-            waited = f"{self._broker.connect_timeout_s:g} s"
-            self._end(f"it accepts connections but did not answer as an MQTT broker within {waited}")
+            self._end(f"it accepts connections but did not speak MQTT within {self._broker.connect_timeout_s:g} s")
         return self.granted
 
     def _forgotten(self, host: BrokerHost) -> bool:
@@ -468,7 +468,7 @@ class MqttClient:
         if reason.is_failure:
             self._end(_refusal(str(reason), self._broker.username))
             return
-        self.cause = LOST
+        self._unexplained = LOST
         # A session that goes on brings commands before our subscriptions are confirmed; they are answered.
         self._may_publish = self._session is SessionKind.RESUMED
         if self._wanted:
@@ -494,7 +494,7 @@ class MqttClient:
         self._answered.set()
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._end(self.cause if "Unspecified" in str(reason) else f"{LOST} ({reason})")
+        self._end(self._unexplained + ("" if "Unspecified" in str(reason) else f" ({reason})"))
 
     def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         self._acknowledge_quickly()

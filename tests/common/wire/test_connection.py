@@ -19,7 +19,7 @@ from paho.mqtt import publish
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
-from tests.broker.certificates import make_client_authority
+from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.brokers import Broker
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -119,8 +119,14 @@ def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_t
     def encrypt(client: socket.socket) -> None:
         context.wrap_socket(client, server_side=True).close()
 
+    def alert(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(b"\x15\x03\x01\x00\x02\x02\x46")  # protocol_version, RFC 8446, section 6
+
     with serving(break_off) as port:
         broken_off = [first_failure(broker_from_url(f"{tls}://127.0.0.1:{port}")).cause for tls in ("mqtts", "mqtt")]
+    with serving(alert) as port:
+        told_by_tls = first_failure(broker_from_url(f"mqtt://127.0.0.1:{port}")).cause
     with serving(encrypt) as port:
         url = f"mqtts://127.0.0.1:{port}"
         untrusted = first_failure(broker_from_url(url)).cause
@@ -129,10 +135,16 @@ def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_t
             first_failure(broker).cause
             for broker in (known, msgspec.structs.replace(known, cert_file=certificate, key_file=key))
         ]
+        make_broker_certificate(tmp_path)
+        certificates = tmp_path / "certificates"
+        context.load_cert_chain(certificates / "broker.crt", certificates / "broker.key")
+        shut_out = first_failure(broker_from_url(url, ca_file=certificates / "ca.crt")).cause
 
     advice = "it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://), as the URL says?"
     assert broken_off == [advice] * 2
-    assert untrusted.startswith("its certificate is not trusted: self")
+    assert told_by_tls == f"{advice} (Protocol error)"
+    assert shut_out.endswith("after the start of TLS; does it ask for a cert_file, or refuse yours?")
+    assert re.fullmatch(r"its certificate is not trusted: self.*; name the right ca_file", untrusted)
     for cause in of_another_host:
         assert re.fullmatch(
             r"its certificate is not trusted: IP address mismatch.*'; it must be .* for the host of the URL", cause
