@@ -107,11 +107,11 @@ class Users:
                 f"names that begin with {JOB_PREFIX!r} are those of batch jobs, and any job could speak for a node "
                 f"that is called {name!r}; choose another name"
             )
-        for taken, by in self.all():
-            if taken == name and (by is not role or not replace):
+        for user, its_role in self.all():
+            if user == name and (its_role is not role or not replace):
                 raise ConflictError(
-                    f"{name!r} is the name of a {by.value} already; "
-                    + ("use --replace to give it a new password" if by is role else "choose another name")
+                    f"{name!r} is the name of a {its_role.value} already; "
+                    + ("use --replace to give it a new password" if its_role is role else "choose another name")
                 )
 
 
