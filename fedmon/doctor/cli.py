@@ -342,7 +342,7 @@ def _nodes(federation: Federation) -> Iterator[Check]:
     else:
         yield ok("nodes", found)
     if federation.settings.wire == "fedbiomed4":
-        yield skipped("clock offset", "not known: a pong of Fed-BioMed holds no time")
+        yield skipped("clock offset", "not known: the wire fedbiomed4 carries no time of nodes")
     else:
         yield _clocks(outcomes)
 
