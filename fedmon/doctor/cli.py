@@ -306,7 +306,7 @@ def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: P
     found = f"{party} {settings.id}, broker {broker.url}, folder {folder}"
     if broker.username in (None, settings.id):
         return ok("settings", found)
-    advice = "if the broker is one of fedmon, give both the same name: it drops what a user sends under another id"
+    advice = "if the broker is one of fedmon, give both the same name: it drops messages under any other id"
     return warning("settings", f"{found}; its user at the broker is {broker.username}", advice)
 
 
