@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import textwrap
 from collections import Counter, defaultdict
@@ -17,7 +18,6 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = ("png", "svg")
 Point = tuple[float, float]
 _COLUMN, _ROW, _WIDTH, _HEIGHT, _LANE = 2.4, 1.75, 1.75, 0.75, 0.3
 """Distances between the middles of boxes, the size of a box, and the distance of lines that pass it, in inches."""
@@ -66,17 +66,14 @@ def laid_out(keys: Sequence[int], edges: Sequence[Edge]) -> tuple[dict[int, Poin
         rows[stop[0]].append(stop)
     xs = _columns(rows, stops)
     places = {key: (xs[row, key, ""], -_ROW * row) for key, row in row_of.items()}
-    parallel, seen = Counter(map(_pair, edges)), Counter[frozenset[int]]()
+    pairs = [frozenset((edge.start, edge.end)) for edge in edges]
+    parallel, seen = Counter(pairs), Counter[frozenset[int]]()
     ways = []
-    for edge, each in zip(edges, stops, strict=True):
-        aside = (seen[_pair(edge)] - (parallel[_pair(edge)] - 1) / 2) * _LANE / 2
-        seen[_pair(edge)] += 1
+    for pair, each in zip(pairs, stops, strict=True):
+        aside = (seen[pair] - (parallel[pair] - 1) / 2) * _LANE / 2
+        seen[pair] += 1
         ways.append(tuple(_way(each, xs, aside)))
     return places, ways
-
-
-def _pair(edge: Edge) -> frozenset[int]:
-    return frozenset((edge.start, edge.end))
 
 
 def _generations(keys: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
@@ -103,14 +100,11 @@ def _wrapped(row_of: Mapping[int, int]) -> dict[int, int]:
     for key in sorted(row_of):
         rows.setdefault(row_of[key], []).append(key)
     widest = max(_MIN_ROW, math.ceil(math.sqrt(len(row_of) * 1.5)))
-    wrapped: dict[int, int] = {}
-    number = 0
+    pieces: list[list[int]] = []
     for _, members in sorted(rows.items()):
         each = math.ceil(len(members) / math.ceil(len(members) / widest))
-        for start in range(0, len(members), each):
-            wrapped.update(dict.fromkeys(members[start : start + each], number))
-            number += 1
-    return wrapped
+        pieces += [members[start : start + each] for start in range(0, len(members), each)]
+    return {key: row for row, piece in enumerate(pieces) for key in piece}
 
 
 def _stops(edge: Edge, row_of: Mapping[int, int]) -> Iterator[_Stop]:
@@ -161,7 +155,7 @@ def _way(stops: Sequence[_Stop], xs: Mapping[_Stop, float], aside: float) -> Ite
 def drawn(
     boxes: Mapping[int, Box], edges: Sequence[Edge], *, title: str, legend: Mapping[str, str], kind: str
 ) -> bytes:
-    """Return a drawing as one of `KINDS`; ``legend`` names the colours of boxes. Raises MissingExtraError."""
+    """Return a drawing as "png" or "svg"; ``legend`` names the colours of boxes. Raises MissingExtraError."""
     places, ways = laid_out(list(boxes), edges)
     handles = len(legend) + len({edge.kind for edge in edges})
     xs = [x + side for x, _ in places.values() for side in (-_WIDTH / 2, _WIDTH / 2)] or [0.0]
@@ -195,6 +189,12 @@ def _text(axes: Axes, at: Point, text: str, **look: Any) -> None:
     axes.text(*at, text, ha="center", va="center", parse_math=False, **look)  # a dollar would begin a formula
 
 
+def _in_lines(text: str) -> str:
+    """Break a label, but before no number or unit."""
+    bound = re.sub(r" (?=\S{1,3}(?: |$))", "\N{NO-BREAK SPACE}", text)
+    return "\n".join(textwrap.wrap(bound, _LETTERS)).replace("\N{NO-BREAK SPACE}", " ")
+
+
 def _box(axes: Axes, at: Point, box: Box) -> None:
     from matplotlib.patches import FancyBboxPatch
 
@@ -204,9 +204,7 @@ def _box(axes: Axes, at: Point, box: Box) -> None:
         FancyBboxPatch(corner, _WIDTH, _HEIGHT, boxstyle=style, linewidth=2.2 if box.is_thick else 1.0, **look)
     )
     if not box.fill:
-        _text(
-            axes, at, "\n".join(textwrap.wrap(" ".join(box.lines), _LETTERS)), fontsize=7.5, color=box.border, zorder=4
-        )
+        _text(axes, at, _in_lines(" ".join(box.lines)), fontsize=7.5, color=box.border, zorder=4)
         return
     for index, text in enumerate(box.lines):
         kept = text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
@@ -230,8 +228,7 @@ def _edge(axes: Axes, edge: Edge, way: Sequence[Point], at: Point, label_at: flo
         middle = x + 0.3, y - 0.45
     around = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     if edge.label:
-        text = "\n".join(textwrap.wrap(edge.label, _LETTERS))
-        _text(axes, middle, text, fontsize=7.5, color=edge.colour, bbox=around, zorder=5)
+        _text(axes, middle, _in_lines(edge.label), fontsize=7.5, color=edge.colour, bbox=around, zorder=5)
 
 
 def _handles(edges: Sequence[Edge], legend: Mapping[str, str]) -> list[Any]:
@@ -240,8 +237,8 @@ def _handles(edges: Sequence[Edge], legend: Mapping[str, str]) -> list[Any]:
 
     found: list[Any] = [Patch(facecolor=colour, edgecolor="#444444", label=name) for name, colour in legend.items()]
     for kind, edge in sorted({edge.kind: edge for edge in edges}.items()):
-        look: dict[str, Any] = {"linestyle": "--" if edge.is_dashed else "-", "linewidth": 1.1}
-        found.append(Line2D([], [], color=edge.colour, label=kind, **look))
+        style: Any = "--" if edge.is_dashed else "-"
+        found.append(Line2D([], [], color=edge.colour, label=kind, linestyle=style, linewidth=1.1))
     return found
 
 

@@ -96,6 +96,9 @@ def test_a_condition_between_many_is_drawn_once() -> None:
     assert len(picture.edges) == 12
     for text in (content_of(picture, "svg").decode(), dot_of(picture), mermaid_of(picture)):
         assert text.count("2 of 6") == 1
+    one = StateCondition(number=2, group=(1,), timeout_s=60.0, state=ResourceState.STOPPED)
+    added = events.ConditionAdded(t=0, guids=(2,), action=ResourceAction.START, condition=one)
+    assert ">within 60 s<" in content_of(picture_of(after(experiment(2), added)), "svg").decode()  # on one line
 
 
 def test_errors_are_red() -> None:
