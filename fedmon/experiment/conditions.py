@@ -117,7 +117,7 @@ def _member(kind: type[_Named], value: object, what: str) -> _Named:
     for one in kind:
         if (one == value and not isinstance(value, bool)) or (isinstance(value, str) and one.name == value.upper()):
             return one
-    raise InvalidConditionError(f"{value!r:.80} is not a {what}: use one of {', '.join(kind.__members__)}")
+    raise InvalidConditionError(f"{what} {value!r:.80} not found: use one of {', '.join(kind.__members__)}")
 
 
 def check_condition(condition: AnyCondition) -> None:

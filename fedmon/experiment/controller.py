@@ -23,6 +23,7 @@ from fedmon.experiment import failure, nepi
 from fedmon.experiment.calls import Function, Tasks, prepared
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
 from fedmon.experiment.check.explain import Explanation, explain
+from fedmon.experiment.check.graph import titled
 from fedmon.experiment.check.plan import ExperimentPlan, plan, refuse_impossible
 from fedmon.experiment.conditions import (
     AnyCondition,
@@ -608,7 +609,7 @@ class ExperimentController:
         """Return why a wait ended before all reached the state."""
         left = found.timed_out or found.left
         if not left:
-            return "; ".join(f"{failure.name_of(self, guid)} failed: {why}" for guid, why in found.reasons.items())
+            return "; ".join(f"{titled(guid, self.snapshot)} failed: {why}" for guid, why in found.reasons.items())
         first = next((guid for guid in left if guid in self), None)
         why = ""
         with contextlib.suppress(UnknownGuidError):  # if it was removed at this moment

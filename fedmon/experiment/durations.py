@@ -37,14 +37,9 @@ def seconds(text: str | None) -> float:
     return total
 
 
-def is_moment(text: object) -> bool:
-    """Tell whether a text has the form of a moment."""
-    return isinstance(text, str) and _MOMENT.fullmatch(text) is not None
-
-
 def moment(text: str) -> datetime.datetime:
     """Return the moment of 20 digits, which are local time as NEPI's, in UTC. Raises InvalidTimeError."""
-    if not is_moment(text):
+    if not _MOMENT.fullmatch(text):
         raise InvalidTimeError(text)
     try:
         return datetime.datetime.strptime(text, MOMENT).astimezone(datetime.UTC)
@@ -54,7 +49,7 @@ def moment(text: str) -> datetime.datetime:
 
 def moment_of(date: str | None, *, now: float) -> float:
     """Return the Unix time of a moment, which may be past, or of a duration from ``now``. Raises InvalidTimeError."""
-    return moment(date).timestamp() if date is not None and is_moment(date) else now + seconds(date)
+    return moment(date).timestamp() if date is not None and _MOMENT.fullmatch(date) else now + seconds(date)
 
 
 def duration_text(duration_s: float) -> str:

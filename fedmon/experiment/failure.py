@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Container, Iterable
 from pathlib import Path
 
+from fedmon.experiment.check.graph import titled
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
 from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
@@ -65,8 +66,7 @@ class FailureManager:
         """Judge the failure of a resource; only the first one that ends the experiment counts."""
         seen = _failed(self.ec, guid)
         if seen is not None and seen.critical:
-            why = f": {seen.reason}" if seen.reason else ""
-            self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed{why}")
+            self.give_up(f"{seen.title}, which is critical, failed{seen.reason and f': {seen.reason}'}")
 
     def give_up(self, reason: object) -> None:
         """End the experiment, because it needs the resources that failed; without one, do nothing."""
@@ -91,7 +91,7 @@ class OptionalFailures(FailureManager):
 
     def eval_failure(self, guid: int) -> None:
         """Log the failure."""
-        logger.warning("%s failed, and the experiment continues", name_of(self.ec, guid))
+        logger.warning("%s failed, and the experiment continues", titled(guid, self.ec.engine.state))
 
 
 class QuorumFailures(FailureManager):
@@ -122,11 +122,9 @@ class QuorumFailures(FailureManager):
         """End the experiment if a quorum is lost."""
         groups = [(quorum.at_least, members) for quorum in self._quorums if guid in (members := self._members(quorum))]
         for at_least, members in groups:
-            left = sum(_failed(self.ec, each) is None for each in members)
+            left, who = sum(_failed(self.ec, each) is None for each in members), titled(guid, self.ec.engine.state)
             if left < at_least:
-                self.give_up(
-                    f"{name_of(self.ec, guid)} failed, and {left} of {len(members)} are left, but {at_least} must be"
-                )
+                self.give_up(f"{who} failed, and {left} of {len(members)} are left, but {at_least} must be")
         if not groups:
             super().eval_failure(guid)
 
@@ -160,12 +158,6 @@ def _failed(ec: Experiment, guid: int) -> Resource | None:
     """Return a resource that FAILED, released or not; None for any other, and for one that was removed."""
     seen = ec.engine.state.resources.get(guid)
     return seen if seen is not None and seen.has_failed else None
-
-
-def name_of(ec: Experiment, guid: int) -> str:
-    """Return the name of a resource in messages."""
-    seen = ec.engine.state.resources.get(guid)
-    return f"resource {guid}" if seen is None else f"resource {guid} ({seen.rtype})"
 
 
 def manager_of(policy: FailurePolicy | None) -> FailureManager:

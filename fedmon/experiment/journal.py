@@ -253,6 +253,9 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
                 self.highest_guid = max(self.highest_guid, guid)
             case AttributeSet(guid=guid, name=name):
                 self.unassigned.pop((guid, name), None)
+                self.reports.pop(guid if name == "jobId" else 0, None)  # no guid is 0
+            case Measured(guid=guid):
+                self.reports.setdefault(guid, Reports()).note(event)
             case Leveled(guid=guid) if guid in self.unjudged:
                 self.unjudged.remove(guid)
             case ConditionAdded() | SetWanted() if event.condition is not None:
@@ -263,13 +266,6 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
                 self.due.pop(number, None)
         self.unassigned |= {(action.guid, action.name): action for action in actions if isinstance(action, Assign)}
         self.unjudged += [action.guid for action in actions if isinstance(action, Inform)]
-        self._take_reports(event)
-
-    def _take_reports(self, event: AnyEvent) -> None:
-        if isinstance(event, Measured):
-            self.reports.setdefault(event.guid, Reports()).note(event)
-        elif isinstance(event, AttributeSet) and event.name == "jobId":
-            self.reports.pop(event.guid, None)
 
 
 def replayed_run(run_dir: str | Path) -> ReplayedRun:
@@ -318,20 +314,18 @@ class Follower:
             return isinstance(error, BlockingIOError)
         return False
 
-    def look(self) -> bool:
-        """Read the new events, and tell whether there were any. Raises StorageError, which names a wrong line."""
+    def look(self) -> None:
+        """Read the new events. Raises StorageError, which names a wrong line."""
         try:
             with self.path.open("rb") as file:
                 if file.seek(0, 2) < self._offset:  # lines that could not be written whole were removed
                     self._begin()
                 file.seek(self._offset)
-                before = self._offset
                 for line in file:
                     if line.endswith(b"\n"):
                         self._take(line)
         except OSError as error:
             raise StorageError(f"cannot read the journal {self.path}: {error.strerror}") from error
-        return self._offset > before
 
     def _begin(self) -> None:
         self.run, self.began = ReplayedRun(folder=self.folder), 0.0

@@ -30,10 +30,6 @@ class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     connections: tuple[tuple[str, ...], ...] = ()
     measures_when_ready: bool = False
 
-    def needs_at(self, verb: str) -> bool:
-        """Tell whether one of its verbs waits for other resources."""
-        return any(need.verb == verb for need in self.needs)
-
 
 Natures = Callable[[str], Nature]
 

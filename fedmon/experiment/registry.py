@@ -93,6 +93,7 @@ class Registry:
         try:
             # Without a lock: the constructor of a type may do anything.
             resource = ResourceFactory.create(rtype, self._ec, number)
+            resource.registered_as = name
             for attribute, value in (attributes or {}).items():
                 resource.set(attribute, value)
             if prepare is not None:
@@ -257,7 +258,7 @@ class Registry:
         for guid, seen in sorted(left.state.resources.items()):
             resource = self._resources[guid] = ResourceFactory.create(seen.rtype, self._ec, guid)
             resource.restore(seen.attributes, seen.traces)
-            resource.is_registered = True
+            resource.registered_as, resource.is_registered = seen.name, True
             plain = _plain_verbs(type(resource))
             if plain != seen.plain:
                 engine.post(Recoded(guid=guid, plain=plain))
@@ -292,7 +293,7 @@ class Registry:
         asked = [each for each in waiting if asks and hasattr(each, "foreseen") and not _lacks_attribute(each)]
         for place, each in enumerate(asked):
             try:
-                yield from getattr(each, "foreseen", list)()
+                yield from each.foreseen()
             except (ConnectionFailedError, NotConnectedError) as error:
                 guids, text = tuple(one.guid for one in asked[place:]), f"cannot ask the federation: {error}"
                 yield Problem(kind="not-asked", severity="warning", guids=guids, text=text)

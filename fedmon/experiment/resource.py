@@ -320,6 +320,7 @@ class ResourceManager:
         self._guid, self._ec = guid, weakref.ref(ec)
         self._reason = ""
         self.is_registered = self.__is_releasing = False
+        self.registered_as = ""
         self.__is_cleared = False  # by `do_fail`
         self.__turn = threading.RLock()
         self.__running: Hook | None = None
@@ -334,7 +335,7 @@ class ResourceManager:
     @property
     def name(self) -> str:
         """The name of the resource in messages."""
-        return f"resource {self._guid} ({self._rtype})"
+        return f"resource {self._guid} ({self.registered_as or self._rtype})"
 
     @property
     def ec(self) -> Experiment:
@@ -638,7 +639,7 @@ class ResourceManager:
         # A verb may also go on after its hook has scheduled it again, or after another process died in it.
         if state in MAY[verb] or (seen.calling == verb and (seen.returned or here.is_in(self))):
             return
-        allowed = ", ".join(each.name for each in sorted(MAY[verb]))
+        allowed = " or ".join(each.name for each in sorted(MAY[verb]))
         error = InvalidStateError(f"{verb} of {self.name} does nothing: it is {state.name}, and not {allowed}")
         error.is_over = state >= ResourceState.FAILED
         raise error

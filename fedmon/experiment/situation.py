@@ -65,6 +65,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
 
     @property
+    def title(self) -> str:
+        """How messages name it: by guid, with its name or else its type."""
+        return f"resource {self.guid} ({self.name or self.rtype})"
+
+    @property
     def is_busy(self) -> bool:
         """Whether a hook of it runs, or waits for its next attempt."""
         return self.retrying is not None or (self.calling is not None and not self.returned)
@@ -246,7 +251,7 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
     if condition.at_least is None:
         for one in lost:
             if one.critical:
-                return Impossible(f"resource {one.guid} ({one.rtype}), which is critical, failed: {one.reason}")
+                return Impossible(f"{one.title}, which is critical, failed: {one.reason}")
         if missing:
             # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
             return Blocked((missing[len(missing) // 2],))
@@ -279,6 +284,6 @@ def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) 
     end = ResourceState.FAILED if want.name == "stop" else ResourceState.STOPPED
     over = [one for one in unmet if one.state >= end]
     if len(members) - len(over) < needed:
-        ended = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
+        ended = "; ".join(f"{one.title} is {one.state.name}" for one in over)
         return Impossible(f"{condition.metric} can no longer come: {ended or 'all its resources were removed'}")
     return Blocked(tuple(one.guid for one in unmet))

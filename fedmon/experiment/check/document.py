@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.experiment.check.graph import Problem, ProblemKind
 from fedmon.experiment.check.plan import ExperimentPlan, plan
@@ -35,6 +36,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     description: Description
     plan: ExperimentPlan
     lines: dict[int, int]
+
+    @property
+    def placed(self) -> ExperimentPlan:
+        """The plan, with the place of each problem in its text."""
+        problems = (replace(one, text=f"{one.text} ({self.place(one)})") for one in self.plan.problems)
+        return replace(self.plan, problems=tuple(problems))
 
     def place(self, problem: Problem) -> str:
         """Return the place of a problem: the file, and the line if known."""

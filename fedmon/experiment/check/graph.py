@@ -52,17 +52,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImpossiblePlanError(ExperimentError, RuntimeError):
-    """The experiment can never finish; ``problems`` says why."""
+    """The experiment can never finish; ``problems`` says why, and the message has the first of them."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("the experiment cannot work: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems))
+        told = [f"{one.kind}: {one.text}" for one in self.problems]
+        told[3:] = ["ec.plan() and `fedmon experiment check` name the rest"] * (len(told) > 3)
+        super().__init__(f"the experiment cannot work: {'; '.join(told)}")
 
 
 def titled(guid: int, state: State) -> str:
     """Return how messages name a resource: by guid, with its name or else its type."""
     resource = state.resources.get(guid)
-    return f"resource {guid}" if resource is None else f"resource {guid} ({resource.name or resource.rtype})"
+    return f"resource {guid}" if resource is None else resource.title
 
 
 def grouped(state: State, guids: Iterable[int], *, group: int = NEW_GROUP, wait_all_ready: bool = True) -> State:
@@ -99,22 +101,19 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
-    Resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to.
+    Resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to; with
+    ``asked``, its stop counts if there is a condition for it.
 
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
 
-    def __init__(self, state: State, nature: Natures, roots: Iterable[int] | None = None) -> None:
-        self._state, self._resources, self._nature = state, state.resources, nature
+    def __init__(self, state: State, nature: Natures, roots: Iterable[int] = (), *, asked: bool = False) -> None:
+        self._state, self._resources, self._nature, self._is_asked = state, state.resources, nature, asked
         self._needs: dict[Step, list[Step]] = {}
         self._conditions: dict[int, AnyCondition] = {}
         self._missing: dict[Step, int] = {}
         """How many of its needs a quorum still waits for."""
-        steps = [
-            self._coming(guid, wanted)
-            for guid in (self._resources if roots is None else roots)
-            for wanted in DONE.values()
-        ]
+        steps = [self._coming(guid, wanted) for guid in (roots or self._resources) for wanted in DONE.values()]
         while steps:
             step = steps.pop()
             if step is not None and step not in self._needs:
@@ -153,12 +152,14 @@ class Dependencies:
     def _asked(self, resource: Resource, verb: ActionVerb) -> list[AnyCondition]:
         """Return the conditions of a verb, and the needs that its type declares as conditions of number 0."""
         conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
+        if verb == "stop" and conditions and self._is_asked:
+            return conditions
         found = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
         own = [StateCondition(number=0, group=(other.guid,), state=need.state) for need, other in found]
         if verb != "stop":
             return [*conditions, *own]
         nature = self._nature(resource.rtype)
-        ends_freely = nature.ending == "always" and not nature.needs_at("stop")
+        ends_freely = nature.ending == "always" and all(need.verb != "stop" for need in nature.needs)
         if ends_freely or nature.ending == "maybe":
             conditions = []
         elif own and conditions:

@@ -78,14 +78,16 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
     nature = natures()
-    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready), nature)
+    deployed = grouped(state, state.resources, wait_all_ready=wait_all_ready)
+    graph = Dependencies(deployed, nature)
     stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
+    asked = Dependencies(deployed, nature, asked=True) if stopping else graph
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
-        for wave in (() if state.is_aborted else graph.waves)
+        for wave in (() if state.is_aborted else graph.waves if asked.stuck else asked.waves)
     ]
     checks = _Checks(state, nature).of([*state.resources.values()])
-    found = [*checks, *filter(None, [graph.circle()]), *problems]
+    found = [*problems, *filter(None, [graph.circle()]), *checks]
     if state.is_aborted:
         text = f"the experiment was aborted and starts nothing more: {state.level_reason}"
         found.append(Problem(kind="aborted", text=text))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
@@ -60,8 +59,7 @@ def check(
             {**msgspec.structs.asdict(one), "place": found.place(one), "line": found.line(one)} for one in plan.problems
         ],
     }
-    placed = tuple(replace(one, text=f"{one.text} ({found.place(one)})") for one in plan.problems)
-    emit(document, text=escape_control(str(replace(plan, problems=placed)), keep="\n"), as_json=json)
+    emit(document, text=escape_control(str(found.placed), keep="\n"), as_json=json)
     if not plan.is_possible:
         raise typer.Exit(IMPOSSIBLE)
 

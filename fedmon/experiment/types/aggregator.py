@@ -209,7 +209,7 @@ class Aggregator(LinkedResource):
                 return
             self._is_done = True
         if is_hopeless or (lost and (not done or (needed is None and any(job.get("critical") for job in lost)))):
-            raise loss_of(self.name, lost[0])
+            raise loss_of(lost[0])
         found = aggregation(self.get("function"))(_results(done))
         self._keep(dict(found) if isinstance(found, Mapping) else {"value": found})
         self.set_stopped()

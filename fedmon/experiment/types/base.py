@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import threading
 import time
@@ -49,10 +50,16 @@ class ResourceFailedError(ExperimentError):
     exit_code = 1
 
 
-def loss_of(name: str, other: ResourceManager) -> ResourceFailedError:
+def loss_of(other: ResourceManager) -> ResourceFailedError:
     """Return the error of a resource that needs another one, which failed or was released."""
     why = other.reason and f": {other.reason}"
-    return ResourceFailedError(f"{name} needs {other.name}, which is {other.state.name}{why}")
+    return ResourceFailedError(f"it needs {other.name}, which is {other.state.name}{why}")
+
+
+def by_reason(said: Mapping[str, str]) -> str:
+    """Return the reasons of nodes, with the nodes of the same reason together."""
+    grouped = itertools.groupby(sorted(said, key=lambda node_id: (said[node_id], node_id)), key=said.__getitem__)
+    return "; ".join(f"{', '.join(nodes)}: {reason}" for reason, nodes in grouped)
 
 
 def is_gone(node: SeenNode | None) -> bool:
@@ -196,7 +203,7 @@ class LinkedResource(ResourceManager):
         lost = [each for each in found if each.state >= ResourceState.FAILED]
         ready = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
         if lost and (len(lost) == len(found) or (at_least is None and any(each.get("critical") for each in lost))):
-            raise loss_of(self.name, lost[0])
+            raise loss_of(lost[0])
         waiting = [each for each in found if each.state < ResourceState.READY]
         if at_least is not None and len(ready) >= at_least:
             waiting = [each for each in waiting if not each.waits_for]

@@ -15,13 +15,14 @@ from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
+from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
-from fedmon.experiment.types.node import Dataset, Node
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, by_reason, is_gone
+from fedmon.experiment.types.node import Dataset, Node, missing_dataset
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
 from fedmon.plan import parcels
@@ -45,7 +46,7 @@ def ending_of(
     is_well = len(succeeded) >= at_least if at_least is not None else not failed
     if not failed:
         return is_well, _EVERYWHERE if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
-    said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
+    said = by_reason(failed)
     if all(node_id in stopped for node_id in failed):
         return True, said
     return is_well, f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said
@@ -125,6 +126,10 @@ class Job(LinkedResource):
         kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
         if all(self.ready(self.linked(kind)) is not None for kind in kinds):
             super().do_deploy()
+
+    def foreseen(self) -> list[Problem]:
+        """Return a problem if online nodes do not offer the dataset of its own tags."""
+        return missing_dataset(self) if self.get("tags") and not self.linked(Dataset) else []
 
     def do_start(self) -> None:
         """Ask the nodes to run the plan, once those are online that are expected to come back or may have begun it."""
@@ -214,7 +219,7 @@ class Job(LinkedResource):
                 # A later attempt may have begun it; else nodes would refuse this id again.
                 if attempt == self._attempts and not any(part.asked in SILENT for part in parts.values()):
                     self._set_own("jobId", None)
-            said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in parts.items())
+            said = by_reason({str(node_id): part.sentence() for node_id, part in parts.items()})
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
         self._follow(handle, self._told)
@@ -424,7 +429,7 @@ def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
         else:
             missing[node_id] = part.sentence() if log is None else f"withheld: {log.withheld}"
     if not said:
-        raise TraceNotReadableError("; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items()))
+        raise TraceNotReadableError(by_reason(missing))
     if len(said) == 1 and not missing:
         return next(iter(said.values()))
     parts = said | {node_id: f"({reason})\n" for node_id, reason in missing.items()}

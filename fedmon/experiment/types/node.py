@@ -10,7 +10,7 @@ from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, by_reason, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 from fedmon.researcher.asking.outcome import SILENT
 
@@ -177,51 +177,56 @@ class Dataset(LinkedResource):
             return
         asked = [node.node_id for node in nodes]
         outcomes = self.federation.search(self.get("tags"), nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
-        found = self._offering(outcomes)
+        found = _offering(outcomes, self.get("datasetId"))
         missing = [node_id for node_id in asked if node_id not in found]
         if missing and self.waits_for_silent(outcomes, nodes):
             return
         if missing or not found:
-            raise ResourceFailedError(self._why_not(outcomes, missing))
+            raise ResourceFailedError(_why_not(outcomes, missing, self.get("tags"), self.get("datasetId")))
         self.note("foundOn", ",".join(found))
         self.set_discovered()
         self.set_ready()
 
     def foreseen(self) -> list[Problem]:
         """Return a problem if online nodes do not offer it."""
-        online = set(self.federation.nodes().online)
-        asked = [node.node_id for node in self.linked(Node) if node.get("nodeId")]
-        present = [node_id for node_id in asked if node_id in online]
-        if asked and not present:
-            return []  # the nodes say that they are offline
-        outcomes, missing = self.federation.search(self.get("tags"), nodes=present or None), list[NodeId]()
-        silent = {node_id for node_id, one in outcomes.failed.items() if one.status in SILENT}
-        try:
-            found = self._offering(outcomes)
-            missing = [node_id for node_id in present if node_id not in found]
-            text = "" if found and not missing else self._why_not(outcomes, missing)
-        except ResourceFailedError as error:
-            text = str(error)
-        severity: Severity = "warning" if missing and silent.issuperset(missing) else "error"
-        return [Problem(kind="missing-dataset", severity=severity, guids=(self.guid,), text=text)] if text else []
+        return missing_dataset(self, self.get("datasetId"))
 
-    def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
-        wanted = self.get("datasetId")
-        found: list[NodeId] = []
-        for node_id, reply in outcomes.ok.items():
-            fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
-            if len(fitting) > 1:
-                ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
-                raise ResourceFailedError(f"node {node_id} offers more than one such dataset; set datasetId: {ids}")
-            found += [NodeId(node_id)] if fitting else []
-        return found
 
-    def _why_not(self, outcomes: Outcomes[SearchReply], missing: list[NodeId]) -> str:
-        tags = ", ".join(self.get("tags"))
-        wanted = f"dataset {self.get('datasetId')} with the tags {tags}" if self.get("datasetId") else f"tags {tags}"
-        said = [
-            f"{node_id}: {outcomes[node_id].reason or 'it offers none to you'}"
-            for node_id in (missing or outcomes)
-            if node_id in outcomes
-        ]
-        return f"no dataset for {wanted}: {'; '.join(said) or outcomes.explanation()}"
+def missing_dataset(of: LinkedResource, dataset_id: str | None = None) -> list[Problem]:
+    """Return a problem if the online nodes of a resource, or all online ones, do not offer a dataset with its tags."""
+    online, tags = set(of.federation.nodes().online), of.get("tags")
+    asked = [node.node_id for node in of.linked(Node) if node.get("nodeId")]
+    present = [node_id for node_id in asked if node_id in online]
+    if asked and not present:
+        return []  # the nodes say that they are offline
+    outcomes, missing = of.federation.search(tags, nodes=present or None), list[NodeId]()
+    silent = {node_id for node_id, one in outcomes.failed.items() if one.status in SILENT}
+    try:
+        found = _offering(outcomes, dataset_id)
+        missing = [node_id for node_id in present if node_id not in found]
+        text = "" if found and not missing else _why_not(outcomes, missing, tags, dataset_id)
+    except ResourceFailedError as error:
+        text = str(error)
+    severity: Severity = "warning" if missing and silent.issuperset(missing) else "error"
+    return [Problem(kind="missing-dataset", severity=severity, guids=(of.guid,), text=text)] if text else []
+
+
+def _offering(outcomes: Outcomes[SearchReply], wanted: str | None) -> list[NodeId]:
+    found: list[NodeId] = []
+    for node_id, reply in outcomes.ok.items():
+        fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
+        if len(fitting) > 1:
+            ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
+            raise ResourceFailedError(f"node {node_id} offers more than one; set datasetId of a fedmon::Dataset: {ids}")
+        found += [NodeId(node_id)] if fitting else []
+    return found
+
+
+def _why_not(outcomes: Outcomes[SearchReply], missing: list[NodeId], tags: list[str], wanted: str | None) -> str:
+    said = {
+        str(node_id): outcomes[node_id].reason or "it offers none to you"
+        for node_id in (missing or outcomes)
+        if node_id in outcomes
+    }
+    what = f"dataset {wanted} with the tags" if wanted else "tags"
+    return f"no dataset for {what} {', '.join(tags)}: {by_reason(said) or outcomes.explanation()}"

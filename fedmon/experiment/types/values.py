@@ -68,7 +68,7 @@ def words(value: Any) -> list[str]:
 def command(value: Any) -> list[str]:
     """Return the words of a command; one text is refused, because no shell splits it."""
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        raise TypeError('no shell reads it: give the words as a list, such as ["ls", "-l"]')
+        raise TypeError("no shell reads it")
     found = _texts(value)
     if not found[0] or any("\0" in word for word in found):
         raise ValueError("its first word is empty" if not found[0] else "a word holds a zero byte")

@@ -53,7 +53,7 @@ def test_a_resource_has_the_methods_of_nepi(ec: ExperimentController) -> None:
     assert [want.attribute for want in ec.snapshot.wants.values()] == [("grace", "1s")]
 
     one.set_state_time(READY, "ready_time", datetime.datetime.now(datetime.UTC))
-    with pytest.raises(InvalidStateError, match="99 is not a state"):
+    with pytest.raises(InvalidStateError, match="state 99 not found"):
         one.set_state(99)  # type: ignore[arg-type] # as scripts may
     assert (one.state, one.reschedule_delay) == (READY, "0.5s")
     for rm, reason in ((one, None), (other, datetime.datetime.now(datetime.UTC))):

@@ -275,6 +275,9 @@ def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_b
             ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
             ("offline-node", (absent,), "node nobody was not heard of"),
         ]
+        job = ec.register_resource("fedmon::Job", tags=["gone"])
+        assert foreseen(ec)[-1].text == "no dataset for tags gone: a, b: it offers none to you"
+        ec.remove_resource(job)
 
         ec.deploy()
 
@@ -305,7 +308,7 @@ def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> N
     with optional(two) as ec:
         node = ec.register_resource("fedmon::Node", nodeId="a")
         twins = ec.register_resource("fedmon::Dataset", tags=["twins"], connectedTo=node)
-        said = "node a offers more than one such dataset; set datasetId: "
+        said = "node a offers more than one; set datasetId of a fedmon::Dataset: "
         (problem,) = foreseen(ec)
         assert (problem.kind, problem.guids, problem.text[: len(said)]) == ("missing-dataset", (twins,), said)
         chosen = problem.text[len(said) :].split()[0]

@@ -45,7 +45,7 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
     assert {each.state for each in ec.snapshot.resources.values()} == {ResourceState.RELEASED}
     assert (ec.failure_level, ec.snapshot.resources[job].reason) == (FailureLevel.OK, "")
     assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
-    assert "a: stopped (" in ec.get(job, "outcome")
+    assert ec.get(job, "outcome").startswith("a, b: stopped (")
 
 
 def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentController) -> None:
