@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -154,7 +155,8 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tm
         assert "interrupted: no process on this machine runs it" in left.stdout
         assert shown(run_dir, "report")["status"] == "left"
         (tmp_path / "gate").write_text("go\n")
-        resumed = fedmon_here("experiment", "reconnect", str(run_dir), "--json")
+        words = shlex.split(left.stdout.split("`")[1])  # as printed
+        resumed = fedmon_here(*words[1:], "--json")
     assert resumed.returncode == 0
     assert [one["state"] for one in json.loads(resumed.stdout)["resources"]] == ["RELEASED"] * 2
 
@@ -170,7 +172,8 @@ def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(
 
         with journal.path.open("ab") as file:
             file.write(b'{"event":"became","t":3.0,"gui')
-        assert not follower.look()
+        follower.look()
+        assert [state for state, _ in follower.run.state.resources[1].times] == [ResourceState.READY]
         os.truncate(journal.path, len(journal.path.read_bytes().splitlines(keepends=True)[0]))
         follower.look()
         assert follower.run.state.resources[1].times == ()
@@ -210,8 +213,20 @@ def test_a_run_of_many_shows_delays_and_failures_and_says_how_many_more_there_ar
         told = fedmon_here("experiment", "show", ec.run_dir).stdout
     assert started_first
     assert "start in 9m" in told.replace(" min", "m"), told
-    assert "(not critical) no power" in told
+    assert f"failed: {MANY + 1} (shown::Plain), not critical: no power" in told
     assert "... 1 more, see --json" in told
+
+
+def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
+    moves = [(1, ResourceState.STARTED), (1, ResourceState.STOPPED), (2, ResourceState.STARTED)]
+    with Journal(tmp_path / NAME) as journal:
+        journal.write([Registered(t=1.0, guid=guid, rtype="x") for guid in (1, 2)])
+        journal.write([Became(t=2.0 + at, guids=(guid,), state=state) for at, (guid, state) in enumerate(moves)])
+
+        told = fedmon_here("experiment", "watch", str(tmp_path), "--for", "0.1").stdout
+
+    changes = [line.split()[1:] for line in told.splitlines() if line.endswith("(x)")]
+    assert changes == [[state.name, str(guid), "(x)"] for guid, state in moves]
 
 
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ _WORDS: Mapping[Status, str] = {
     "running": "running",
     "ended": "ended, and everything was released",
     "failed": "failed, and everything was released",
-    "left": "interrupted: no process on this machine runs it; `fedmon experiment reconnect` resumes it",
+    "left": "interrupted: no process on this machine runs it; `fedmon experiment reconnect RUN_DIR` resumes it",
 }
 
 
@@ -152,8 +153,9 @@ def followed(follower: Follower) -> Overview:
 
 def heading(shown: Overview) -> str:
     """Return one line that names a run and its status."""
-    by = f" (process {shown.process})" if shown.process is not None else ""
-    return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {_WORDS[shown.status]}{by}")
+    words = _WORDS[shown.status].replace("RUN_DIR", shlex.quote(shown.run_dir))
+    words += f" (process {shown.process})" if shown.process is not None else ""
+    return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {words}")
 
 
 def _standing(resource: Resource, explained: Explanation | None) -> Standing:

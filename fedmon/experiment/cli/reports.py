@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from fedmon.common.text import moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, MAX_DRAWN, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
-from fedmon.experiment.cli.runs import facts_of, table_of
+from fedmon.experiment.cli.runs import facts_of, failures_of, table_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
@@ -32,7 +33,6 @@ from fedmon.report.document.model import Document, Facts, Paragraph, Part, Pictu
 from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
 
-MAX_FILES = 2000
 MAX_BARS = 200
 """A timeline of more resources is too high to be useful."""
 _LONGEST = 160
@@ -65,8 +65,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run. ``values`` are attributes that resources set, such as outcomes.
 
-    ``measured`` has the values that conditions used, ``reported`` those that plans reported. ``recordings`` are the
-    traces that `fedmon report` evaluates.
+    ``measured`` has all values that resources reported, ``reported`` those of plans. ``recordings`` are the traces that
+    `fedmon report` evaluates.
     """
 
     overview: Overview
@@ -75,13 +75,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     reported: tuple[Series, ...]
     recordings: tuple[TraceFile, ...]
     traces: tuple[TraceFile, ...]
-
-
-class _Scalars(msgspec.Struct):
-    """A line of numbers that a plan reported."""
-
-    values: dict[str, float | None]
-    node: str = ""
 
 
 def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
@@ -95,12 +88,14 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     follower = Follower(run_dir, on_event=take)
     shown = followed(follower)
     state, folder = follower.run.state, follower.folder
+    jobs = {each.guid for each in shown.resources if each.rtype == "fedmon::Job"}
     traces = traces_in(folder, state.resources)
+    measured = _series_of(numbers)
     found = RunReport(
         overview=shown,
         values={guid: own for guid, one in sorted(state.resources.items()) if (own := _own_values(one))},
-        measured=_series_of(numbers),
-        reported=reported_in(folder, traces),
+        measured=measured,
+        reported=tuple(one for one in measured if one.guid in jobs),
         recordings=tuple(each for each in traces if not each.collected and Path(each.path).suffix in _RECORDINGS),
         traces=tuple(traces),
     )
@@ -116,7 +111,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
 
 
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
-    """Return the files that the resources of a run wrote, and the copies of their traces, at most `MAX_FILES`."""
+    """Return the files that the resources of a run wrote, and the copies of their traces."""
     known, found = set(map(str, guids)), []
     for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
         within = path.relative_to(folder).parts
@@ -127,7 +122,7 @@ def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
             with contextlib.suppress(OSError):  # the run may go on
                 size_bytes = path.stat().st_size
                 found.append(TraceFile(guid=int(owner), path="/".join(within), size_bytes=size_bytes, collected=copied))
-    return sorted(found, key=lambda each: (each.guid, each.collected, each.path))[:MAX_FILES]
+    return sorted(found, key=lambda each: (each.guid, each.collected, each.path))
 
 
 def _series_of(numbers: Mapping[tuple[int, str, str], list[float]]) -> tuple[Series, ...]:
@@ -139,21 +134,6 @@ def _series_of(numbers: Mapping[tuple[int, str, str], list[float]]) -> tuple[Ser
         )
         for (guid, node, name), values in sorted(numbers.items())
     )  # fmt: skip
-
-
-def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]:
-    """Return the numbers that plans reported, by job, node and name; damaged lines are skipped."""
-    found: dict[tuple[int, str, str], list[float]] = defaultdict(list)
-    for trace in traces:
-        if not trace.collected and Path(trace.path).name == "scalars":
-            with contextlib.suppress(OSError), (folder / trace.path).open("rb") as file:
-                for line in file:
-                    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                        one = msgspec.json.decode(line, type=_Scalars)
-                        for name, value in one.values.items():
-                            if value is not None:
-                                found[trace.guid, one.node, name].append(value)
-    return _series_of(found)
 
 
 def _own_values(resource: Resource) -> dict[str, Any]:
@@ -173,31 +153,25 @@ def _sections(found: RunReport, state: State) -> list[Section]:
     drawn = Picture(title="The resources and their conditions", png=lambda: content_of(graph, "png"))
     bars = Picture(title="The states of each resource over time", png=lambda: _timeline(shown))
     names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in shown.resources}
-    failures = [
-        f"{names[each.guid]} ({each.rtype}){'' if each.critical else ', not critical'}: {each.reason or 'no reason'}"
-        for each in shown.resources
-        if each.failed
-    ]
     values = [
         (names[guid], name, shorten(value if isinstance(value, str) else json.dumps(value, default=str), _LONGEST))
         for guid, of_one in found.values.items()
         for name, value in of_one.items()
     ]
     traces = [(names[each.guid], each.path, size(each.size_bytes)) for each in found.traces]
-    total = f"{plural(len(traces), 'file')}, {size(sum(each.size_bytes for each in found.traces))}"
-    if found.recordings:
-        total += "; fedmon report PATH evaluates a recording"
+    recordings = [shlex.quote(f"{shown.run_dir}/{each.path}") for each in found.recordings]
+    about = [f"{plural(len(traces), 'file')}, {size(sum(each.size_bytes for each in found.traces))}"] * bool(traces)
+    about += [f"`fedmon report {path}` evaluates a recording" for path in recordings]
     sections: dict[str, Sequence[Part]] = {
         "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
-        "Failures": [Paragraph(text=text) for text in failures],
+        "Failures": [Paragraph(text=text) for text in failures_of(shown)],
         "Timeline": [bars] if shown.began and 0 < len(shown.resources) <= MAX_BARS else [],
-        "Values that plans reported": _series(found.reported, names),
-        "Values that conditions used": _series(found.measured, names),
+        "Reported values": _series(found.measured, names),
         "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
         # It may be long, so it stands below what matters more.
         "Graph": [drawn] if len(graph.boxes) <= MAX_DRAWN else [],
         "Attributes set by resources": _rows(("resource", "attribute", "value"), values),
-        "Traces": [Paragraph(text=total), *_rows(("resource", "file", "size"), traces, numeric=2)] if traces else [],
+        "Traces": [*(Paragraph(text=text) for text in about), *_rows(("resource", "file", "size"), traces, numeric=2)],
     }
     return [Section(title=title, parts=tuple(parts)) for title, parts in sections.items() if parts]
 

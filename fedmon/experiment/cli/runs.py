@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +33,7 @@ from fedmon.researcher.cli.shell import NO_ANSWER, emit
 if TYPE_CHECKING:
     from fedmon.experiment.check.status import Overview, Standing
     from fedmon.experiment.controller import ExperimentController
-    from fedmon.experiment.situation import Resource, State
+    from fedmon.experiment.situation import State
 
 _LOOK_S = 0.25
 MANY = 100
@@ -66,7 +69,7 @@ def run(
 
     found = check(file, wait_all_ready=not each)
     if found.plan.errors:
-        raise ImpossiblePlanError(found.plan.errors)
+        raise ImpossiblePlanError(one for one in found.placed.problems if one.severity == "error")
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
     _log_no_failures()
@@ -117,10 +120,6 @@ def reconnect(
     ):
         if not was_deployed:
             ec.deploy()  # the next step of `run`
-        if left_out := [guid for guid, one in sorted(ec.snapshot.resources.items()) if _is_left_out(one)]:
-            sys.stderr.write(
-                f"fedmon: resource {joined([*map(str, left_out)], most=20)} was never deployed, and is not waited for\n"
-            )
         _finish(ec, heard, timeout, keep=keep, json=json)
 
 
@@ -191,10 +190,6 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
     raise typer.Exit(code)
 
 
-def _is_left_out(resource: Resource) -> bool:
-    return resource.state is ResourceState.NEW and resource.group is None
-
-
 def _is_over(state: State) -> bool:
     """Tell whether all that was deployed ended, except resources that run until they are stopped."""
     from fedmon.experiment.natures import lasts, natures
@@ -202,7 +197,7 @@ def _is_over(state: State) -> bool:
     nature = natures()
     return state.is_aborted or all(
         one.state >= ResourceState.STOPPED
-        or _is_left_out(one)
+        or (one.state is ResourceState.NEW and one.group is None)  # it was never deployed
         or (
             one.state is ResourceState.STARTED
             and (one.guid, "stop") not in state.wants
@@ -269,15 +264,16 @@ class _Changes:
 
         if self._blocker is None:
             yield heading(shown)
-        reached: dict[str, list[tuple[float, str]]] = {}
-        for each in changed:
-            name = " ".join(filter(None, (str(each.guid), each.name, f"({each.rtype})")))
-            for state, t in each.times.items():
-                if self._seen.get(each.guid, {}).get(state) != t:
-                    reached.setdefault(state, []).append((t, name))
-        for state, those in sorted(reached.items(), key=lambda one: max(one[1])):
-            clock = datetime.datetime.fromtimestamp(max(those)[0]).astimezone().strftime("%H:%M:%S.%f")[:-3]
-            yield f"{clock} {state} {joined([name for _, name in sorted(those)], most=8)}"
+        reached = sorted(
+            (t, each.guid, state, _titled(each))
+            for each in changed
+            for state, t in each.times.items()
+            if self._seen.get(each.guid, {}).get(state) != t
+        )
+        for state, those in groupby(reached, key=itemgetter(2)):
+            times, _, _, names = zip(*those, strict=True)
+            clock = datetime.datetime.fromtimestamp(times[-1]).astimezone().strftime("%H:%M:%S.%f")[:-3]
+            yield f"{clock} {state} {joined(names, most=8)}"
         blocker = shown.blocker.partition(": ")[0]  # the rest counts seconds
         if blocker and blocker != self._blocker:
             yield f"blocker: {shown.blocker}"
@@ -296,6 +292,7 @@ def _print(shown: Overview, *, as_json: bool) -> None:
         lines.append(table(columns, cells))
     if more := len(shown.resources) - len(cells):
         lines.append(f"... {more} more, see --json")
+    lines += [f"failed: {escape_control(failure)}" for failure in failures_of(shown)[:MANY]]
     lines += [f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items()]
     sys.stdout.write("\n".join([*lines, ""]))
 
@@ -317,6 +314,21 @@ def facts_of(shown: Overview) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
+def failures_of(shown: Overview) -> list[str]:
+    """Return each failed resource with its reason, which does not repeat that of another one."""
+    failed = [each for each in shown.resources if each.failed]
+    known, lines = {each.reason for each in failed}, []
+    for each in failed:
+        ends = (found.start() for found in re.finditer(": ", each.reason) if each.reason[found.end() :] in known)
+        who = f"{_titled(each)}{'' if each.critical else ', not critical'}"
+        lines.append(f"{who}: {each.reason[: next(ends, None)] or 'no reason'}")
+    return lines
+
+
+def _titled(each: Standing) -> str:
+    return " ".join(filter(None, (str(each.guid), each.name, f"({each.rtype})")))
+
+
 def table_of(shown: Overview, *, rows: int) -> tuple[list[str], list[list[str]]]:
     """Return the columns of a table of resources and its rows, failed and first ones if not all fit.
 
@@ -335,9 +347,7 @@ def _cells(each: Standing, shown: Overview) -> dict[str, str]:
     is_over, started = ResourceState[each.state] >= ResourceState.STOPPED, each.times.get("STARTED")
     ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
     began, ended = (started, next(ends, None)) if is_over else (each.times.get(each.state), _now(shown))
-    if each.failed:
-        why = each.reason if each.critical else f"(not critical) {each.reason}"
-    elif not each.action:
+    if each.failed or not each.action:
         why = each.waiting.removeprefix(RUNS)
     elif each.left_s is not None:
         why = f"{each.action} in {duration(each.left_s)}"
