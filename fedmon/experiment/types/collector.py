@@ -98,9 +98,7 @@ class Collector(ResourceManager):
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
                 reason = told(error)
                 if self._missing.get(source.guid) != reason:
-                    (self.warning if source.start_time else self.info)(  # one that never ran has no traces
-                        f"trace {name} of {source.name} is missing: {reason}"
-                    )
+                    self.warning(f"trace {name} of {source.name} is missing: {reason}")
                 if source.guid not in self._collected:  # an earlier copy stays
                     self._missing[source.guid] = reason
             else:

@@ -213,7 +213,7 @@ def test_the_text_tells_the_order_and_its_last_line_the_verdict() -> None:
         "no problems found",
     ]
     asked = plan(experiment(["local::Process", "t", "t"], (2, START, 3, STOPPED), (1, STOP, 2, STOPPED)))
-    assert [step.guid for wave in asked.waves for step in wave if step.kind in ("start", "stop")] == [1, 3, 2, 1]
+    assert [step.guid for wave in asked.told for step in wave if step.kind in ("start", "stop")] == [1, 3, 2, 1]
     wrong = str(plan(experiment(2, *CIRCLE)))
     assert "never completed: 1, 2" in wrong
     assert "error: condition-cycle: start of resource 1" in wrong
