@@ -128,7 +128,7 @@ class Job(LinkedResource):
             super().do_deploy()
 
     def foreseen(self) -> list[Problem]:
-        """Return a problem if online nodes do not offer the dataset of its own tags."""
+        """Return a problem if online nodes do not offer a dataset with its ``tags``."""
         return missing_dataset(self) if self.get("tags") and not self.linked(Dataset) else []
 
     def do_start(self) -> None:
