@@ -57,7 +57,7 @@ class ImpossiblePlanError(ExperimentError, RuntimeError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         told = [f"{one.kind}: {one.text}" for one in self.problems]
-        told[3:] = ["ec.plan() and `fedmon experiment check` name the rest"] * (len(told) > 3)
+        told[3:] = [f"{len(told) - 3} more: see ec.plan() or `fedmon experiment check FILE`"] * (len(told) > 3)
         super().__init__(f"the experiment cannot work: {'; '.join(told)}")
 
 
@@ -101,8 +101,7 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
-    Resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to; with
-    ``asked``, its stop counts if there is a condition for it.
+    Resources in no group block nothing. One that may end by itself does; with ``asked`` after its stop's conditions.
 
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
@@ -279,7 +278,6 @@ def refuse_circles(
         if one is not None and (one.conditions or (one.connections and nature(one.rtype).needs))
     ]
     if roots:
-        number = NEW_GROUP if group is None else group
-        state = grouped(state, deploying, group=number, wait_all_ready=wait_all_ready)
+        state = grouped(state, deploying, group=NEW_GROUP if group is None else group, wait_all_ready=wait_all_ready)
         if circle := Dependencies(state, nature, roots).circle():
             raise ImpossiblePlanError([circle])

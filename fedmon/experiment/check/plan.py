@@ -80,8 +80,9 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     """
     nature = natures()
     deployed = grouped(state, state.resources, wait_all_ready=wait_all_ready)
-    graph, asked = (Dependencies(deployed, nature, asked=asked) for asked in (False, True))
+    graph = Dependencies(deployed, nature)
     stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
+    asked = Dependencies(deployed, nature, asked=True) if stopping else graph
     waves, told = (
         [
             tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
@@ -212,8 +213,7 @@ class _Checks:
             for guid in condition.group if condition.state is not ResourceState.FAILED else ():
                 member = self._resources.get(guid)
                 if member is not None and member.state is ResourceState.FAILED and member.critical:
-                    text = f"waits for {self._titled(guid)}, which is critical and failed"
-                    yield _Found("failed-resource", text, (guid,))
+                    yield _Found("failed-resource", f"waits for {member.title}, which is critical and failed", (guid,))
             return
         want = Want(key=(0, name), since=0.0, conditions=(condition,))
         found = verdict_on_condition(condition, want, self._resources, 0.0)
