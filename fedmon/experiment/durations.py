@@ -49,7 +49,7 @@ def moment(text: str) -> datetime.datetime:
 
 def moment_of(date: str | None, *, now: float) -> float:
     """Return the Unix time of a moment, which may be past, or of a duration from ``now``. Raises InvalidTimeError."""
-    return moment(date).timestamp() if date is not None and _MOMENT.fullmatch(date) else now + seconds(date)
+    return moment(date).timestamp() if isinstance(date, str) and _MOMENT.fullmatch(date) else now + seconds(date)
 
 
 def duration_text(duration_s: float) -> str:
