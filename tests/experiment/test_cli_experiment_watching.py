@@ -229,6 +229,32 @@ def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
     assert changes == [[state.name, str(guid), "(x)"] for guid, state in moves]
 
 
+def test_many_changes_at_once_take_a_line_for_each_state(tmp_path: Path) -> None:
+    with Journal(tmp_path / NAME) as journal:
+        journal.write([Registered(t=1.0, guid=guid, rtype="x") for guid in range(1, MANY + 1)])
+        for guid in range(1, MANY + 1):
+            for state in (ResourceState.READY, ResourceState.STARTED):
+                journal.write([Became(t=1.0 + guid, guids=(guid,), state=state)])
+
+        told = fedmon_here("experiment", "watch", str(tmp_path), "--for", "0.1").stdout
+
+    lines = [line.split() for line in told.splitlines() if line.endswith(" more")]
+    assert [line[1] for line in lines] == ["READY", "STARTED"]
+
+
+def test_only_the_reason_of_the_resource_that_another_one_needs_is_left_out(tmp_path: Path) -> None:
+    reasons = ["boom", "it needs resource 1 (x), which is FAILED: boom", "a: boom"]
+    with Journal(tmp_path / NAME) as journal:
+        for guid, reason in enumerate(reasons, 1):
+            journal.write([Registered(t=1.0, guid=guid, rtype="x")])
+            journal.write([Became(t=2.0, guids=(guid,), state=ResourceState.FAILED, reason=reason)])
+
+        told = fedmon_here("experiment", "show", str(tmp_path)).stdout
+
+    lines = [line.partition(" (x): ")[2] for line in told.splitlines() if line.startswith("failed: ")]
+    assert lines == ["boom", "it needs resource 1 (x), which is FAILED", "a: boom"]
+
+
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"event":"became"}\n')
 

@@ -136,9 +136,8 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    deadline, follower = Deadline(seconds), Follower(run_dir)
+    deadline, follower, changes = Deadline(seconds), Follower(run_dir), _Changes(as_json=json)
     shown = followed(follower)
-    changes = _Changes(as_json=json)
     if json or shown.status == "running":
         changes.print(shown)
     while shown.status == "running" and not deadline.passed():
@@ -264,16 +263,18 @@ class _Changes:
 
         if self._blocker is None:
             yield heading(shown)
-        reached = sorted(
-            (t, each.guid, state, _titled(each))
+        reached = [
+            (t, ResourceState[state], each.guid, _titled(each))
             for each in changed
             for state, t in each.times.items()
             if self._seen.get(each.guid, {}).get(state) != t
-        )
-        for state, those in groupby(reached, key=itemgetter(2)):
+        ]
+        # Many changes at once take a line for each state; in their order they may take a line each.
+        reached.sort(key=itemgetter(0, 1, 2) if len(reached) <= MANY else itemgetter(1, 0, 2))
+        for state, those in groupby(reached, key=itemgetter(1)):
             times, _, _, names = zip(*those, strict=True)
             clock = datetime.datetime.fromtimestamp(times[-1]).astimezone().strftime("%H:%M:%S.%f")[:-3]
-            yield f"{clock} {state} {joined(names, most=8)}"
+            yield f"{clock} {state.name} {joined(names, most=8)}"
         blocker = shown.blocker.partition(": ")[0]  # the rest counts seconds
         if blocker and blocker != self._blocker:
             yield f"blocker: {shown.blocker}"
@@ -319,9 +320,9 @@ def failures_of(shown: Overview) -> list[str]:
     failed = [each for each in shown.resources if each.failed]
     known, lines = {each.reason for each in failed}, []
     for each in failed:
-        ends = (found.start() for found in re.finditer(": ", each.reason) if each.reason[found.end() :] in known)
-        who = f"{_titled(each)}{'' if each.critical else ', not critical'}"
-        lines.append(f"{who}: {each.reason[: next(ends, None)] or 'no reason'}")
+        ends = (at.end() - 2 for at in re.finditer("(?i:failed): ", each.reason) if each.reason[at.end() :] in known)
+        optional = "" if each.critical else ", not critical"
+        lines.append(f"{_titled(each)}{optional}: {each.reason[: next(ends, None)] or 'no reason'}")
     return lines
 
 
