@@ -128,8 +128,9 @@ class Job(LinkedResource):
             super().do_deploy()
 
     def foreseen(self) -> list[Problem]:
-        """Return a problem if online nodes do not offer a dataset with its ``tags``."""
-        return missing_dataset(self) if self.get("tags") and not self.linked(Dataset) else []
+        """Return a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""
+        is_asked = self.get("tags") and not self.linked(Dataset)
+        return missing_dataset(self, severity="warning" if self.get("atLeast") else "error") if is_asked else []
 
     def do_start(self) -> None:
         """Ask the nodes to run the plan, once those are online that are expected to come back or may have begun it."""

@@ -192,7 +192,7 @@ class Dataset(LinkedResource):
         return missing_dataset(self, self.get("datasetId"))
 
 
-def missing_dataset(of: LinkedResource, dataset_id: str | None = None) -> list[Problem]:
+def missing_dataset(of: LinkedResource, dataset_id: str | None = None, severity: Severity = "error") -> list[Problem]:
     """Return a problem if the online nodes of a resource, or all online ones, do not offer a dataset with its tags."""
     online, tags = set(of.federation.nodes().online), of.get("tags")
     asked = [node.node_id for node in of.linked(Node) if node.get("nodeId")]
@@ -207,7 +207,7 @@ def missing_dataset(of: LinkedResource, dataset_id: str | None = None) -> list[P
         text = "" if found and not missing else _why_not(outcomes, missing, tags, dataset_id)
     except ResourceFailedError as error:
         text = str(error)
-    severity: Severity = "warning" if missing and silent.issuperset(missing) else "error"
+    severity = "warning" if missing and silent.issuperset(missing) else severity
     return [Problem(kind="missing-dataset", severity=severity, guids=(of.guid,), text=text)] if text else []
 
 
