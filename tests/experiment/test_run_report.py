@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedmon.experiment import ExperimentController
 from fedmon.experiment.cli.reports import report_run, traces_in
 from fedmon.experiment.events import Registered
 from fedmon.experiment.journal import NAME, Journal
+from fedmon.experiment.types.job import Job
 from fedmon.report.diagram import Bar, timeline_png
+from tests.experiment.own_types import experiment
 
 
 def test_a_run_of_an_unknown_type_is_reported_on_and_its_recordings_are_named(
@@ -56,8 +57,8 @@ def test_a_timeline_is_in_the_colours_of_the_states() -> None:
 def test_reported_values_are_told_once_by_resource_and_node_and_as_json_those_of_plans_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ExperimentController("e", tmp_path) as ec:
-        monitor, job = ec.register_resource("fedmon::Monitor"), ec.register_resource("fedmon::Job")
+    with experiment(tmp_path, type("Own", (Job,), {"_rtype": "reported::Job"})) as ec:
+        monitor, job = ec.register_resource("fedmon::Monitor"), ec.register_resource("reported::Job")
         for loss in (1, 2):
             ec.measured(monitor, "loss", loss, "north")
             ec.measured(monitor, "loss", 100 * loss, "south")

@@ -26,6 +26,7 @@ from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Follower
+from fedmon.experiment.natures import is_kind, natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.diagram import Bar, timeline_png
@@ -88,7 +89,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     follower = Follower(run_dir, on_event=take)
     shown = followed(follower)
     state, folder = follower.run.state, follower.folder
-    jobs = {each.guid for each in shown.resources if each.rtype == "fedmon::Job"}
+    jobs = {each.guid for each in shown.resources if is_kind(each.rtype, "fedmon::Job", natures())}
     traces = traces_in(folder, state.resources)
     measured = _series_of(numbers)
     found = RunReport(
@@ -105,9 +106,8 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     written = [str(output)] if output is not None else []
     told = [one for one in sections if not all(isinstance(part, Picture) for part in one.parts)]
     text = "\n\n".join([*map(_text, told), *(f"written: {path}" for path in written)])
-    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
-    document = {"well": shown.is_well, **document.pop("overview"), **document, "written": written}
-    emit(document, text=text, as_json=as_json)
+    report: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
+    emit({"well": shown.is_well, **report.pop("overview"), **report, "written": written}, text=text, as_json=as_json)
 
 
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
