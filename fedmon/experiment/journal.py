@@ -253,9 +253,6 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
                 self.highest_guid = max(self.highest_guid, guid)
             case AttributeSet(guid=guid, name=name):
                 self.unassigned.pop((guid, name), None)
-                self.reports.pop(guid if name == "jobId" else 0, None)  # no guid is 0
-            case Measured(guid=guid):
-                self.reports.setdefault(guid, Reports()).note(event)
             case Leveled(guid=guid) if guid in self.unjudged:
                 self.unjudged.remove(guid)
             case ConditionAdded() | SetWanted() if event.condition is not None:
@@ -266,6 +263,13 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
                 self.due.pop(number, None)
         self.unassigned |= {(action.guid, action.name): action for action in actions if isinstance(action, Assign)}
         self.unjudged += [action.guid for action in actions if isinstance(action, Inform)]
+        self._take_reports(event)
+
+    def _take_reports(self, event: AnyEvent) -> None:
+        if isinstance(event, Measured):
+            self.reports.setdefault(event.guid, Reports()).note(event)
+        elif isinstance(event, AttributeSet) and event.name == "jobId":
+            self.reports.pop(event.guid, None)
 
 
 def replayed_run(run_dir: str | Path) -> ReplayedRun:

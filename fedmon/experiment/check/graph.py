@@ -56,8 +56,9 @@ class ImpossiblePlanError(ExperimentError, RuntimeError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        told = [f"{one.kind}: {one.text}" for one in self.problems]
-        told[3:] = [f"{len(told) - 3} more: see ec.plan() or `fedmon experiment check FILE`"] * (len(told) > 3)
+        told = [f"{one.kind}: {one.text}" for one in self.problems[:3]]
+        if len(self.problems) > 3:
+            told.append(f"{len(self.problems) - 3} more: see ec.plan() or `fedmon experiment check FILE`")
         super().__init__(f"the experiment cannot work: {'; '.join(told)}")
 
 
@@ -101,13 +102,13 @@ class Step(NamedTuple):
 class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
-    Resources in no group block nothing. One that may end by itself does; with ``asked`` after its stop's conditions.
+    Resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to.
 
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
 
-    def __init__(self, state: State, nature: Natures, roots: Iterable[int] = (), *, asked: bool = False) -> None:
-        self._state, self._resources, self._nature, self._is_asked = state, state.resources, nature, asked
+    def __init__(self, state: State, nature: Natures, roots: Iterable[int] = ()) -> None:
+        self._state, self._resources, self._nature = state, state.resources, nature
         self._needs: dict[Step, list[Step]] = {}
         self._conditions: dict[int, AnyCondition] = {}
         self._missing: dict[Step, int] = {}
@@ -151,8 +152,6 @@ class Dependencies:
     def _asked(self, resource: Resource, verb: ActionVerb) -> list[AnyCondition]:
         """Return the conditions of a verb, and the needs that its type declares as conditions of number 0."""
         conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
-        if verb == "stop" and conditions and self._is_asked:
-            return conditions
         found = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
         own = [StateCondition(number=0, group=(other.guid,), state=need.state) for need, other in found]
         if verb != "stop":

@@ -44,13 +44,12 @@ _MANY = 12
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a dry run.
 
-    ``waves`` holds the steps in the order in which they can come, simultaneous ones together; in ``told``, as its text
-    has them, a stop comes after its conditions. ``stuck`` are the resources with a step that never can.
+    ``waves`` holds the steps in the order in which they can come, simultaneous ones together; ``stuck`` the resources
+    with a step that never can.
     """
 
     state: State
     waves: tuple[tuple[Step, ...], ...] = ()
-    told: tuple[tuple[Step, ...], ...] = ()
     stuck: tuple[int, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -79,17 +78,12 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
     nature = natures()
-    deployed = grouped(state, state.resources, wait_all_ready=wait_all_ready)
-    graph = Dependencies(deployed, nature)
+    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready), nature)
     stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
-    asked = Dependencies(deployed, nature, asked=True) if stopping else graph
-    waves, told = (
-        [
-            tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
-            for wave in (() if state.is_aborted else one.waves)
-        ]
-        for one in (graph, graph if asked.stuck else asked)
-    )
+    waves = [
+        tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
+        for wave in (() if state.is_aborted else graph.waves)
+    ]
     checks = _Checks(state, nature).of([*state.resources.values()])
     found = [*problems, *filter(None, [graph.circle()]), *checks]
     if state.is_aborted:
@@ -98,7 +92,6 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
     return ExperimentPlan(
         state=state,
         waves=tuple(filter(None, waves)),
-        told=tuple(filter(None, told)),
         stuck=tuple(sorted({step.guid for step in graph.stuck if step.kind in DONE})),
         problems=tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))),
     )
@@ -249,7 +242,7 @@ def _lines(plan: ExperimentPlan) -> Iterator[str]:
     resources = plan.state.resources
     conditions = sum(len(resource.conditions) for resource in resources.values())
     yield f"{plural(len(resources), 'resource')}, {plural(conditions, 'condition')}"
-    for number, wave in enumerate(plan.told, 1):
+    for number, wave in enumerate(plan.waves, 1):
         told = {verb: [_told(plan, step) for step in wave if step.kind == verb] for verb in DONE}
         yield f"{number:4}. {'; '.join(f'{verb} {_few(steps)}' for verb, steps in told.items() if steps)}"
     if plan.stuck:
