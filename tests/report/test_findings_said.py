@@ -83,6 +83,11 @@ def shared(one: Node) -> Node:
     return msgspec.structs.replace(one, counted_by="a")
 
 
+def rank(name: str, of_job: Values) -> Node:
+    one = node(name, job=of_job, host={"host_cpu_count": 2.0})
+    return msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="m"))
+
+
 def lost(first: int, last: int, reason: str, stream: str = "job-1") -> dict[tuple[str, int], list[LostRange]]:
     return {(stream, 1): [LostRange(first_seq=first, last_seq=last, reason=reason)]}
 
@@ -157,6 +162,13 @@ SAID: dict[str, Said] = {
     "full machines are named": Said(
         memory, case(*(node(name, host=full(0.5, 1, 0.5)) for name in "ab"), job=None),
         ("2 nodes were fuller than 90 %: a and b.",)),
+    "ranks that need less than a CPU together need no whole one each": Said(
+        cpu_efficiency, case(*(rank(name, {**cpu(0.05), "job_cpus_busy": gauge("job_cpus_busy", 0.05, high=0.2)})
+                               for name in "abc")),
+        ("At most 0.6 were busy at once.", "Ask for 1 CPU"), N),
+    "machines that are busy alike are not compared": Said(
+        cpu_efficiency, case(*(node(name, host=full(0.5, 3, 1)) for name in "ab"), job=None),
+        ("The CPUs of 2 nodes were busy for 50 % of the time.",)),
     "machines are compared": Said(
         cpu_efficiency, case(node("a", host=full(0.95, 3, 1)), node("b", host=full(0.05, 9, 9)), job=None),
         ("most on a (95 %), least on b (5.0 %)",), nodes=("a",)),

@@ -49,13 +49,9 @@ def find(case: Case) -> list[Finding]:
     if not any(node.streams for node in case.nodes):
         # Without a sample each of the others would only say that there is none.
         found = [one for one in found if one.severity is not Severity.UNKNOWN or one.name == "ending"]
-    if _few(case):
+    if 0 < max((stream.samples for _, stream in completeness.main_streams(case)), default=0) < FEW_SAMPLES:
         found = [_softened(one) for one in found]
-    return sorted(found, key=lambda one: one.severity.rank)
-
-
-def _few(case: Case) -> bool:
-    return 0 < max((stream.samples for _, stream in completeness.main_streams(case)), default=0) < FEW_SAMPLES
+    return sorted(found, key=lambda one: [*Severity].index(one.severity))
 
 
 def _softened(one: Finding) -> Finding:

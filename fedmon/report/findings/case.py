@@ -28,11 +28,6 @@ class Severity(enum.Enum):
     GOOD = "good"
     UNKNOWN = "unknown"
 
-    @property
-    def rank(self) -> int:
-        """The rank among all, 0 for the worst."""
-        return list(Severity).index(self)
-
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, in words.
@@ -114,14 +109,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"no value of {metrics[0]} was recorded"
 
     @property
-    def cpus(self) -> tuple[float | None, str]:
-        """The number of CPUs of the job here, else of the machine, and which of the two it is."""
+    def cpus(self) -> tuple[float | None, bool]:
+        """The number of CPUs of the job here, else of the machine, and whether it is that of the machine."""
         given = told_number(self.document, "cpus")
         if given is not None and given > 0:
-            return given, "given to the job"
+            return given, False
         online = self.one("host_cpu_count")
         amount = told_number(self.host.hardware, "threads") if online is None else online.last
-        return (amount, "of the machine") if amount is not None and amount > 0 else (None, "unknown")
+        return amount if amount is not None and amount > 0 else None, True
 
     @property
     def share(self) -> tuple[str, object]:
@@ -199,18 +194,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def elapsed_s(self) -> float | None:
-        """Duration of the job, or of the measurement; None without any sample."""
-        was_set = any(one.clock_steps for one in self._measured())
-        if self.job is not None and self.started_t is not None and self.ended_t is not None and not was_set:
-            return max(0.0, self.ended_t - self.started_t)
-        return self.measured_s
-
-    @property
-    def measured_s(self) -> float | None:
-        """Duration of the measurement, unaffected by clock changes; None without any sample."""
+        """Duration of the job, or of the measurement, unaffected by clock changes; None without any sample."""
         streams, span = self._measured(), self.span
         if any(one.clock_steps for one in streams):
             return max(one.elapsed_s for one in streams)
+        if self.job is not None and self.started_t is not None and self.ended_t is not None:
+            return max(0.0, self.ended_t - self.started_t)
         return None if span is None else span[1] - span[0]
 
     def _told(self, name: str) -> list[float]:

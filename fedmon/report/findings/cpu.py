@@ -34,18 +34,16 @@ _NAME, _TITLE = "cpu-efficiency", "CPU efficiency"
 
 
 class CpuUse(NamedTuple):
-    """CPU seconds that a job used on one node until a time, with the elapsed seconds and the number of CPUs."""
+    """CPU seconds that a job used on one node until a time, with the elapsed seconds and the number of CPUs.
+
+    The CPUs are those of the machine if the job's share is unknown.
+    """
 
     used_s: float
     elapsed_s: float
     until_t: float
     cpus: float
-    of_whom: str
-
-    @property
-    def is_of_machine(self) -> bool:
-        """Tell whether the CPUs are those of the machine, because the job's share is unknown."""
-        return self.of_whom != "given to the job"
+    is_of_machine: bool
 
     @property
     def busy(self) -> float:
@@ -61,16 +59,16 @@ class CpuUse(NamedTuple):
 def cpu_use(node: Node) -> CpuUse | None:
     """Return the job's use of the CPUs of a node; None if unknown."""
     user, system = node.one(_USER), node.one(_SYSTEM)
-    cpus, of_whom = node.cpus
+    cpus, is_of_machine = node.cpus
     if user is None or system is None or not cpus:
         return None
     if user.grown_s > 0:
         used_s = (user.increase or 0.0) + (system.increase or 0.0)
-        return CpuUse(used_s, user.grown_s, user.last_t, cpus, of_whom)
+        return CpuUse(used_s, user.grown_s, user.last_t, cpus, is_of_machine)
     started = unix(node.document.get("started"))
     if started is None or user.last_t <= started:
         return None
-    return CpuUse(user.last + system.last, user.last_t - started, user.last_t, cpus, of_whom)
+    return CpuUse(user.last + system.last, user.last_t - started, user.last_t, cpus, is_of_machine)
 
 
 def cpu_efficiency(case: Case) -> Finding | None:
@@ -98,7 +96,7 @@ def cpu_efficiency(case: Case) -> Finding | None:
     if cpus != 1:
         idle = f" and {significant(cpus - busy)} idle" if busy < cpus else ""
         text += f" On average {significant(busy)} of them were busy{idle}."
-    peaks = [[(node, peak.high) for node, _ in ranks if (peak := node.one(_MOST_BUSY)) is not None] for ranks in shared]
+    peaks = [_peaks(ranks) for ranks in shared]
     most_busy = min(sum(most_at_once(each)[0] for each in peaks), cpus if is_of_machine else math.inf)
     if most_busy > busy + _ROUNDING and cpus != 1:
         text += f" At most {significant(most_busy)} were busy at once."
@@ -163,7 +161,7 @@ def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_mach
         return Severity.GOOD, "It could use more CPUs, if the program scales."
     if ratio > limits.CPU_LOW or cpus <= 1:
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
-    needed = sum(int(most_at_once((node, _needed(node, use)) for node, use in ranks)[0]) for ranks in shared)
+    needed = sum(map(_needed_together, shared))
     if needed >= cpus:
         text = "In some phases it used all of them: fewer would make it slower. Find the cause of the waits in between."
         return Severity.NOTE, text
@@ -182,6 +180,17 @@ def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_mach
     if is_of_machine:
         return Severity.NOTE, advice
     return (Severity.WARNING if ratio > limits.CPU_VERY_LOW else Severity.PROBLEM), advice
+
+
+def _needed_together(ranks: _Ranks) -> int:
+    """Return the number of CPUs that nodes with the same CPUs need: a busy part of one each is no whole one each."""
+    needed = int(most_at_once((node, _needed(node, use)) for node, use in ranks)[0])
+    peaks = _peaks(ranks)
+    return min(needed, max(1, math.ceil(most_at_once(peaks)[0] - _ROUNDING))) if peaks else needed
+
+
+def _peaks(ranks: _Ranks) -> list[tuple[Node, float]]:
+    return [(node, peak.high) for node, _ in ranks if (peak := node.one(_MOST_BUSY)) is not None]
 
 
 def _needed(node: Node, use: CpuUse) -> int:
@@ -218,14 +227,12 @@ def _machines(case: Case) -> Finding | None:
         return unknown(case.nodes, "cpu-use", "CPU use", BUSY)
     mean = sum(busy.values()) / len(busy)
     full = past(busy, limits.CPU_HIGH)
-    if len(busy) == 1:
-        text = f"The CPUs of {next(iter(busy))} were busy for {percent(mean)} of the time."
-    else:
-        most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
-        text = (
-            f"The CPUs of {len(busy)} nodes were busy for {percent(mean)} of the time: most on {most}"
-            f" ({percent(busy[most])}), least on {least} ({percent(busy[least])})."
-        )
+    whose = f"{len(busy)} nodes" if len(busy) > 1 else next(iter(busy))
+    text = f"The CPUs of {whose} were busy for {percent(mean)} of the time"
+    most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
+    if percent(busy[most]) != percent(busy[least]):
+        text += f": most on {most} ({percent(busy[most])}), least on {least} ({percent(busy[least])})"
+    text += "."
     if full:
         text += f" Full all the time: {joined([*full])}."
     return Finding(

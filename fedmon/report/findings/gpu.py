@@ -16,14 +16,13 @@ _HEAT = {"software_thermal", "hardware_thermal"}
 
 
 class GpuUse(NamedTuple):
-    """One GPU of one node: mean use, share of the time below 5 %, and memory at its peak."""
+    """One GPU of one node: mean use, share of the time below 5 %, and memory at its peak, of how much."""
 
     name: str
     gpu: str
     mean: float
     idle_share: float
-    memory_peak: float | None
-    memory_total: float | None
+    memory: tuple[float, float] | None
     is_used_by_job: bool
 
 
@@ -40,8 +39,7 @@ def gpu_uses(node: Node) -> list[GpuUse]:
                 gpu=gpu,
                 mean=total.mean,
                 idle_share=total.low_share or 0.0,
-                memory_peak=used.high if used is not None else None,
-                memory_total=capacity.last if capacity is not None else None,
+                memory=(used.high, capacity.last) if used is not None and capacity is not None else None,
                 is_used_by_job=gpu in of_job,
             )
         )
@@ -100,11 +98,11 @@ def _judged(case: Case, uses: list[GpuUse]) -> Finding:
         parts.append(f"Often idle: {_told(often)}.")
     if low:
         parts.append(f"Little used: {joined([f'{use.name} ({percent(use.mean)} on average)' for use in low])}.")
-    peaks = [use for use in uses if use.memory_peak is not None and use.memory_total]
-    if peaks:
-        most = max(peaks, key=lambda use: (use.memory_peak or 0) / (use.memory_total or 1))
-        parts.append(f"Peak of device memory: {size(most.memory_peak or 0)} of {size(most.memory_total or 0)} on"
-                     f" {most.name}.")  # fmt: skip
+    if peaks := [
+        (peak / total, peak, total, use.name) for use in uses for peak, total in [use.memory or (0, 0)] if total
+    ]:
+        _, peak, total, name = max(peaks, key=lambda one: one[0])
+        parts.append(f"Peak of device memory: {size(peak)} of {size(total)} on {name}.")
     severity, advice = Severity.GOOD, ""
     if idle:
         severity = Severity.PROBLEM if case.job is not None else Severity.WARNING
