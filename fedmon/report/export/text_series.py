@@ -59,7 +59,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     metric: str
     family: Family
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: Words = ()
     is_series: bool = True
 
 
@@ -230,8 +230,6 @@ _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\\]|%(?=[0-9a-fA-F]{2})")
 _SPECIAL = re.compile(r"([,= ])")
 _NAME_SPECIAL = re.compile(r"([, ])")
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-
 
 def write_influx(table: Table, file: BinaryIO) -> None:
     """Write a wide table or a view.
@@ -240,7 +238,7 @@ def write_influx(table: Table, file: BinaryIO) -> None:
     value that is not known has no field. Raises InvalidInputError.
     """
     columns = MeasuredColumns(table.schema, format="Influx line protocol")
-    points: dict[Key, list[Number]] = {}
+    points: dict[tuple[str, Words], list[Number]] = {}
     for number in columns.numbers:
         measurement = number.metric.partition("_")[0] if number.is_series else table.name
         points.setdefault((measurement, number.labels), []).append(number)

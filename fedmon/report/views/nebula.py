@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics import nebula_tags as tags
-from fedmon.report.blocks import Floats, labels_of
+from fedmon.report.blocks import labels_of
 from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
 from fedmon.report.selection import find_job, known_jobs
@@ -62,7 +62,11 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
     found: list[tuple[str, ViewQuantity]] = [
         cpu,
         (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100)),
-        *([(tags.CPU_TEMPERATURE, Computed(series=sensors, compute=_highest))] if sensors else []),
+        *(
+            [(tags.CPU_TEMPERATURE, Computed(series=sensors, compute=lambda *rows: np.fmax.reduce(rows)))]
+            if sensors
+            else []
+        ),
         *others,
         *(
             (tag, Counted(metric=f"host_network_{way}_total", times=1 / per, from_zero=True))
@@ -80,11 +84,6 @@ def _columns(at: Instants, generation: str) -> Sequence[ViewColumn]:
 
 def _computed(formula: tags.TagFormula) -> tuple[str, ViewQuantity]:
     return formula.tag, Computed(series=formula.names, compute=formula.compute)
-
-
-def _highest(*sensors: Floats) -> Floats:
-    highest: Floats = np.fmax.reduce(sensors)
-    return highest
 
 
 class UserTable:

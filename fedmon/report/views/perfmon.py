@@ -383,9 +383,10 @@ def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None)
         labels |= {name: value for name, value in place.host.labels.items() if value}
     jobs = [place.job for place in places if place.job is not None]
     asked = [told_number(place.host.tool, "interval_s") for place in places]
+    period_s = next((each for each in (*asked, interval_s) if each is not None), None)
     return {
         "host_names": list(keys),
-        "sampling_frequency": next((_number(each) for each in (*asked, interval_s) if each is not None), None),
+        "sampling_frequency": period_s if period_s is None or period_s % 1 else int(period_s),
         "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
     }
 
@@ -419,7 +420,3 @@ def _listed(values: NDArray[Any], *, is_whole: bool) -> list[Any]:
         return [None if value != value else int(value) for value in np.round(values).tolist()]  # noqa: PLR0124
     listed: list[Any] = np.round(values, 6).tolist()  # JSON has null for NaN
     return listed
-
-
-def _number(value: float) -> float | int:
-    return int(value) if value == int(value) else value
