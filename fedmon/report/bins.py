@@ -104,9 +104,10 @@ class Bins:
         machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.machines, self.trainings = machines, Trainings()
-        self.start, self.end = span or (0.0, 0.0)
+        start, end = span or (0.0, 0.0)
+        self.start, self.end = start, max(end, start + 1.0)  # an axis of a single moment would have none
         self.count = count
-        self.width_s = max(self.end - self.start, 1e-3) / count
+        self.width_s = (self.end - self.start) / count
         self._wants = functools.cache(wanted)
         self._rates = Rates()
         self._streams: dict[tuple[str, str], _Stream] = {}

@@ -14,6 +14,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.store.recording_reader import chooser
 from fedmon.common.text import joined as told
+from fedmon.common.text import short_ids
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats, labels_of
 from fedmon.report.charts.catalogue import (
@@ -86,11 +87,6 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         """The unit in which most of its values are short numbers."""
         tops = [float(np.nanpercentile(np.abs(line.values), 98)) for line in self.lines]
         return scale_of(self.quantity, sum(tops) if self.is_stack else max(tops))
-
-    @property
-    def has_values(self) -> bool:
-        """Tell whether any value is not zero."""
-        return any(bool(np.nan_to_num(line.values).any()) for line in self.lines)
 
     @property
     def is_constant(self) -> bool:
@@ -191,14 +187,14 @@ class _Maker:
             streams.setdefault(name, set()).add(key.stream.startswith(JOB))
         keys = [key for parts in self._parts.values() for key, _ in parts]
         self.several = len({key.node_id for key in keys}) > 1
-        self._jobs = {key.stream for key in keys if key.stream.startswith(JOB)}
+        self._jobs = short_ids({key.stream.removeprefix(JOB) for key in keys if key.stream.startswith(JOB)})
         self._of_both = {name for name, kinds in streams.items() if len(kinds) > 1}
         self._names: set[str] = set()
         self.x = self._grid(keys)
 
     def _grid(self, keys: Sequence[SeriesKey]) -> Floats:
         """Return the moments of all charts: as dense as samples, but no more than a picture can show."""
-        span = max(self._bins.end - self._bins.start, 1e-3)
+        span = self._bins.end - self._bins.start
         pairs = (
             np.diff(t) for key in keys if not key.series.startswith("user_") and len(t := self._bins.of(key).t) > 1
         )
@@ -223,7 +219,8 @@ class _Maker:
                     continue
                 # Who asks for it gets a line that never changes, too, but none of zeros.
                 is_asked = self._choice.groups is not None or self._choice.metrics is not None
-                is_empty = not chart.has_values if is_asked else chart.is_constant and not chart.is_over_steps
+                is_zero = not np.nan_to_num([line.values for line in chart.lines]).any()
+                is_empty = is_zero if is_asked else chart.is_constant and not chart.is_over_steps
                 if is_empty and not self._choice.zeros:
                     self.constant.append(chart.title)
                 else:
@@ -290,7 +287,7 @@ class _Maker:
             kept += [_kind(value) if name == "zone" else value for name, value in labels.items()
                      if name not in DEVICES and name != figure.each and name not in alike]  # fmt: skip
             if is_of_job and len(self._jobs) > 1:
-                kept.append(f"job {key.stream.removeprefix(JOB)}")
+                kept.append(f"job {self._jobs[key.stream.removeprefix(JOB)]}")
             elif metric in self._of_both:
                 kept.append("job" if is_of_job else "machine")
             device = [f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value
@@ -378,7 +375,8 @@ def _curves(
             with np.errstate(invalid="ignore"):
                 mean = np.where(whole > 0, np.nansum(each * values, axis=0) / whole, np.nan)
             means.append(Line(f"mean{', by rows' if by_rows else ''}{suffix}", mean, mean=float(np.nanmean(mean))))
-    return [*(lines if len(lines) <= MOST_LINES else _few(lines, is_stack=False)), *means]
+    most = MOST_LINES - len(means)  # as many as there are colours
+    return [*(lines if len(lines) <= most else _few(lines, is_stack=False, most=max(2, most))), *means]
 
 
 def _told(curve: LearningCurve, x: Floats) -> Floats:
@@ -439,7 +437,7 @@ def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
     return Line(label, line, low, high, float(np.nanmean(line)) if known.any() else 0.0)
 
 
-def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
+def _few(lines: Sequence[Line], *, is_stack: bool, most: int = MOST_LINES) -> list[Line]:
     """Leave out lines of zeros and unknown ones, draw equal ones once, and show those beyond the largest as one."""
     there = [line for line in lines if np.isfinite(line.values).any()]
     kept = [line for line in there if np.nanmax(np.abs(line.values)) > 0] or there[:1]
@@ -447,17 +445,17 @@ def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
         equal: dict[bytes, list[Line]] = {}
         for line in kept:
             equal.setdefault(line.values.tobytes(), []).append(line)
-        kept = [same[0]._replace(label=_alike([line.label for line in same])) for same in equal.values()]
-    if len(kept) <= MOST_LINES:
+        kept = [same[0]._replace(label=f"{told([line.label for line in same])}{' (same values)' * bool(same[1:])}")
+                for same in equal.values()]  # fmt: skip
+    if len(kept) <= most:
         return kept
-    shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: MOST_LINES - 1])
+    shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: most - 1])
     others = [line for at, line in enumerate(kept) if at not in shown]
-    word, how = ("", Join.TOTAL) if is_stack else (", average", Join.AVERAGE)
-    return [*(kept[at] for at in shown), joined(f"{len(others)} others{word}", others, how)]
-
-
-def _alike(labels: Sequence[str]) -> str:
-    return f"{told(labels)} (same values)" if labels[1:] else labels[0]
+    other = joined(f"{len(others)} others, average", others, Join.AVERAGE)
+    if is_stack:  # of which each is nothing where it is unknown, such as a job before it ran
+        amounts = (~np.isnan([line.values for line in others])).sum(axis=0)
+        other = Line(f"{len(others)} others", other.values * amounts)
+    return [*(kept[at] for at in shown), other]
 
 
 def _kind(zone: str) -> str:

@@ -6,7 +6,7 @@ import datetime
 import io
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,8 @@ SIZE_IN = (7.1, 2.6)
 """18 cm: the width of the text of an A4 page, so that fonts have their size there."""
 _SHORT_S = 300.0
 """Charts up to this length are shown in seconds since their begin."""
-_LONGEST = 32
+_LONGEST, _MOST_ROWS, _BESIDE_PT = 32, 3, 24.0
+"""Most letters of a label, most rows of a legend, and the room beside a label for its sign and the distance."""
 _SMALL_PT, _TITLE_PT = 7.0, 9.0
 _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
@@ -66,15 +67,16 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
 
     made = Figure(figsize=size_in)
     width, height = size_in
-    rows = -(-(len(chart.lines) + len(chart.limits)) // _columns(width)) if _needs_legend(chart) else 0
+    labels, columns = _legend(chart, width)
+    rows = -(-len(labels) // columns) if len(labels) > 1 else 0
     bottom, top = 0.42 + 0.16 * rows, 0.28
     axes: Any = made.add_axes((0.62 / width, bottom / height, 1 - 0.74 / width, 1 - (bottom + top) / height))
     scale = chart.scale
     origin = 0.0 if chart.is_over_steps else charts.span[0]
     x = chart.x - origin
-    _lines(axes, chart, x, scale.factor)
-    for label, value in chart.limits:
-        axes.axhline(value * scale.factor, color="#444444", linestyle=(0, (1, 1)), linewidth=1.0, label=_legend(label))
+    _lines(axes, chart, x, scale.factor, labels)
+    for label, (_, value) in zip(labels[len(chart.lines) :], chart.limits, strict=True):
+        axes.axhline(value * scale.factor, color="#444444", linestyle=(0, (1, 1)), linewidth=1.0, label=label)
     _value_axis(axes, chart, scale.factor)
     if chart.is_over_steps:
         margin = 0.01 * (x[-1] - x[0]) or 0.5
@@ -87,57 +89,61 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
             axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
                          linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
-    is_small = width < SIZE_IN[0] / 1.5
-    title = shorten(escape_control(chart.title), int(width * (16 if is_small else 13)) - len(unit))
-    made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=_TITLE_PT - is_small, va="top", weight="bold",
-              parse_math=False)  # fmt: skip
+    size = _TITLE_PT - (width < SIZE_IN[0] / 1.5)
+    title = shorten(escape_control(chart.title), int(_room_pt(width) / (0.7 * size)) - len(unit))
+    made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=size, va="top", weight="bold", parse_math=False)
     axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
     axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if rows:
-        legend = made.legend(*axes.get_legend_handles_labels(), loc="lower left", ncols=_columns(width), frameon=False,
-                             fontsize=_SMALL_PT, bbox_to_anchor=(0.5 / width, 0), handlelength=1.2, borderpad=0.1,
+        legend = made.legend(*axes.get_legend_handles_labels(), loc="lower left", ncols=columns, frameon=False,
+                             fontsize=_SMALL_PT, bbox_to_anchor=(0.1 / width, 0), handlelength=1.2, borderpad=0.1,
                              labelspacing=0.2, columnspacing=1.2)  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
     return made
 
 
-def _columns(width_in: float) -> int:
-    return max(2, int(width_in // 0.85))
+def _room_pt(width_in: float) -> float:
+    return (width_in - 0.2) * 72
 
 
-def _needs_legend(chart: Chart) -> bool:
-    return len(chart.lines) + len(chart.limits) > 1
+def _legend(chart: Chart, width_in: float) -> tuple[list[str], int]:
+    """Return the labels of lines and limits, and the number of columns; they are cut if they fit in no few rows."""
+    names = (*(line.label for line in chart.lines), *(label for label, _ in chart.limits))
+    # The legend leaves out a label with a leading underscore.
+    labels = [shorten(escape_control(f" {name}" if name.startswith("_") else name), _LONGEST) for name in names]
+    room, letter = _room_pt(width_in), 0.6 * _SMALL_PT
+    for rows in range(1, _MOST_ROWS + 1):
+        columns = -(-len(labels) // rows)
+        widths = np.array_split([_BESIDE_PT + letter * len(label) for label in labels], columns)
+        if sum(map(max, widths)) <= room:
+            return labels, columns
+    return [shorten(label, int((room / columns - _BESIDE_PT) / letter)) for label in labels], columns
 
 
-def _lines(axes: Any, chart: Chart, x: Any, factor: float) -> None:
+def _lines(axes: Any, chart: Chart, x: Any, factor: float, labels: Sequence[str]) -> None:
     if chart.is_stack:
         values = np.stack([np.nan_to_num(line.values) for line in chart.lines]) * factor
         is_there = np.stack([~np.isnan(line.values) for line in chart.lines]).any(axis=0)
         below = np.zeros(len(x))
-        for at, (line, row) in enumerate(zip(chart.lines, values, strict=True)):
+        for at, row in enumerate(values):
             axes.fill_between(x, below, below + row, where=is_there, facecolor=COLOURS[at % len(COLOURS)], alpha=0.75,
-                              linewidth=0, label=_legend(line.label))  # fmt: skip
+                              linewidth=0, label=labels[at])  # fmt: skip
             below = below + row
         return
     for at, line in enumerate(chart.lines):
         colour, values = COLOURS[at % len(COLOURS)], line.values * factor
         few = np.isfinite(values).sum() <= 30
-        axes.plot(x, values, color=colour, linewidth=1.0, label=_legend(line.label), marker="o" if few else None,
+        axes.plot(x, values, color=colour, linewidth=1.0, label=labels[at], marker="o" if few else None,
                   markersize=2.4)  # fmt: skip
         if line.low is not None and line.high is not None and len(chart.lines) <= 2:
             axes.fill_between(x, line.low * factor, line.high * factor, facecolor=colour, alpha=0.2, linewidth=0)
-        lonely = _lonely(values)
+        there = np.concatenate([[False], np.isfinite(values), [False]])
+        lonely = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])  # points that no line shows
         if len(lonely) and not few:
             axes.plot(x[lonely], values[lonely], color=colour, linestyle="", marker="o", markersize=2.4)
-
-
-def _lonely(values: Any) -> Any:
-    """Return points that no line shows."""
-    there = np.concatenate([[False], np.isfinite(values), [False]])
-    return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
 
 
 def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
@@ -163,7 +169,7 @@ def _time_axis(axes: Any, charts: Charts) -> None:
 
     dates: Any = matplotlib.dates  # it has no types
     begin, end = charts.span
-    length = max(end - begin, 1e-3)
+    length = end - begin
     axes.set_xlim(-0.01 * length, 1.01 * length)
     first = datetime.datetime.fromtimestamp(begin, datetime.UTC)
     if length <= _SHORT_S:
@@ -179,9 +185,3 @@ def _time_axis(axes: Any, charts: Charts) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda _value, place: words[place] if place is not None else ""))
     days_of = f"{first:%Y-%m-%d}" if first.date() == last.date() else f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
     axes.set_xlabel(f"{days_of}, UTC", size=_SMALL_PT, labelpad=2)
-
-
-def _legend(label: str) -> str:
-    """Return a label that the legend shows: one with a leading underscore would be left out."""
-    text = shorten(escape_control(label), _LONGEST)
-    return f" {text}" if text.startswith("_") else text

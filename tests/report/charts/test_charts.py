@@ -17,7 +17,7 @@ from fedmon.common.metrics.series import series
 from fedmon.report import charts
 from fedmon.report.charts import Chart, Charts
 from fedmon.report.charts.catalogue import Quantity, scale_of
-from fedmon.report.charts.draw import KINDS, drawn, figure
+from fedmon.report.charts.draw import KINDS, SIZE_IN, drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.tables import HOSTILE, T0, made, recording, samples
@@ -251,6 +251,11 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         {"a": {0: 6, 1: 3, 2: 2}, "b": {0: 3, 1: 2, 2: 1.5}, "mean": {0: 4.5, 1: 2.5, 2: 1.75}}),
     "a repeated round costs the sum of its runs, each with its last word": (
         AGAIN, "training_cells_seconds_per_round", {"n1": {1: 12, 2: 3}}),
+    "jobs at different times are a sum also in the line of the others": (
+        [samples({"job_cpu_user_seconds_total": [0, job, 3 * job]}, stream=f"job-{job}", seq=10 * job)
+         for job in range(1, 10)], "job_cpu_per_node",
+        {**{f"user mode job {job}": {10 * job + 1: job, 10 * job + 2: 2 * job} for job in range(4, 10)},
+         "3 others": {11: 1, 12: 2, 21: 2, 22: 4, 31: 3, 32: 6}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
 }  # fmt: skip
@@ -325,6 +330,14 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
         [1, 0.5, 3, 100], [2, 0.9, 4, 100],
     ]  # fmt: skip
     assert pictures.count("<img") == 3
+
+
+def test_no_two_lines_of_a_training_of_many_nodes_have_one_colour(tmp_path: Path) -> None:
+    found = made(tmp_path / "a", *(reported(f"n{at}", f"{at}-{step}", 10 * step, at, step, group="cells")
+                                   for at in range(1, 9) for step in (1, 2)))  # fmt: skip
+
+    labels = [line.label for line in found.first[0].lines]
+    assert labels == ["n4", "n5", "n6", "n7", "n8", "3 others, average", "mean"]
 
 
 def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_it(tmp_path: Path) -> None:
@@ -426,6 +439,7 @@ def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_
             assert drawn(each, found, "png").startswith(b"\x89PNG")
 
     assert set(named(found)) == {"cpu_load_per_node", "load_per_node", "other_user_thing_per_node"}
+    assert found.span[1] - found.span[0] >= 1.0, "no axis has marks of microseconds"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -437,6 +451,20 @@ def test_labels_in_any_script_are_drawn_without_a_warning(kind: str, tmp_path: P
         found = made(tmp_path / "a", samples({series("user_value", name="\u4f5c\u696d"): [1.0, 2.0, 3.0]} | traffic))
         for each in named(found).values():
             assert len(drawn(each, found, kind)) > 1000
+
+
+@pytest.mark.parametrize("size_in", [SIZE_IN, (3.5, 1.75)])
+@pytest.mark.parametrize("name", ["east", "hospital-north", "a-host-of-a-large-cluster" * 8])
+def test_titles_and_legends_fit_in_the_drawing(name: str, size_in: tuple[float, float], tmp_path: Path) -> None:
+    traffic = {series("host_network_receive_bytes_total", interface=f"{name}-{at}"): [0.0, 1e6 * at, 5e6 * at]
+               for at in range(1, 7)}  # fmt: skip
+    found = made(tmp_path / "a", samples({series("user_value", name=name): [1.0, 2.0, 3.0]} | traffic))
+
+    for one in named(found).values():
+        picture = figure(one, found, size_in=size_in)
+        picture.draw_without_rendering()
+        for part in (*picture.texts, *picture.legends):
+            assert part.get_window_extent().x1 <= picture.bbox.x1, "the right end is cut off"
 
 
 def test_a_recording_without_main_charts_shows_its_others_first(tmp_path: Path) -> None:
