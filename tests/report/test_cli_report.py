@@ -68,7 +68,8 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
         document = json.loads(fedmon("job.fmr", "--json", "--node", "n2", *words, cwd=tmp_path).stdout)
         found = {one["name"]: one for one in document["findings"]}
 
-        assert (document["job"], document["nodes"], document["written"]) == ("4711", ["n2"], [])
+        told = [document[name] for name in ("job", "jobs", "nodes", "written")]
+        assert told == ["4711", ["4711"], ["n2"], []]
         assert document["until_t"] - document["since_t"] == seconds
         assert found["cpu-efficiency"]["severity"] == "warning"
         assert found["cpu-efficiency"]["figures"]["ratio"] == pytest.approx(0.55)
@@ -86,6 +87,7 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
         (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
         (["job.fmr", "--text", "--pdf", "x.pdf"], 2, "--text writes no file"),
+        (["job.fmr", "-o", "x.pdf"], 2, "--output writes a page of HTML, --pdf a PDF: name their files so"),
         (["job.fmr", "-o", "x", "--pdf", "./x"], 2, "x cannot be both the page and the PDF: name two files"),
     ],
 )

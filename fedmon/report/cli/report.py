@@ -40,6 +40,8 @@ def report(
         raise InvalidInputError("--text writes no file: leave it out, or leave out --output and --pdf")
     if output is not None and pdf is not None and output.resolve() == pdf.resolve():
         raise InvalidInputError(f"{output} cannot be both the page and the PDF: name two files")
+    if (output is not None and output.suffix.lower() == ".pdf") or (pdf is not None and pdf.suffix.lower() == ".html"):
+        raise InvalidInputError("--output writes a page of HTML, --pdf a PDF: name their files so")
     since_t, until_t = times(since, until)
     from fedmon.report.extra import report_extra
 
@@ -82,6 +84,7 @@ def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[
     span = case.span
     return {
         "job": case.job,
+        "jobs": case.jobs,
         "nodes": [node.name for node in case.nodes],
         "since_t": span[0] if span is not None else None,
         "until_t": span[1] if span is not None else None,
