@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, made_at
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
-from fedmon.common.text import joined, sound
+from fedmon.common.text import joined, short_ids, sound
 from fedmon.report.blocks import Block, Damage, Floats, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.source import JOB, Host, Source
@@ -261,21 +261,32 @@ def plan(
 
 
 def known_jobs(source: Source) -> list[str]:
-    """Name every job of which there are samples, or at least a description."""
-    return sorted({*source.job_ids, *(key for host in source.hosts for key in host.jobs)}, key=natural)
+    """Name every job of which there are samples, or at least a description: runs last, in the order they were made."""
+    known = {*source.job_ids, *(key for host in source.hosts for key in host.jobs)}
+    return sorted(known, key=lambda key: ((2, 0, key),) if made_at(key) else natural(key))
 
 
 def find_job(source: Source, job: str) -> str:
-    """Return the key of a job by its key, its scheduler's id or the beginning of a run's id. Raises NotFoundError."""
+    """Return the key of a job by its key, its scheduler's id or the beginning of a run's id.
+
+    Raises NotFoundError, and ConflictError if several fit.
+    """
     known = known_jobs(source)
     if job in known:
         return job
-    called = {key for host in source.hosts for key, told in host.jobs.items() if str(told.get("job_id")) == job}
+    called = [key for key in known if any(str(host.jobs.get(key, {}).get("job_id")) == job for host in source.hosts)]
     if not called and len(job) >= MIN_PREFIX:
-        called = {key for key in known if made_at(key) and key.startswith(job)}
+        called = [key for key in known if made_at(key) and key.startswith(job)]
     if len(called) == 1:
-        return called.pop()
-    raise NotFoundError(f"no job {job!r} in the recording; it has {joined(known, most=9) or 'none'}")
+        return called[0]
+    if called:
+        raise ConflictError(f"{job!r} matches {len(called)} jobs: {named(called)}")
+    raise NotFoundError(f"no job {job!r} in the recording; it has {named(known)}")
+
+
+def named(ids: Sequence[str]) -> str:
+    """Name the first of some jobs or hosts, those that are run ids by their beginnings."""
+    return joined([*short_ids(ids).values()], most=9) or "none"
 
 
 def _filled(source: Source) -> set[str]:

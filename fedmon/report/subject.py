@@ -11,10 +11,10 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import Mark, RecordedStream
-from fedmon.common.text import joined, plural
+from fedmon.common.text import plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
-from fedmon.report.selection import find_job, known_jobs, natural
+from fedmon.report.selection import find_job, known_jobs, named, natural
 from fedmon.report.source import HOST, JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
 from fedmon.report.training import of_job
@@ -203,8 +203,7 @@ def _host(source: Source, name: str) -> Host:
     for host in source.hosts:
         if name in (host.node_id, host.name):
             return host
-    names = joined([host.name for host in source.hosts], most=9) or "none"
-    raise NotFoundError(f"no node {name!r} in the recording; it has {names}")
+    raise NotFoundError(f"no node {name!r} in the recording; it has {named([host.name for host in source.hosts])}")
 
 
 def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:

@@ -75,7 +75,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
     out = tmp_path / "x.csv"
 
     for words, code, why in (
-        ((path, "-o", "-"), 2, "say --format when the table goes to stdout"),
+        ((path, "-o", "-"), 2, "say --format when the table goes to stdout: one of csv, json-lines, openm"),
         ((path, "-o", "-", "-f", "csv", "--json"), 2, "choose one"),
         ((path, "-o", out, "--view", "perfmon", "--tidy"), 2, "--view has its own columns"),
         ((odd, "-o", out, "--view", "nebula"), 3, "nebula has no name for any of the metrics"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
 from fedmon.report.charts import charts_of, read_bins
@@ -66,12 +66,12 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
     with Recording(path) as store:
         store.append([samples({"x": [1.0]}, node="n2")])
         store.describe("n3", 1, {"jobs": {"7": {"job_id": 4711}}})
-        run = "01a22c43-a8d1-797f-a9de-e16d85b9d5c9"
-        store.describe("n4", 1, {"jobs": {run: {}}})
+        run, later, other = (f"01a22c43-{part}-797f-a9de-e16d85b9d5c9" for part in ("a8d1", "b0aa", "b1aa"))
+        store.describe("n4", 1, {"jobs": {key: {} for key in (other, later, run)}})
 
     with Source([path]) as source:
         for wanted, why in (
-            ({"job": "8"}, f"no job '8' in the recording; it has {run} and 7"),
+            ({"job": "8"}, "no job '8' in the recording; it has 7, 01a22c43-a8d1, 01a22c43-b0aa and 01a22c43-b1aa"),
             ({"job": "471"}, "no job '471'"),
             ({"job": run[:3]}, "no job '01a'"),
             ({"nodes": ["n9"]}, "no node 'n9' in the recording; it has n1, n2, n3 and n4"),
@@ -80,7 +80,9 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
             with pytest.raises(NotFoundError, match=why):
                 choose(source, **wanted)
         assert choose(source, job="4711").read().job == "7"
-        assert choose(source, job=run[:4]).read().job == run
+        assert choose(source, job=run[:10]).read().job == run
+        with pytest.raises(ConflictError, match="'01a22c43-b' matches 2 jobs: 01a22c43-b0aa and 01a22c43-b1aa"):
+            choose(source, job=later[:10])
     with pytest.raises(InvalidInputError, match="at least one recording"):
         Source([])
 
@@ -136,6 +138,7 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     drawn: Column = [20.0 * second for second in range(COUNT)]
     machines = {"a": "one", "b": "one", "c": "other"}
     batches = [samples(sent | {"node_energy_joules_total": drawn}, node=node) for node in machines]
+    batches += [samples({"job_processes": [1.0]}, node=node, stream=f"job-{at}") for node in "ab" for at in (1, 2)]
     documents = {node: {"hardware": {"boot_id": boot_id}} for node, boot_id in machines.items()}
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:

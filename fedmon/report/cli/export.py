@@ -60,7 +60,8 @@ def export(
     if to_stdout and json:
         raise InvalidInputError("--json prints its summary on stdout, and -o - writes the table there: choose one")
     if to_stdout and format is None:
-        raise InvalidInputError(f"say --format when the table goes to stdout: one of {_FORMATS}")
+        texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
+        raise InvalidInputError(f"say --format when the table goes to stdout: one of {texts}")
     chosen = format or format_of(output)
     is_appended = format_named(chosen).is_appended
     if view is not None and (tidy or no_rates or metric or since or until):
@@ -78,7 +79,10 @@ def export(
             if not any(table.rows for table in tables):
                 raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
             if to_stdout:
-                _print(tables, chosen)
+                if len(tables) > 1:
+                    names_of = ", ".join(table.name for table in tables)
+                    raise InvalidInputError(f"there are {len(tables)} tables ({names_of}): name a file with --output")
+                write_text(tables[0], sys.stdout.buffer, format=chosen)
                 return
             names = _names(output, tables, is_one=is_appended)
             for path in names:
@@ -104,8 +108,10 @@ def _why_nothing(source: Source, *, selected: bool) -> str:
     if not source.streams:
         return "the recordings hold no sample"
     what = "no recorded sample matches the selection" if selected else "nothing was recorded"
-    jobs = f"; jobs: {', '.join(source.job_ids)}" if source.job_ids else ""
-    return f"{what}; hosts: {', '.join(host.name for host in source.hosts)}{jobs}"
+    from fedmon.report.selection import known_jobs, named
+
+    jobs = f"; jobs: {named(jobs)}" if (jobs := known_jobs(source)) else ""
+    return f"{what}; hosts: {named([host.name for host in source.hosts])}{jobs}"
 
 
 def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
@@ -113,14 +119,6 @@ def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
     if is_one or len(tables) == 1:
         return [output] * len(tables)
     return [output.with_name(f"{output.stem}-{table.name}{output.suffix}") for table in tables]
-
-
-def _print(tables: list[Table], chosen: str) -> None:
-    if len(tables) > 1:
-        raise InvalidInputError(
-            f"there are {len(tables)} tables ({', '.join(table.name for table in tables)}): name a file with --output"
-        )
-    write_text(tables[0], sys.stdout.buffer, format=chosen)
 
 
 def _report(written: list[dict[str, object]], chosen: str, damaged: int, *, as_json: bool) -> None:

@@ -15,10 +15,13 @@ _EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
-    """Return the stream that the report is about on a node: the job's, else the machine's, else any other."""
+    """Return the stream that the report is about on a node: the job's, else the machine's, else any other.
+
+    None of a node whose machine is counted by another.
+    """
     if case.job is not None:
         return node.job
-    return node.machine or next(iter(node.streams.values()), None)
+    return node.machine or (None if node.counted_by else next(iter(node.streams.values()), None))
 
 
 def main_streams(case: Case) -> list[tuple[Node, StreamTotal]]:
