@@ -68,8 +68,6 @@ class RecordedJob:
             'host_disk_written_bytes_total{device="nvme0n1"}': self._each(lambda t: 1e9 + 8e6 * t),
             'host_network_receive_bytes_total{interface="eth0"}': self._each(lambda t: 5e6 * t),
             'host_network_transmit_bytes_total{interface="eth0"}': self._each(lambda t: 4e6 * t),
-            'host_network_receive_bytes_total{interface="lo"}': self._each(lambda t: 9e8 * t),
-            'host_network_transmit_bytes_total{interface="lo"}': self._each(lambda t: 9e8 * t),
             'infiniband_receive_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
             'infiniband_transmit_bytes_total{device="mlx5_0",port="1"}': self._each(lambda t: 3e8 * t),
             'host_pressure_seconds_total{resource="io",stalled="full"}': self._each(lambda t: 0.16 * t),

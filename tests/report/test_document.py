@@ -22,14 +22,14 @@ from fedmon.report.document import write
 from fedmon.report.document.model import WORDS, Document, Facts, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, hardware_table, missing
-from fedmon.report.document.summary import about, node_table
+from fedmon.report.document.report import build, hardware_table, missing, user_table
+from fedmon.report.document.summary import about, node_table, summary
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep
-from tests.report.cases import case, node
+from tests.report.cases import case, gauge, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
 from tests.report.tables import HOSTILE, recording, samples
 
@@ -351,9 +351,29 @@ def test_the_report_of_nodes_names_the_jobs_that_they_saw() -> None:
     assert told == ["01a22c43-a8d1", "2: 0 and 1", "12: 0, 1, 2, 3 and 8 more"]
 
 
+def test_a_long_fact_has_the_width_of_the_page_and_a_long_title_says_that_it_goes_on(tmp_path: Path) -> None:
+    name = "a-word " * 15
+    path = write_job(tmp_path / "j.fmr", samples=2, series=("job_cpu_",), told={"name": name})
+    with Source([path]) as source:
+        text = summary(choose(source).read(), [], width=40)
+
+    page = "".join(html(made(path)))
+    assert re.findall("<div([^>]*)><dt>(User|Name)", page) == [(' class="wide"', "Name"), ("", "User")]
+    assert text.splitlines()[:2] == ["Job 4711 (a-word a-word a-word a-word a…", "=" * 40]
+
+
+def test_values_of_several_trainings_are_told_apart() -> None:
+    values = {name: gauge(name, value) for group, value in (("", 3.0), (',group="a"', 1.0), (',group="b"', 2.0))
+              for name in [f'user_value{{name="loss"{group}}}']}  # fmt: skip
+
+    rows = user_table(case(node("n1", user=values), job=None)).rows
+
+    assert [(row[0], row[2]) for row in rows] == [("loss", "3"), ("Training a: loss", "1"), ("Training b: loss", "2")]
+
+
 def test_a_table_tells_the_figures_of_each_node() -> None:
     network = {f'host_network_{way}_bytes_total{{interface="{interface}"}}': amount * GIB
-               for way in ("receive", "transmit") for interface, amount in (("lo", 9), ("eth0", 1))}  # fmt: skip
+               for way in ("receive", "transmit") for interface, amount in (("ib0", 9), ("eth0", 1))}  # fmt: skip
     seen = case(
         node("a", host={"node_energy_joules_total": 7200.0, **network}, hole_seconds=30.0),
         node("b", host={"host_cpu_busy_ratio": 0.5}),
@@ -364,7 +384,7 @@ def test_a_table_tells_the_figures_of_each_node() -> None:
 
     told = [dict(zip(nodes.headers, row, strict=True)) for row in nodes.rows]
     assert [(row["Node"], row["CPUs busy"], row["Network in / out"], row["Energy"], row["Gaps"]) for row in told] == [
-        ("a", MISSING, "1.0 GiB / 1.0 GiB", "2 Wh", "30.0 s (3.0 %)"),
+        ("a", MISSING, "10.0 GiB / 10.0 GiB", "2 Wh", "30.0 s (3.0 %)"),
         ("b", "50 %", MISSING, MISSING, MISSING),
     ]
 

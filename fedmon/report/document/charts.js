@@ -135,7 +135,7 @@
         } } },
       axes: [{ ...axis, size: 28, space: 60,
         incrs: overSteps ? (x.every(Number.isInteger) ? wholes : undefined) : isShort ? undefined : seconds, values: overSteps ? undefined
-        : (_, ticks, _axis, _space, increment) => ticks.map((t) => isShort ? number(t - data.span[0]) : clock(t, increment)),
+        : (_, ticks, _axis, _space, increment) => ticks.map((t) => isShort ? moment(t) : clock(t, increment)),
         splits: isShort && !overSteps ? (u, _axis, low, high, increment) => {
           const first = Math.ceil((low - data.span[0]) / increment) * increment, found = [];
           for (let t = first; data.span[0] + t <= high + 1e-9; t += increment) found.push(data.span[0] + t);

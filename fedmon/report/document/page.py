@@ -33,7 +33,9 @@ from fedmon.report.document.model import (
 )
 from fedmon.report.findings.case import Finding
 
-NUMERIC = ' class="n"'
+NUMERIC, WIDE = ' class="n"', ' class="wide"'
+_MOST_LETTERS = 60
+"""Longer values of facts have a line for themselves."""
 _DIGITS = 4
 _MOST_BANDS = 2
 
@@ -91,7 +93,10 @@ def _part(part: Part, numbered: dict[int, int]) -> str:
         case Paragraph():
             return f"<p>{_text(part.text)}</p>\n"
         case Facts():
-            rows = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in part.rows)
+            rows = "".join(
+                f"<div{WIDE if len(value) > _MOST_LETTERS else ''}><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>"
+                for name, value in part.rows
+            )
             return f"<dl>{rows}</dl>\n"
         case Bars():
             rows = "".join(
@@ -113,7 +118,8 @@ def _part(part: Part, numbered: dict[int, int]) -> str:
 
 def _charts(part: Drawn, numbered: dict[int, int]) -> str:
     figures = "".join(
-        f'<figure data-at="{numbered[id(chart)]}"><figcaption><b>{_text(chart.title)}</b>{_unit(chart)}'
+        f'<figure data-at="{numbered[id(chart)]}"><figcaption><b>{_text(chart.title)}</b>'
+        f"{f'<span>{_text(chart.scale.unit)}</span>' if chart.scale.unit else ''}"
         '<span class="now"></span></figcaption><div class="plot"></div></figure>\n'
         for chart in part.charts
     )
@@ -122,10 +128,6 @@ def _charts(part: Drawn, numbered: dict[int, int]) -> str:
         return inside
     summary = f"{_text(part.title)} ({len(part.charts)} {'chart' if len(part.charts) == 1 else 'charts'})"
     return f"<details><summary>{summary}</summary>\n{inside}</details>\n"
-
-
-def _unit(chart: Chart) -> str:
-    return f"<span>{_text(chart.scale.unit)}</span>" if chart.scale.unit else ""
 
 
 def _finding(finding: Finding) -> str:

@@ -196,7 +196,11 @@ def _absent(case: Case) -> TextTable:
                 metrics[metric], nodes[node.name] = None, None
     whole = len(case.nodes)
     rows = [
-        (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else joined(list(nodes), most=4))
+        (
+            shown(reason, 240),
+            joined([shown(name, 80) for name in metrics], most=6),
+            "all" if len(nodes) == whole else joined(list(nodes), most=4),
+        )
         for reason, (metrics, nodes) in by_reason.items()
     ]
     return TextTable(title="Not measured, by reason", headers=("Reason", "Metrics", "Nodes"),
@@ -210,17 +214,14 @@ def _marks(case: Case) -> TextTable:
     return TextTable(title="Events", headers=("Time", "Node", "Event"), rows=tuple(rows)).cut(_MOST_ROWS, "event")
 
 
-def _metrics(names: list[str]) -> str:
-    return joined([shown(name, 80) for name in names], most=6)
-
-
 def user_table(case: Case) -> TextTable:
     """Return one row for each node and value that a program reported, the jobs of one training together."""
     found: dict[tuple[str, str], tuple[SeriesTotal, SeriesTotal | None]] = {}
     for node in case.nodes:
         steps = {(labels.get("name"), labels.get("job")): total for labels, total in node.all("user_step")}
         for labels, total in node.all("user_value"):
-            key = labels.get("name", ""), node.name
+            name, group = labels.get("name", ""), labels.get("group")
+            key = f"Training {group}: {name}" if group else name, node.name
             if key not in found or total.last_t > found[key][0].last_t:
                 found[key] = total, steps.get((labels.get("name"), labels.get("job")))
     rows = tuple(

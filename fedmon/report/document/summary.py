@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.text import duration, joined, moment, percent, plural, short_ids, size, table
+from fedmon.common.text import duration, joined, moment, percent, plural, short_ids, shorten, size, table
 from fedmon.report.amounts import significant
 from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed
@@ -24,7 +24,6 @@ _MOST_ROWS = 200
 _NETWORK = ("host_network_receive_bytes_total", "host_network_transmit_bytes_total")
 STORAGE_OF_JOB = ("job_storage_read_bytes_total", "job_storage_written_bytes_total")
 _STORAGE_OF_HOST = ("host_disk_read_bytes_total", "host_disk_written_bytes_total")
-_LOOPBACK = "lo"
 
 
 def node_table(case: Case) -> TextTable:
@@ -67,11 +66,8 @@ def _cells(case: Case, node: Node) -> dict[str, str]:
 
 
 def moved(node: Node, metrics: tuple[str, str]) -> tuple[float, float] | None:
-    """Return the growth of two counters of bytes, without traffic of a machine to itself; None if unknown."""
-    into, out = (
-        summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
-        for metric in metrics
-    )
+    """Return the growth of two counters of bytes; None if unknown."""
+    into, out = (summed(total for _, total in node.all(metric)) for metric in metrics)
     return None if into is None or out is None else (into, out)
 
 
@@ -134,15 +130,16 @@ def about(case: Case) -> Facts:
     span, document, elapsed_s = case.span, case.document, case.elapsed_s
     rows: list[tuple[str, object]] = []
     if case.job is not None:
-        array = document.get("array_job_id")
+        array, command = document.get("array_job_id"), document.get("command")
+        scheduler = document.get("scheduler"), document.get("cluster")
         rows += [
             ("Job", job_id(case)),
             ("Name", document.get("name")),
             ("User", document.get("user")),
-            ("Scheduler", _joined(document.get("scheduler"), document.get("cluster"))),
+            ("Scheduler", ", ".join(str(word) for word in scheduler if word and word != "none")),
             ("Array", f"{array}, index {document.get('array_index')}" if array else None),
             ("Step", document.get("step")),
-            ("Command", _command(document.get("command"))),
+            ("Command", shlex.join(map(str, command)) if isinstance(command, list | tuple) else command),
             ("Launcher", document.get("launcher")),
             ("Started", moment(case.started_t) if case.started_t is not None else None),
             ("Ended", moment(case.ended_t) if case.ended_t is not None else None),
@@ -166,17 +163,10 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)}: {joined(list(names), most=4)}" if len(names) > 1 else joined(list(names))
 
 
-def _joined(*words: object) -> str:
-    return ", ".join(str(word) for word in words if word and word != "none")
-
-
-def _command(command: object) -> object:
-    return shlex.join(map(str, command)) if isinstance(command, list | tuple) else command
-
-
 def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
     """Return the report as text, in lines of at most ``width`` letters."""
-    lines = [title(case)[:width], "=" * min(width, len(title(case)))]
+    heading = shorten(title(case), width)
+    lines = [heading, "=" * len(heading)]
     facts = about(case).rows
     name_width = max((len(name) for name, _ in facts), default=0) + 2
     for name, value in facts:
