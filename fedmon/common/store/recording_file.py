@@ -31,6 +31,7 @@ LARGEST = 2**63 - 1
 ROW_SAMPLES, TARGET_SAMPLES = 60, 600
 """Most samples when short batches of one transaction are joined, and when rows are joined later."""
 _BUSY_TIMEOUT_S = 5.0
+_SUFFIXES = (".fmr", ".sqlite")  # how recordings are called
 DROPPED_BY_SIZE = "dropped_by_size"
 DROPPED_BY_AGE = "dropped_by_age"
 DAMAGED = "damaged"
@@ -78,7 +79,7 @@ class RecordingFile:
 
     A writer makes the file when there is none, for its owner only, and sets a damaged one aside under a new name
     (``aside``). Unusable files stay as they are: StorageError names a file of a newer fedmon with both versions,
-    and a database that is no recording.
+    a database that is no recording, and a file that is no database and not called like a recording.
     """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
@@ -95,6 +96,11 @@ class RecordingFile:
         except StorageError as error:
             if not tells_of_damage(error):
                 raise
+            if (
+                path.suffix not in _SUFFIXES
+                and getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
+            ):
+                raise StorageError(f"{path} is no recording of fedmon: name another file") from error
             self.aside = set_aside(path)
             logger.error("recording %s is damaged (%s): set aside as %s", path, error, self.aside)  # noqa: TRY400
             self._connection = self._opened()
@@ -145,15 +151,7 @@ class RecordingFile:
     def limit_log(self, pages: int) -> None:
         """Have the log written back at ``pages``, and cut to that. Raises StorageError."""
         self.rows(f"PRAGMA wal_autocheckpoint = {pages}")
-        self.rows(f"PRAGMA journal_size_limit = {pages * self.page_bytes()}")
-
-    def page_bytes(self) -> int:
-        """Return the size of the pages of this file. Raises StorageError."""
-        return self.pragma("page_size")
-
-    def used_pages(self) -> int:
-        """Return how many pages of the file hold something. Raises StorageError."""
-        return self.pragma("page_count") - self.pragma("freelist_count")
+        self.rows(f"PRAGMA journal_size_limit = {pages * self.pragma('page_size')}")
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on disk."""
@@ -190,9 +188,9 @@ class RecordingFile:
             # Opened only where it does not exist: closing a second descriptor would drop SQLite's locks on it.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            self.path.chmod(0o600)
             if self.path.stat().st_size:
                 self._refuse_others()
+            self.path.chmod(0o600)
         if is_damaged(self.path):
             raise DamagedFileError(f"recording {self.path} is not a sound SQLite database")
         self._inode = self._found()
@@ -446,17 +444,19 @@ class Bounds:
     def set(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
         """Keep within other bounds from now on."""
         self._max_age_s = max_age_s
-        pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
+        page_bytes = self._file.pragma("page_size")
+        pages = None if max_bytes is None else max_bytes // page_bytes
         self.wal_pages = WAL_PAGES if pages is None else max(4, min(WAL_PAGES, pages // 8))
         # The log may grow by one transaction beyond the size at which it is written back.
-        reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // self._file.page_bytes())
+        reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // page_bytes)
         self._most_pages = None if pages is None else max(pages - reserve, pages // 2)
 
     def enforce(self, now: float) -> int:
         """Drop samples beyond a bound, oldest first; inside a transaction. Returns how many. Raises StorageError."""
         dropped = 0
         for _ in range(_MOST_ROWS):
-            is_large = self._most_pages is not None and self._file.used_pages() > self._most_pages
+            used = self._file.pragma("page_count") - self._file.pragma("freelist_count")
+            is_large = self._most_pages is not None and used > self._most_pages
             if not is_large and self._max_age_s is None:
                 break
             stored = (stream for stream in self._streams.values() if stream.stored)

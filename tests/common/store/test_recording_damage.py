@@ -67,6 +67,18 @@ def test_a_database_of_others_is_refused_and_not_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_file_of_others_is_refused_and_neither_moved_nor_changed(tmp_path: Path) -> None:
+    path = tmp_path / "plan.py"
+    path.write_text("# no database\n" * 500)
+    path.chmod(0o644)
+
+    with pytest.raises(StorageError, match=r"plan\.py is no recording of fedmon: name another file"):
+        Recording(path)
+
+    assert [one.name for one in tmp_path.iterdir()] == ["plan.py"]
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("# no database\n" * 500, 0o644)
+
+
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "other tables"])
 def test_a_damaged_file_is_set_aside_and_reported_and_recording_goes_on(
     path: Path, caplog: pytest.LogCaptureFixture, *, damage: str
