@@ -158,7 +158,7 @@ SAID: dict[str, Said] = {
         ("The CPUs of a were busy for 50 % of the time.",)),
     "the memory of one machine is told": Said(
         memory, case(node("a", host=full(0.5, 1, 0.5)), job=None),
-        ("At the most 9.5 GiB of 10.0 GiB (95 %) were in use on a.",), W),
+        ("At most 9.5 GiB of 10.0 GiB (95 %) were in use on a.",), W),
     "full machines are named": Said(
         memory, case(*(node(name, host=full(0.5, 1, 0.5)) for name in "ab"), job=None),
         ("2 nodes were fuller than 90 %: a and b.",)),

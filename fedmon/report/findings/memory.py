@@ -65,7 +65,7 @@ def memory(case: Case) -> Finding | None:
     use, fullest = uses[most], next(node for node in case.nodes if node.name == most)
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(fullest)}"
+    text = f"At most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(fullest)}"
     if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
@@ -136,7 +136,7 @@ def _machines(case: Case) -> Finding | None:
     used, total_bytes = peaks[most]
     ratio = used / total_bytes
     full = [name for name in peaks if peaks[name][0] / peaks[name][1] >= limits.MEMORY_NEAR_LIMIT]
-    text = f"At the most {size(used)} of {size(total_bytes)} ({percent(ratio)}) were in use on {most}"
+    text = f"At most {size(used)} of {size(total_bytes)} ({percent(ratio)}) were in use on {most}"
     text += f", the fullest of {len(peaks)} nodes." if len(peaks) > 1 else "."
     if len(full) > 1:
         text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT)}: {joined(full)}."
