@@ -32,6 +32,11 @@ ROW_SAMPLES, TARGET_SAMPLES = 60, 600
 """Most samples when short batches of one transaction are joined, and when rows are joined later."""
 _BUSY_TIMEOUT_S = 5.0
 _SUFFIXES = (".fmr", ".sqlite")  # how recordings are called
+_CAUSES = {
+    sqlite3.SQLITE_FULL: "the disk is full; make space and try again",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; 'fedmon record' and 'fedmon job merge' save its readable part",
+    sqlite3.SQLITE_NOTADB: "it is no database, so no recording: move it away or name another file",
+}
 DROPPED_BY_SIZE = "dropped_by_size"
 DROPPED_BY_AGE = "dropped_by_age"
 DAMAGED = "damaged"
@@ -94,13 +99,9 @@ class RecordingFile:
         try:
             self._connection = self._opened()
         except StorageError as error:
-            if not tells_of_damage(error):
+            is_no_database = getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
+            if not tells_of_damage(error) or (is_no_database and path.suffix not in _SUFFIXES):
                 raise
-            if (
-                path.suffix not in _SUFFIXES
-                and getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
-            ):
-                raise StorageError(f"{path} is no recording of fedmon: name another file") from error
             self.aside = set_aside(path)
             logger.error("recording %s is damaged (%s): set aside as %s", path, error, self.aside)  # noqa: TRY400
             self._connection = self._opened()
@@ -167,8 +168,7 @@ class RecordingFile:
         try:
             yield
         except sqlite3.Error as error:
-            full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-            cause = "the disk is full; make space and try again" if full else str(error)
+            cause = _CAUSES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, str(error))
             raise StorageError(f"cannot {what} the recording {self.path}: {cause}") from error
         except OSError as error:
             raise StorageError(f"cannot {what} the recording {self.path}: {error.strerror}") from error

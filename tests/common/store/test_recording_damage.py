@@ -72,7 +72,7 @@ def test_a_file_of_others_is_refused_and_neither_moved_nor_changed(tmp_path: Pat
     path.write_text("# no database\n" * 500)
     path.chmod(0o644)
 
-    with pytest.raises(StorageError, match=r"plan\.py is no recording of fedmon: name another file"):
+    with pytest.raises(StorageError, match=r"plan\.py: it is no database, so no recording: move it away or"):
         Recording(path)
 
     assert [one.name for one in tmp_path.iterdir()] == ["plan.py"]
