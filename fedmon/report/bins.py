@@ -105,7 +105,7 @@ class Bins:
     ) -> None:
         self.machines, self.trainings = machines, Trainings()
         start, end = span or (0.0, 0.0)
-        self.start, self.end = start, max(end, start + 1.0)  # an axis of a single moment would have none
+        self.start, self.end = start, max(end, start + 1.0)  # a single moment has no width
         self.count = count
         self.width_s = (self.end - self.start) / count
         self._wants = functools.cache(wanted)

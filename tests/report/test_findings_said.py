@@ -10,7 +10,7 @@ import pytest
 
 from fedmon.common.store.recording import LostRange
 from fedmon.report.findings import Case, Finding, Node, Severity
-from fedmon.report.findings.completeness import absent_nodes, gaps
+from fedmon.report.findings.completeness import absent_nodes, gaps, samples
 from fedmon.report.findings.cpu import cpu_efficiency, imbalance
 from fedmon.report.findings.energy import emissions, energy
 from fedmon.report.findings.gpu import gpu_errors, gpus
@@ -83,8 +83,8 @@ def shared(one: Node) -> Node:
     return msgspec.structs.replace(one, counted_by="a")
 
 
-def rank(name: str, of_job: Values) -> Node:
-    one = node(name, job=of_job, host={"host_cpu_count": 2.0})
+def rank(name: str, of_job: Values, cpus: float = 2.0) -> Node:
+    one = node(name, job=of_job, host={"host_cpu_count": cpus})
     return msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="m"))
 
 
@@ -166,6 +166,12 @@ SAID: dict[str, Said] = {
         cpu_efficiency, case(*(rank(name, {**cpu(0.05), "job_cpus_busy": gauge("job_cpus_busy", 0.05, high=0.2)})
                                for name in "abc")),
         ("At most 0.6 were busy at once.", "Ask for 1 CPU"), N),
+    "what ranks need together is not the peak of some of them": Said(
+        cpu_efficiency, case(rank("a", {**cpu(0.05), "job_cpus_busy": gauge("job_cpus_busy", 0.05, high=0.2)}, 8.0),
+                             rank("b", cpu(2.2), 8.0)),
+        ("Ask for 4 CPUs",), N),
+    "an empty recording of nodes is not blamed on the interval of a job": Said(
+        samples, case(job=None), ("No sample of these nodes was recorded", "Check that nodes were online"), P),
     "machines that are busy alike are not compared": Said(
         cpu_efficiency, case(*(node(name, host=full(0.5, 3, 1)) for name in "ab"), job=None),
         ("The CPUs of 2 nodes were busy for 50 % of the time.",)),

@@ -110,7 +110,7 @@ def _room_pt(width_in: float) -> float:
 
 
 def _legend(chart: Chart, width_in: float) -> tuple[list[str], int]:
-    """Return the labels of lines and limits, and the number of columns; they are cut if they fit in no few rows."""
+    """Return the labels of lines and limits, and the number of columns; longer labels than fit are cut."""
     names = (*(line.label for line in chart.lines), *(label for label, _ in chart.limits))
     # The legend leaves out a label with a leading underscore.
     labels = [shorten(escape_control(f" {name}" if name.startswith("_") else name), _LONGEST) for name in names]

@@ -110,8 +110,7 @@ def _why_nothing(source: Source, *, selected: bool) -> str:
     what = "no recorded sample matches the selection" if selected else "nothing was recorded"
     from fedmon.report.selection import known_jobs, named
 
-    jobs = f"; jobs: {named(jobs)}" if (jobs := known_jobs(source)) else ""
-    return f"{what}; hosts: {named([host.name for host in source.hosts])}{jobs}"
+    return f"{what}; hosts: {named([host.name for host in source.hosts])}; jobs: {named(known_jobs(source))}"
 
 
 def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:

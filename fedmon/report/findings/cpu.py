@@ -10,17 +10,7 @@ from typing import NamedTuple
 from fedmon.common.text import duration, joined, percent, plural
 from fedmon.report.amounts import significant
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import (
-    Case,
-    Finding,
-    Node,
-    Severity,
-    directive,
-    most_at_once,
-    past,
-    unix,
-    unknown,
-)
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, most_at_once, past, unix, unknown
 from fedmon.report.findings.stalls import pressure_share
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
@@ -186,7 +176,7 @@ def _needed_together(ranks: _Ranks) -> int:
     """Return the number of CPUs that nodes with the same CPUs need: a busy part of one each is no whole one each."""
     needed = int(most_at_once((node, _needed(node, use)) for node, use in ranks)[0])
     peaks = _peaks(ranks)
-    return min(needed, max(1, math.ceil(most_at_once(peaks)[0] - _ROUNDING))) if peaks else needed
+    return min(needed, max(1, math.ceil(most_at_once(peaks)[0] - _ROUNDING))) if len(peaks) == len(ranks) else needed
 
 
 def _peaks(ranks: _Ranks) -> list[tuple[Node, float]]:

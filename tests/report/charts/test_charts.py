@@ -252,10 +252,10 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "a repeated round costs the sum of its runs, each with its last word": (
         AGAIN, "training_cells_seconds_per_round", {"n1": {1: 12, 2: 3}}),
     "jobs at different times are a sum also in the line of the others": (
-        [samples({"job_cpu_user_seconds_total": [0, job, 3 * job]}, stream=f"job-{job}", seq=10 * job)
-         for job in range(1, 10)], "job_cpu_per_node",
-        {**{f"user mode job {job}": {10 * job + 1: job, 10 * job + 2: 2 * job} for job in range(4, 10)},
-         "3 others": {11: 1, 12: 2, 21: 2, 22: 4, 31: 3, 32: 6}}),
+        [samples({"job_cpu_user_seconds_total": [0, job, 3 * job]}, stream=f"job-{job}", seq=4 * job)
+         for job in range(1, 10)] + [samples({"host_threads": [1.0]}, seq=400)], "job_cpu_per_node",
+        {**{f"user mode job {job}": {4 * job + 1: job, 4 * job + 2: 2 * job} for job in range(4, 10)},
+         "3 others": {5: 1, 6: 2, 9: 2, 10: 4, 13: 3, 14: 6}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
 }  # fmt: skip
