@@ -85,12 +85,16 @@ class Subject:
         for one in self._streams:
             if not is_user_stream(one.stream):
                 recorded[one.node_id].append(one)
+        chosen, whole = (
+            sum(self.job is None or one.stream == f"{JOB}{self.job}" for one in streams)
+            for streams in (self._streams, self.source.streams)
+        )
         return Case(
             job=self.job,
             nodes=tuple(self._node(host, found[host.node_id], recorded[host.node_id]) for host in self.hosts),
             marks=tuple(self._marks()),
             jobs=tuple(known_jobs(self.source)),
-            is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in self._names),
+            is_part=chosen < whole,
         )
 
     def _marks(self) -> list[Mark]:

@@ -84,6 +84,7 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
         (["job.fmr", "-o", "."], 2, "it is a folder; name a file in it"),
         (["a" * 256], 1, "fedmon: cannot read aaa"),
         (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
+        (["cut.fmr"], 1, "cut.fmr: it is damaged; 'fedmon record' and 'fedmon job merge' save its readable part"),
         (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
         (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
         (["job.fmr", "--text", "--pdf", "x.pdf"], 2, "--text writes no file"),
@@ -95,6 +96,7 @@ def test_wrong_use_is_told_in_one_line(words: list[str], code: int, said: str, t
     write_job(tmp_path / "job.fmr", samples=2, series=DRAWN)
     (tmp_path / "notes.txt").write_text("no recording")
     before = (tmp_path / "job.fmr").read_bytes()
+    (tmp_path / "cut.fmr").write_bytes(before[: len(before) // 2])
 
     done = fedmon(*words, cwd=tmp_path)
 

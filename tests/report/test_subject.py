@@ -127,9 +127,13 @@ def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_p
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
         whole, part = (find(choose(source, job="7", nodes=nodes).read()) for nodes in ((), ("a",)))
+        later = {one.name: one for one in find(choose(source, job="7", since_t=1e12).read())}
 
     assert [one.nodes for one in whole if one.name == "absent-nodes"] == [("c",)]
     assert [one.nodes for one in part if one.name == "absent-nodes"] == []
+    assert "absent-nodes" not in later
+    assert later["samples"].text == "No sample of job 7 is selected, so there are no findings."
+    assert later["samples"].advice == "Select other times or nodes."
 
 
 def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a report; ``job`` is None for nodes.
 
-    ``jobs`` are the ids of all jobs of which there are samples. ``is_part`` tells whether the reader left out nodes of
-    the job.
+    ``jobs`` are the ids of all jobs of which there are samples. ``is_part`` tells whether the reader left out any
+    of their streams.
     """
 
     job: str | None

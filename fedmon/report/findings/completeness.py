@@ -37,13 +37,17 @@ def samples(case: Case) -> Finding | None:
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:
         # Of a run that ended well before its first sample there is nothing to worry about.
-        is_well = case.job is not None and case.end["exit_code"] == 0
+        is_well = case.is_part or (case.job is not None and case.end["exit_code"] == 0)
         return Finding(
             name="samples",
             severity=Severity.NOTE if is_well else Severity.PROBLEM,
             title="No samples",
-            text=f"No sample of {what} was recorded, so there are no findings.",
-            advice="Check the tool's log, and that its interval is shorter than the job.",
+            text=f"No sample of {what} {'is selected' if case.is_part else 'was recorded'}, so there are no findings.",
+            advice="Select other times or nodes."
+            if case.is_part
+            else "Check the tool's log, and that its interval is shorter than the job."
+            if case.job is not None
+            else "Check that nodes were online while it was recorded.",
             figures={"samples": 0.0},
         )
     most = max(totals.values())
