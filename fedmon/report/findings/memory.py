@@ -18,10 +18,9 @@ _GIB = 2**30
 
 
 class MemoryUse(NamedTuple):
-    """Bytes at the peak and at the end on one node, the limit, and in words whose limit it is."""
+    """Bytes at the peak on one node, the limit, and in words whose limit it is."""
 
     peak: float
-    last: float | None
     limit: float | None
     whose: str
     is_asked_for: bool
@@ -34,11 +33,10 @@ class MemoryUse(NamedTuple):
 
 def memory_use(node: Node) -> MemoryUse | None:
     """Return the job's use of the memory of a node; None if unknown."""
-    peak, rss = node.one(_PEAK), node.one(_RSS)
-    highest = peak or rss
+    highest = node.one(_PEAK) or node.one(_RSS)
     if highest is None:
         return None
-    return MemoryUse(highest.high, rss.last if rss is not None else None, *memory_limit(node))
+    return MemoryUse(highest.high, *memory_limit(node))
 
 
 def memory_limit(node: Node) -> tuple[float | None, str, bool]:
@@ -66,8 +64,6 @@ def memory(case: Case) -> Finding | None:
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
     text = f"At most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}{_method(fullest)}"
-    if use.last:  # 0 when its processes had ended
-        text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
         text += f" All nodes together: {size(sum(each.peak for each in uses.values()))} at their peaks."
     if len({node.share for node in case.nodes}) < len(case.nodes):
@@ -90,10 +86,9 @@ def memory(case: Case) -> Finding | None:
         title="Peak memory",
         text=text,
         advice=advice,
-        figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None,
-                 "last_bytes": use.last},
+        figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None},
         nodes=(most,),
-    )  # fmt: skip
+    )
 
 
 def _method(node: Node) -> str:
@@ -116,11 +111,7 @@ def _uses(case: Case) -> dict[str, MemoryUse]:
     for ranks in shared.values():
         peak, t = most_at_once((node, use.peak) for node, use in ranks)
         fullest, use = max((one for one in ranks if one[0].span[0] <= t <= one[0].span[1]), key=lambda one: one[1].peak)
-        lasts = [(node, each.last) for node, each in ranks if each.last is not None]
-        uses[fullest.name] = use._replace(
-            peak=peak,
-            last=most_at_once(lasts)[0] if len(lasts) == len(ranks) else None,
-        )
+        uses[fullest.name] = use._replace(peak=peak)
     return uses
 
 
