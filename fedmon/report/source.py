@@ -170,8 +170,9 @@ class Source(Closing):
         for one in sorted(said, key=lambda one: one.boot):
             document = known.setdefault(one.node_id, {})
             for name, value in one.document.items():
-                if isinstance(value, dict) and isinstance(document.get(name), dict):
-                    document[name] = document[name] | value
+                if isinstance(value, dict) and isinstance(before := document.get(name), dict):
+                    runs = {job: _of_runs(before.get(job), told) for job, told in value.items()}
+                    document[name] = before | (runs if name == "jobs" else value)
                 elif value not in (None, "", [], {}):
                     document[name] = value
         names = Counter(told for document in known.values() if isinstance(told := document.get("hostname"), str))
@@ -189,6 +190,13 @@ class Source(Closing):
                 )
             )
         return hosts
+
+
+def _of_runs(old: Any, new: Any) -> Any:
+    """Return the description of a job by one run on a host and the next: the failed one's, from first to last."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return (old if old.get("exit_code") else new) | {"started": old.get("started"), "ended": new.get("ended")}
 
 
 def told_number(told: Mapping[str, Any], name: str) -> float | None:

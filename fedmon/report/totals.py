@@ -179,13 +179,15 @@ class CoveredTime:
         self._last = (0.0, 0.0, 0)
         self._tail = np.empty(0)
         self._skipped = np.nan
+        self._has_ended = False
+        """Of a job without processes nothing is missing until it begins again."""
 
     def advance(self, block: Block) -> Floats:
         """Return the covered time up to each sample of the next block, in seconds since the first of the stream."""
         is_first = block.boot != self.boot
         if is_first:
             away_s = float(block.t[0]) - self.last_t
-            if self.samples and 0 < HOLE_FACTOR * self.typical_s < away_s:
+            if self.samples and not self._has_ended and 0 < HOLE_FACTOR * self.typical_s < away_s:
                 self._note(Hole(away_s, self.last_t, float(block.t[0]), 0, block.seq, block.boot), away_s)
             self.boot, self.boots = block.boot, self.boots + 1
             self._last = (float(block.t[0]), float(block.mono[0]), block.seq - 1)
@@ -200,6 +202,7 @@ class CoveredTime:
         if self._has_pace and len(steps):
             elapsed = self._without_holes(block, elapsed, steps, missing, t)
         self._last = (float(block.t[-1]), float(block.mono[-1]), block.last_seq)
+        self._has_ended = bool(block.columns.get("job_processes", (1,))[-1] == 0)
         self.samples += len(block.t)
         self.steps += len(steps)
         self.last_t = max(self.last_t, float(block.t.max()))

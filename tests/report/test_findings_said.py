@@ -106,6 +106,9 @@ SAID: dict[str, Said] = {
         ("used 1 h 6 min of CPU time", "50 % of the 8 CPUs that it was given", "4 of them were busy and 4 idle")),
     "a job that waited for CPUs is not told to take fewer": Said(
         cpu_efficiency, case(node(job=WAITED, document=FOUR)), ("fewer would make it slower",), without="Ask for"),
+    "nodes with one CPU each have none to give back": Said(
+        cpu_efficiency, case(*(node(name, job=cpu(0.2), document={"cpus": 1}) for name in "ab")),
+        ("It mostly waited.",), N),
     "only nodes whose CPU time is known are called alike": Said(
         imbalance, ALIKE, ("The 2 nodes of the job were loaded alike",), nodes=("a", "b")),
     "nodes without CPU time have no part in the efficiency": Said(cpu_efficiency, ALIKE, nodes=("a", "b")),

@@ -67,31 +67,27 @@ def samples(case: Case) -> Finding | None:
 def gaps(case: Case) -> Finding | None:
     """Report missing samples between the first and the last, and why."""
     told: dict[str, str] = {}
-    worst = 0.0
-    missing = 0
     reasons: Counter[str] = Counter()
-    longest = None
-    for node, stream in main_streams(case):
+    streams = main_streams(case)
+    longest = [(hole, node.name) for node, stream in streams for hole in stream.holes[:1]]
+    worst = max((gap_share(stream) for _, stream in streams), default=0.0)
+    missing = sum(stream.missing for _, stream in streams)
+    for node, stream in streams:
         for lost in (lost for (name, _), each in node.lost.items() if name == stream.stream for lost in each):
             reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
         share = gap_share(stream)
-        missing += stream.missing
         if share >= limits.GAP or stream.missing:
             told[node.name] = f"{node.name} {duration(stream.hole_seconds)} ({percent(share)})"
-        worst = max(worst, share)
-        for hole in stream.holes[:1]:
-            if longest is None or hole.seconds > longest[1].seconds:
-                longest = (node.name, hole)
     because = joined([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
-        return _whole(case) if main_streams(case) else None
+        return _whole(case) if streams else None
     if not told:
         text = f"Older samples are gone for good: {because}."
         severity = Severity.NOTE
     else:
         text = f"Samples are missing: {joined(list(told.values()))}."
-        if longest is not None:
-            name, hole = longest
+        if longest:
+            hole, name = max(longest)
             text += f" The longest gap is {duration(hole.seconds)} on {name}, from {moment(hole.after_t)}."
         text += f" Known to be lost: {because}." if because else ""
         severity = Severity.PROBLEM if worst >= limits.GAP_LARGE else Severity.WARNING

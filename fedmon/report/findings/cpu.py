@@ -149,7 +149,7 @@ def _graded(ratio: float, cpus: float, shared: Collection[_Ranks], *, is_of_mach
         return Severity.NOTE, "More CPUs were busy than the job was given: check how many it asked for."
     if ratio >= limits.CPU_HIGH:
         return Severity.GOOD, "It could use more CPUs, if the program scales."
-    if ratio > limits.CPU_LOW or cpus <= 1:
+    if ratio > limits.CPU_LOW or cpus <= len(shared):
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
     needed = sum(map(_needed_together, shared))
     if needed >= cpus:

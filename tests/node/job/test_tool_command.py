@@ -85,6 +85,20 @@ def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp
     assert "absent-nodes" not in findings
 
 
+def test_commands_of_one_job_one_after_another_are_told_from_first_to_last_with_the_failed_one(tmp_path: Path) -> None:
+    environ = environment(FEDMON_JOB_ID="fit")
+
+    for script in ("sleep 1; exit 3", "sleep 1"):
+        with start(tmp_path, "-i", "0.2", command=["sh", "-c", script], environ=environ) as process:
+            process.wait(60)
+    reported = fedmon_here("report", *map(str, recordings(tmp_path)), "--json")
+
+    found = {one["name"]: one for one in json.loads(reported.stdout)["findings"]}
+    assert found["ending"]["figures"]["exit_code"] == 3
+    assert found["ending"]["figures"]["elapsed_seconds"] > 2
+    assert found["gaps"]["severity"] == "good"
+
+
 def test_context_switches_of_a_command_are_complete_with_those_of_processes_that_it_waited_for(tmp_path: Path) -> None:
     switching = textwrap.dedent("""
         import resource, subprocess, sys, time
