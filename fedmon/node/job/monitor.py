@@ -249,8 +249,8 @@ class JobMonitor:
         for method, why in found.tried:
             logger.info("the job was not found by %s: %s", method, why)
         logger.info(
-            "the job was found by %s (confidence %s): %d processes %s",
-            found.method, found.confidence.value, len(found.pids), found.detail,
+            "the job was found by %s (confidence %s): %s; processes: %d",
+            found.method, found.confidence.value, found.detail, len(found.pids),
         )  # fmt: skip
         self._job |= {
             "method": found.method,

@@ -120,7 +120,7 @@ def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
 
     assert (tool.returncode, said) == (3, b"")
     assert complained.startswith(f"fedmon: {scheduler} job {job_id} not found (".encode())
-    assert b"'fedmon job -- COMMAND'" in complained
+    assert b"correct its id, or name its processes with --pid" in complained
     assert the(tmp_path / "saved").job["reason"] in complained.decode()
 
 

@@ -43,7 +43,9 @@ class Sampled:
 def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> None:
     sampled = Sampled()
     with sampled.sampler, Program() as program:
-        sampled.jobs.add("fit", pids=[program.pid], name="a fit")
+        program.tell("short 20 0.005")
+        before = sum(program.used_s())
+        added = sampled.jobs.add("fit", pids=[program.pid], name="a fit")
         program.tell("short 10 0.005")
         wait_until(lambda: len(sampled.of("job-fit")) >= 2)
         used = sum(program.used_s())
@@ -53,6 +55,7 @@ def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> Non
         streams = sampled.sampler.streams
 
     assert streams == []
+    assert added.cpu_seconds >= before - 2 * TICK_S > 0
     assert last.values["job_processes"] == 0
     assert cpu_s(last.values) >= used - 2 * TICK_S
     assert [(each.job_id, each.name, each.reason) for each in sampled.ended] == [

@@ -68,7 +68,8 @@ class JobReading:
     command, come with its end.
     """
 
-    def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None) -> None:
+    def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None, mono: float) -> None:
+        """Read once, at the monotonic time ``mono``. Raises CollectorUnavailableError."""
         self.tree = tree
         self._cpu = cpu
         self._read_early_at: float | None = None
@@ -82,6 +83,7 @@ class JobReading:
         self.switches: tuple[int, int] | None = None
         self.totals: list[Callable[[], Mapping[str, float | None]]] = []
         """Counters of slower lanes, for the last reading, at which they are not due."""
+        self._read(mono)
 
     def read(self, now: Instant) -> None:
         """Read everything for the tick ``now``, once. Raises CollectorUnavailableError."""

@@ -88,14 +88,15 @@ class JobMaker:
                 return self._of_cgroup(job_cgroup, excluded, mono)
             marked = os.fsencode(marker)
             tree = self._tree(
-                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
+                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded)
             )
+            tree.refresh(mono)
             own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
             if own_cgroup is not None:
                 tree.close()
                 return self._of_cgroup(own_cgroup, excluded, mono)
             methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": SIGNS}
-            watched = JobReading(tree, cpu=None)
+            watched = JobReading(tree, cpu=None, mono=mono)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
             raise NotFoundError(f"the processes of the job cannot be read: {error.reason}") from None
@@ -104,8 +105,8 @@ class JobMaker:
         cpu: CgroupCpu | None = None
         with contextlib.suppress(CollectorUnavailableError):  # its controllers may count other things only
             cpu = CgroupCpu(cgroup, excluded=excluded, proc=self._roots.proc)
-        tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
-        watched = JobReading(tree, cpu=cpu)
+        tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded))
+        watched = JobReading(tree, cpu=cpu, mono=mono)
         counting, versions = cgroup_collectors(cgroup, sys=self._roots.sys, is_over=lambda: watched.is_over)
         methods = {
             "cpu": cpu.method if cpu else TREE,
@@ -124,10 +125,8 @@ class JobMaker:
             MethodCollector(watched, methods, has_cgroup=has_cgroup),
         ]
 
-    def _tree(self, members: Members, mono: float) -> ProcessTree:
-        tree = ProcessTree(members, proc=self._roots.proc, descriptors=self._descriptors)
-        tree.refresh(mono)
-        return tree
+    def _tree(self, members: Members) -> ProcessTree:
+        return ProcessTree(members, proc=self._roots.proc, descriptors=self._descriptors)
 
     def _roots_of(self, pids: Collection[int], starts: Mapping[int, int]) -> list[Birth]:
         births: list[Birth] = []

@@ -96,8 +96,7 @@ class UnknownJobError(JobNotFoundError):
     """The scheduler does not know the job, so that looking again is no use."""
 
     def __init__(self, job: str, why: str) -> None:
-        text = f"{job} not found ({why}): correct the variable that names it, name processes with --pid, or measure a"
-        NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
+        NotFoundError.__init__(self, f"{job} not found ({why}): correct its id, or name its processes with --pid")
         self.tried = (Tried("scheduler", why),)
 
 
