@@ -58,12 +58,13 @@ def run_words(words: Sequence[str]) -> int:
 
 
 def _merge_verb(words: Sequence[str]) -> int:
-    given = parsers()["job merge"].parse_args(words)
-    exports = tuple(dict.fromkeys(given.export))
+    parser = parsers()["job merge"]
+    given = parser.parse_args(words)
+    *exports, folder_name = [*given.export, *given.folder] or parser.error("FOLDER is missing")
     check_formats(exports)
     done: dict[str, bool] = {}
     failed: FedmonError | None = None
-    for folder in JobFolder.found(absolute(given.folder)):
+    for folder in JobFolder.found(absolute(Path(folder_name))):
         try:
             done[str(folder.merged)] = _merge(folder, exports, report=given.gen_report, with_json=True)
         except FedmonError as error:

@@ -39,11 +39,13 @@ class JobFolder:
 
     @classmethod
     def found(cls, path: Path) -> list[Self]:
-        """Return every job in a folder, by key. Raises NotFoundError if there is none."""
+        """Return every job in a folder, by key. Raises NotFoundError if there is none, and StorageError."""
         try:
             keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             keys = []
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if not keys:
             raise NotFoundError(
                 f"no job in {path}: name the folder that 'fedmon job' made, such as job-metrics-4711, or its --prefix"

@@ -112,7 +112,8 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 
     merge = _Parser("fedmon job merge", "[OPTIONS] FOLDER", _ABOUT_MERGE)
     arguments = merge.add_argument_group("Arguments")
-    arguments.add_argument("folder", type=Path, metavar="FOLDER", help="The job's folder, such as job-metrics-4711.")
+    # After --export it is read as one of the formats.
+    arguments.add_argument("folder", nargs="*", metavar="FOLDER", help="The job's folder, such as job-metrics-4711.")
     _add_outputs(merge)
     merge.options.add_argument("--json", action="store_true", help="Print one JSON document.")
     for parser in (job, merge):

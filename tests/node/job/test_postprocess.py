@@ -152,11 +152,16 @@ def test_the_verb_fails_if_an_export_that_was_asked_for_failed(tmp_path: Path) -
     folder = job(tmp_path)
     (folder.path / "cpu_metrics.csv").mkdir()
 
-    codes = {
-        name: fedmon_here("job", "merge", "-e", name, "--", str(folder.path)).returncode for name in ("csv", "parquet")
-    }
+    codes = {name: fedmon_here("job", "merge", "-e", name, str(folder.path)).returncode for name in ("csv", "parquet")}
 
     assert codes == {"csv": 1, "parquet": 0}
+
+
+def test_the_verb_tells_a_folder_that_cannot_be_read_from_one_without_a_job(tmp_path: Path) -> None:
+    said = {name: fedmon_here("job", "merge", str(tmp_path / name)).stderr for name in ("none", "x" * 300)}
+
+    assert said["none"].startswith(f"fedmon: no job in {tmp_path / 'none'}: name the folder")
+    assert said["x" * 300].endswith("x: File name too long\n")
 
 
 def test_the_verb_merges_the_other_jobs_of_a_folder_if_some_cannot_be_merged(tmp_path: Path) -> None:

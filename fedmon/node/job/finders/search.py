@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import logging
 import os
 import shutil
 import threading
@@ -23,8 +22,6 @@ from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError, is_job
 from fedmon.node.job.identity import JOB_IDS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
-
-logger = logging.getLogger(__name__)
 
 CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
 _WITHIN_S = 5.0
@@ -153,8 +150,7 @@ class JobSearch:
             return None
         try:
             return self.find(_AGAIN_WITHIN_S, retries=0, asks_controller=False)
-        except JobNotFoundError as error:
-            logger.debug("looked again: %s", error)
+        except JobNotFoundError:
             return None
 
     def find(self, timeout_s: float = _WITHIN_S, *, retries: int = 5, asks_controller: bool = True) -> Found:
