@@ -64,7 +64,7 @@ ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+0
         (ENDED | {"exit_code": 137}, P, "exit code 137, SIGKILL"),
         (ENDED | {"exit_code": -15}, P, "exit code -15, SIGTERM"),
         (ENDED | {"exit_code": 255}, P, "exit code 255"),
-        (ENDED | {"reason": "time limit"}, N, "its exit code is unknown. Noted reason: time limit."),
+        (ENDED | {"reason": "time limit"}, N, "The measuring ended after 16 min 40 s; the job's exit code is unknown."),
         ({}, U, "was not recorded: it may still run, or the tool was killed"),
     ],
 )

@@ -212,6 +212,9 @@ SAID: dict[str, Said] = {
         ("Older samples are gone for good: 5 the node no longer keeps them.",), N),
     "readings that are missing in samples are told": Said(
         gaps, case(node(job=READINGS)), ("8 of job_cpu_user_seconds_total",), N, figures={"missing_readings": 8}),
+    "samples of machines are too few together": Said(
+        samples, case(*(node(name, host=full(0.5, 1, 0.5), samples=4) for name in "ab"), job=None),
+        ("There are only 8 samples of these nodes.",), N),
     "nodes that recorded nothing are named": Said(
         absent_nodes, case(node("a", job={}, document=CLUSTER), node("b", document=CLUSTER)), ("2 of the 3 nodes",), P,
         ("c.cluster", "b")),

@@ -32,7 +32,7 @@ def main_streams(case: Case) -> list[tuple[Node, StreamTotal]]:
 def samples(case: Case) -> Finding | None:
     """Report too few samples."""
     totals = {node.name: stream.samples for node, stream in main_streams(case)}
-    nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 else ""
+    nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 and case.job is not None else ""
     amount = sum(totals.values())
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:

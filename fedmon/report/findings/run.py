@@ -29,7 +29,7 @@ def ending(case: Case) -> Finding | None:
             figures={"exit_code": None, "elapsed_seconds": elapsed_s},
         )
     if code is None:
-        severity, text = Severity.NOTE, f"The job ended{after}; its exit code is unknown."
+        severity, text = Severity.NOTE, f"The measuring ended{after}; the job's exit code is unknown."
     elif code == 0:
         severity, text = Severity.GOOD, f"The job ended with exit code 0{after}."
     else:
