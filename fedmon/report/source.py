@@ -151,11 +151,6 @@ class Source(Closing):
         """Return the recordings that hold something of a stream, row by row."""
         return [self.readers[number] for number in self._holders.get(key, ())]
 
-    @property
-    def damaged(self) -> int:
-        """How many samples were left out so far because they are damaged."""
-        return self.damage.samples
-
     @staticmethod
     def _timed(stream: RecordedStream, rows: RecordingRows) -> RecordedStream:
         """Return a stream with its earliest and latest time: where the clock was set these are not its end's."""
@@ -192,11 +187,17 @@ class Source(Closing):
         return hosts
 
 
-def _of_runs(old: Any, new: Any) -> Any:
-    """Return the description of a job by one run on a host and the next: the failed one's, from first to last."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return new
-    return (old if old.get("exit_code") else new) | {"started": old.get("started"), "ended": new.get("ended")}
+def _of_runs(before: Any, last: Any) -> Any:
+    """Return the description of a job by its last run on a host, with start and failure of those before, if any.
+
+    Runs before the job was requeued do not count: SLURM starts it at another time.
+    """
+    runs = [run for run in (before, last) if isinstance(run, dict)]
+    if len(runs) < 2 or len({told_number(run, "starts_at") for run in runs} - {None}) > 1:
+        return last
+    is_same = before.get("ended") == last.get("ended")  # in two recordings
+    failed = (not is_same and before.get("exit_code")) or before.get("failed_before")
+    return last | {"started": before.get("started") or last.get("started"), "failed_before": failed}
 
 
 def told_number(told: Mapping[str, Any], name: str) -> float | None:

@@ -40,7 +40,7 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(
         for _ in range(2):
             assert sum(rows for rows, _ in table.csv()) == 600
 
-        assert source.damaged == 300
+        assert source.damage.samples == 300
     assert said == {"perfmon": 300, "nebula": 300}
 
 

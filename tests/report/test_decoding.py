@@ -80,6 +80,6 @@ def test_blocks_hold_what_read_gives(
 
     with Source([path]) as source:
         actual = flat(source.blocks(since_t=since, series=series))
-        assert source.damaged == 0
+        assert source.damage.samples == 0
 
     assert expected == actual

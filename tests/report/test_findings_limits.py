@@ -66,6 +66,8 @@ ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+0
         (ENDED | {"exit_code": 255}, P, "exit code 255"),
         (ENDED | {"reason": "time limit"}, N, "The measuring ended after 16 min 40 s; the job's exit code is unknown."),
         ({}, U, "was not recorded: it may still run, or the tool was killed"),
+        (ENDED | {"exit_code": 0, "failed_before": 3}, W, "after 16 min 40 s. An earlier command of it failed: exit c"),
+        ({"failed_before": 143}, U, "An earlier command of it failed: exit code 143, SIGTERM."),
     ],
 )
 def test_the_end_is_told_in_words(told: dict[str, Any], severity: Severity, words: str) -> None:

@@ -221,6 +221,10 @@ SAID: dict[str, Said] = {
     "the end is that of a node on which the job failed, and its begin the first": Said(
         ending, case(node("a", job={}, document=WELL), node("b", job={}, document=FAILED)),
         ("The job failed: exit code 3 after 16 min 40 s. Noted reason: the disk was full.",)),
+    "a job that was requeued to another node is told as it ended there": Said(
+        ending, case(node("a", job={}, document=FAILED | {"starts_at": 1}),
+                     node("b", job={}, document=WELL | {"starts_at": 2})),
+        ("The job ended with exit code 0",), G),
 }  # fmt: skip
 
 

@@ -149,9 +149,8 @@ def _slurm_start(identity: JobIdentity, environ: Mapping[str, str]) -> float | N
     """
     if identity.scheduler != "slurm" or identity.raw_id is None:
         return None
-    text = environ.get("SLURM_JOB_START_TIME", "")
-    if text.isascii() and text.isdigit() and len(text) < 12:
-        return float(text)
+    if identity.starts_at is not None:
+        return identity.starts_at
     try:
         argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", "--format=%S"]
         said = run(argv, _ASK_WITHIN_S, environ=environ).checked()

@@ -58,7 +58,8 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     ``job_id`` is as its scheduler writes it, ``key`` names streams and files, and ``raw_id`` is the id for the
     scheduler's commands, None if that scheduler cannot have given it. ``host`` is the scheduler's name for this host,
-    and ``step_nodes`` are the nodes of this process's SLURM step. SLURM ends the job at ``ends_at``, in Unix seconds.
+    and ``step_nodes`` are the nodes of this process's SLURM step. SLURM lets it run from ``starts_at`` to
+    ``ends_at``, in Unix seconds, and a requeued job at other times.
     ``memory_limit_bytes``, ``cpus`` and ``gpus`` are of this host. ``inside`` tells whether this process runs in the
     job, or asks about it from outside.
     """
@@ -77,6 +78,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] | None = None
     step_nodes: tuple[str, ...] | None = None
     time_limit_s: float | None = None
+    starts_at: float | None = None
     ends_at: float | None = None
     cpus: int | None = None
     memory_limit_bytes: int | None = None
@@ -156,6 +158,7 @@ def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
         "name": read(_text, "SLURM_JOB_NAME"),
         "user": read(_text, "SLURM_JOB_USER", "USER", "LOGNAME"),
         "time_limit_s": float(end - begin) if begin and end and end > begin else None,
+        "starts_at": float(begin) if begin else None,
         "ends_at": float(end) if end else None,
         "cpus": cpus or None,
         "memory_limit_bytes": megabytes * 1_048_576 if megabytes else None,

@@ -304,8 +304,8 @@ class JobMonitor:
 
 
 def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, Any]:
-    known = ("job_id", "host", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "time_limit_s",
-            "memory_limit_bytes", "cpus")  # fmt: skip
+    known = ("job_id", "host", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "starts_at",
+            "time_limit_s", "memory_limit_bytes", "cpus")  # fmt: skip
     return {
         **{name: getattr(identity, name) for name in known},
         "name": identity.name or options.labels.get("name"),

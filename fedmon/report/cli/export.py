@@ -91,7 +91,7 @@ def export(
             for table, path in zip(tables, names, strict=True):
                 rows = write(table, path, format=chosen, key=key or key_of(source, job), replace=replace)
                 written.append({"path": sound(str(path)), "table": table.name, "rows": rows})
-            damaged = source.damaged
+            damaged = source.damage.samples
     _report(written, chosen, damaged, as_json=json)
 
 

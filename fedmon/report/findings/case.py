@@ -159,9 +159,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Any]:
         """The knowledge of all nodes about the job; for each key the first node with a value counts."""
         merged: dict[str, Any] = {}
-        for node in self.nodes:
-            merged |= {name: value for name, value in node.document.items() if name not in merged and value is not None}
+        for told in self.documents:
+            merged |= {name: value for name, value in told.items() if name not in merged and value is not None}
         return merged
+
+    @property
+    def documents(self) -> list[Mapping[str, Any]]:
+        """The knowledge of each node about the job, without nodes that it left when it was requeued."""
+        starts = [told_number(node.document, "starts_at") or 0.0 for node in self.nodes]
+        return [node.document for node, t in zip(self.nodes, starts, strict=True) if t in (0.0, max(starts))]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -189,7 +195,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def end(self) -> Mapping[str, Any]:
         """The knowledge of a node on which the job failed, else of one that has an exit code, else of all nodes."""
-        known = [node.document for node in self.nodes if isinstance(node.document.get("exit_code"), int)]
+        known = [told for told in self.documents if isinstance(told.get("exit_code"), int)]
         return next((one for one in known if one["exit_code"]), (*known, self.document | {"exit_code": None})[0])
 
     @property
@@ -203,7 +209,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return None if span is None else span[1] - span[0]
 
     def _told(self, name: str) -> list[float]:
-        return [t for node in self.nodes if (t := unix(node.document.get(name))) is not None]
+        return [t for told in self.documents if (t := unix(told.get(name))) is not None]
 
     def _measured(self) -> list[StreamTotal]:
         """Return the streams of the job if there is one, else all."""

@@ -111,7 +111,9 @@ def gap_share(stream: StreamTotal) -> float:
 
 def _whole(case: Case) -> Finding:
     streams = [stream for _, stream in main_streams(case)]
-    missed = {name: amount for stream in streams for name, amount in _missed(stream).items()}
+    # The first sample of a boot has no share of the time before it, and the last may come when the job is gone.
+    missed = {name: one.samples - one.series[name].values for one in streams for name in _EACH_SAMPLE
+              if name in one.series and one.samples - one.boots - 1 > one.series[name].values}  # fmt: skip
     samples = plural(sum(one.samples for one in streams), "sample")
     text = f"No sample is missing: {samples} of {plural(len(streams), 'node')}."
     if missed:
@@ -124,16 +126,6 @@ def _whole(case: Case) -> Finding:
         figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0,
                  "missing_readings": float(sum(missed.values()))},
     )  # fmt: skip
-
-
-def _missed(stream: StreamTotal) -> dict[str, int]:
-    """Return the number of missing readings of metrics that are read with each sample."""
-    # The first sample of a boot has no share of the time before it, and the last may come when the job is gone.
-    return {
-        name: stream.samples - stream.series[name].values
-        for name in _EACH_SAMPLE
-        if name in stream.series and stream.samples - stream.boots - 1 > stream.series[name].values
-    }
 
 
 def absent_nodes(case: Case) -> Finding | None:

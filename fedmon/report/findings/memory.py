@@ -93,12 +93,9 @@ def memory(case: Case) -> Finding | None:
 
 def _method(node: Node) -> str:
     """Return a sentence about the pages that count in the peak; empty if the method was not recorded."""
-    method = next((labels.get("method") for labels, _ in node.all("job_method_info") if labels.get("of") == "peak"), "")
-    if not method:
-        return ""
-    if method == "tree":
-        return " That is the largest sum over its processes in a sample: shared memory counts twice."
-    return " That is the peak of the job's cgroup, file cache included."
+    method = next((of.get("method", "") for of, _ in node.all("job_method_info") if of.get("of") == "peak"), "")
+    tree = " That is the largest sum over its processes in a sample: shared memory counts twice."
+    return {"": "", "tree": tree}.get(method, " That is the peak of the job's cgroup, file cache included.")
 
 
 def _uses(case: Case) -> dict[str, MemoryUse]:

@@ -18,6 +18,8 @@ def ending(case: Case) -> Finding | None:
     elapsed_s = case.elapsed_s
     after = f" after {duration(elapsed_s)}" if elapsed_s is not None else ""
     why = f" Noted reason: {reason}." if reason and (code is None or f"exit code {code}" not in reason) else ""
+    if failed := int(told_number(case.document, "failed_before") or 0):
+        why += f" An earlier command of it failed: {exit_text(failed)}."
     if code is None and case.ended_t is None:
         span = case.span
         until = f" The last sample is of {moment(span[1])}." if span is not None else ""
@@ -31,7 +33,7 @@ def ending(case: Case) -> Finding | None:
     if code is None:
         severity, text = Severity.NOTE, f"The measuring ended{after}; the job's exit code is unknown."
     elif code == 0:
-        severity, text = Severity.GOOD, f"The job ended with exit code 0{after}."
+        severity, text = Severity.WARNING if failed else Severity.GOOD, f"The job ended with exit code 0{after}."
     else:
         severity, text = Severity.PROBLEM, f"The job failed: {exit_text(code)}{after}."
     return Finding(
@@ -39,7 +41,7 @@ def ending(case: Case) -> Finding | None:
         severity=severity,
         title="How it ended",
         text=text + why,
-        advice="Look at its output for the cause." if severity is Severity.PROBLEM else "",
+        advice="Look at its output for the cause." if code or failed else "",
         figures={"exit_code": None if code is None else float(code), "elapsed_seconds": elapsed_s},
     )
 

@@ -177,8 +177,8 @@ def test_a_stop_that_was_faster_than_a_launcher_is_heard_in_the_first_run_of_a_s
         earlier = tmp_path / where / "recordings" / "4711" / "n1.fmr"
         earlier.parent.mkdir(parents=True)
         earlier.touch()
-    environ = environment(SLURM_JOB_START_TIME=str(int(changed) - 60 + begin))
-    identity = identify(SLURM, hostname="n1", pid=1)
+    environ = environment(**SLURM, SLURM_JOB_START_TIME=str(int(changed) - 60 + begin))
+    identity = identify(environ, hostname="n1", pid=1)
 
     assert job.obeys(changed, job.host("n1", expected=1), environ=environ, job=identity) == is_heard
 

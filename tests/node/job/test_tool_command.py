@@ -85,18 +85,24 @@ def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp
     assert "absent-nodes" not in findings
 
 
-def test_commands_of_one_job_one_after_another_are_told_from_first_to_last_with_the_failed_one(tmp_path: Path) -> None:
-    environ = environment(FEDMON_JOB_ID="fit")
-
-    for script in ("sleep 1; exit 3", "sleep 1"):
+@pytest.mark.parametrize("is_requeued", [False, True])
+def test_commands_of_one_job_are_told_from_first_to_last_with_a_failed_one_until_it_is_requeued(
+    is_requeued: bool, tmp_path: Path
+) -> None:
+    for script, begin in (("sleep 1; exit 3", 1000), ("sleep 1", 1000 + is_requeued)):
+        environ = environment(SLURM_JOB_ID=f"{10**9}", SLURM_JOB_START_TIME=str(begin))
         with start(tmp_path, "-i", "0.2", command=["sh", "-c", script], environ=environ) as process:
             process.wait(60)
-    reported = fedmon_here("report", *map(str, recordings(tmp_path)), "--json")
+    (path,) = map(str, recordings(tmp_path))
+    for paths in ([path], [path, *map(str, tmp_path.glob("*/*.fmr"))]):
+        reported = fedmon_here("report", *paths, "--json")
 
-    found = {one["name"]: one for one in json.loads(reported.stdout)["findings"]}
-    assert found["ending"]["figures"]["exit_code"] == 3
-    assert found["ending"]["figures"]["elapsed_seconds"] > 2
-    assert found["gaps"]["severity"] == "good"
+        found = {one["name"]: one for one in json.loads(reported.stdout)["findings"]}
+        assert found["ending"]["severity"] == ("good" if is_requeued else "warning")
+        assert found["ending"]["figures"]["exit_code"] == 0
+        assert (found["ending"]["figures"]["elapsed_seconds"] > 2) is not is_requeued
+        assert ("An earlier command of it failed: exit code 3." in found["ending"]["text"]) is not is_requeued
+        assert found["gaps"]["severity"] == "good"
 
 
 def test_context_switches_of_a_command_are_complete_with_those_of_processes_that_it_waited_for(tmp_path: Path) -> None:

@@ -86,17 +86,14 @@ class JobMaker:
                 job_cgroup = named(found, self._roots.cgroup, cgroup)
                 self._check_inside(job_cgroup, pids)
                 return self._of_cgroup(job_cgroup, excluded, mono)
-            marked = os.fsencode(marker)
-            tree = self._tree(
-                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded)
-            )
-            tree.refresh(mono)
-            own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
+            marked, proc = os.fsencode(marker), self._roots.proc
+            members = Descendants(births, self._births, proc=proc, marker=marked, excluded=excluded)
+            watched = JobReading(self._tree(members), cpu=None, mono=mono)
+            own_cgroup = own(found, proc, [birth.pid for birth in births], watched.tree.pids)
             if own_cgroup is not None:
-                tree.close()
+                watched.close()
                 return self._of_cgroup(own_cgroup, excluded, mono)
             methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": SIGNS}
-            watched = JobReading(tree, cpu=None, mono=mono)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
             raise NotFoundError(f"the processes of the job cannot be read: {error.reason}") from None
