@@ -178,7 +178,12 @@ class OwnerCommands:
         again = plans.grants.asked_again()
         return {
             "plans": [
-                {**_plan(plan), "asked_again": plan.plan_id in again}
+                {
+                    **_plan(plan),
+                    "asked_again": plan.plan_id in again,
+                    "requested_by": list(again.get(plan.plan_id) or plans.grants.requesters(plan.plan_id)),
+                    "requested": max(again.get(plan.plan_id, {}).values(), default=None),
+                }
                 for plan in plans.all()
                 if plan.status is PlanStatus.PENDING or plan.plan_id in again
             ],

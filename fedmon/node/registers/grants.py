@@ -141,7 +141,10 @@ class GrantRegister:
 
         A repeated one stays decided. A grant covers a request for all datasets if it has all that were ``seen``.
         """
-        self._database.execute("INSERT OR IGNORE INTO requesters VALUES (?, ?, ?)", (plan_id, researcher_id, time))
+        self._database.execute(
+            "INSERT INTO requesters VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET requested = excluded.requested",
+            (plan_id, researcher_id, time),
+        )
         wishes = self.wishes(plan_id)
         decided = [wish for wish in wishes if wish.researcher_id == researcher_id and not wish.is_open]
         is_told = not purpose or any(wish.purpose == purpose for wish in decided)
@@ -181,16 +184,19 @@ class GrantRegister:
     def requesters(self, plan_id: str) -> tuple[str, ...]:
         """Return the researchers that asked for a plan, in the order they did."""
         rows = self._database.rows(
-            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY requested, rowid", (plan_id,)
+            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY rowid", (plan_id,)
         )
         return tuple(row["researcher_id"] for row in rows)
 
-    def asked_again(self) -> set[str]:
-        """Return the ids of the approved plans for which a request is open."""
-        rows = self._database.rows(
-            "SELECT DISTINCT plan_id FROM wishes JOIN plans USING (plan_id) WHERE is_open AND status = 'approved'"
-        )
-        return {row["plan_id"] for row in rows}
+    def asked_again(self) -> dict[str, dict[str, str]]:
+        """Map the ids of approved plans with open requests to those who ask, each with the time, the latest last."""
+        found: dict[str, dict[str, str]] = {}
+        for row in self._database.rows(
+            "SELECT plan_id, researcher_id, requested FROM wishes JOIN requesters USING (plan_id, researcher_id) "
+            "WHERE is_open AND plan_id IN (SELECT plan_id FROM plans WHERE status = 'approved') ORDER BY requested"
+        ):
+            found.setdefault(row["plan_id"], {})[row["researcher_id"]] = row["requested"]
+        return found
 
     def declare(self, sha256: str, declared: Declared) -> None:
         """Keep the declarations that a plan's check found."""

@@ -52,6 +52,12 @@ def test_plans_wait_until_they_are_decided(tmp_path: Path) -> None:
     assert ([plan["plan_id"] for plan in waiting["plans"]], waiting["researchers"]) == ([plan_id], [])
     assert approved["plan"]["status"] == "approved"
     assert told(folder, "requests") == {"plans": [], "researchers": []}
+    with desk_of(folder) as desk:
+        ask_approval(desk, by="bob")
+    (again,) = told(folder, "requests")["plans"]
+    assert (again["asked_again"], again["requested_by"]) == (True, ["bob"])
+    assert again["created"] < again["requested"]
+    assert "asked again  requested  bob" in node(folder, "requests").stdout
 
 
 def test_a_flood_of_refused_names_keeps_the_latest(tmp_path: Path) -> None:

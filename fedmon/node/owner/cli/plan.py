@@ -339,8 +339,8 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
             plan["name"],
             "asked again" if plan.get("asked_again") else plan["status"],
             plan["type"],
-            plan["researcher_id"] or "-",
-            ago(plan["created"]),
+            ", ".join(plan.get("requested_by") or ()) or plan["researcher_id"] or "-",
+            ago(plan.get("requested") or plan["created"]),
         ]
         for plan in plans
     ]
