@@ -230,9 +230,7 @@ class OwnerCommands:
             except (NotFoundError, InvalidInputError):
                 names[each] = False
         wish = msgspec.structs.replace(wish, datasets=tuple(names))
-        rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
-        if verb == "deny" and rules == before:
-            notes = ["no rule matched: nothing changed"]
+        rules = (allow if verb == "allow" else deny)(before, wish)
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=self._by)
@@ -250,8 +248,19 @@ class OwnerCommands:
             **_rules(Policy(effective, self.settings.id)),
             "overridden_by": overridden,
             "notes": [
-                *notes,
+                *(["no rule matched: nothing changed"] if verb == "deny" and rules == before else []),
+                *(
+                    f"dataset {name} is from now on listed to {', '.join(wish.researchers)} only; "
+                    "until now every researcher that is obeyed could see it"
+                    for name in names
+                    if verb == "allow" and names[name] and name not in before.datasets
+                ),
                 *(f"dataset {name!r} not found yet; the rule waits for it" for name in names if not names[name]),
+                *(
+                    ["log records of INFO stay here; let them leave with: fedmon node policy allow --log-level INFO"]
+                    if wish.job_output and rules.job_output and not Policy(rules, self.settings.id).log_leaves("INFO")
+                    else []
+                ),
                 *(
                     f"the environment variable {each} overrides the file: unset it where the node is started"
                     for each in overridden

@@ -183,9 +183,7 @@ class GrantRegister:
 
     def requesters(self, plan_id: str) -> tuple[str, ...]:
         """Return the researchers that asked for a plan, in the order they did."""
-        rows = self._database.rows(
-            "SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY rowid", (plan_id,)
-        )
+        rows = self._database.rows("SELECT researcher_id FROM requesters WHERE plan_id = ? ORDER BY rowid", (plan_id,))
         return tuple(row["researcher_id"] for row in rows)
 
     def asked_again(self) -> dict[str, dict[str, str]]:

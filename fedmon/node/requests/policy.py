@@ -112,26 +112,14 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
     job_output: bool = False
 
 
-def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Add to the rules; returns notes for the owner, too: on datasets that fewer see now, and on output that stays.
-
-    Raises InvalidInputError for names that are empty or not printable.
-    """
+def allow(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
+    """Add to the rules. Raises InvalidInputError for names that are empty or not printable."""
     for name in (*wish.datasets, *wish.metrics):
         if not name.strip() or not name.isprintable():
             raise InvalidInputError(f"{name!r} names no dataset or metric: give a name in printable characters")
-    notes = [
-        f"dataset {dataset} is from now on listed to {', '.join(wish.researchers)} only; "
-        "until now every researcher that is obeyed could see it"
-        for dataset in wish.datasets
-        if dataset not in policy.datasets
-    ]
     added = {dataset: _with(policy.datasets.get(dataset, ()), wish.researchers) for dataset in wish.datasets}
-    if wish.job_output and policy.log_level != "DEBUG":
-        lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
-        notes.append(f"of the log records of plans, {lowest}: policy allow --log-level INFO lets more leave")
     is_for_all = EVERYBODY in policy.researchers
-    changed = msgspec.structs.replace(
+    return msgspec.structs.replace(
         policy,
         researchers=policy.researchers if is_for_all else _with(policy.researchers, wish.researchers),
         datasets={**policy.datasets, **added},
@@ -139,7 +127,6 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
         log_level=wish.log_level or policy.log_level,
         job_output=policy.job_output or wish.job_output,
     )
-    return changed, notes
 
 
 def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:

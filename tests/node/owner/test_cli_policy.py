@@ -55,21 +55,27 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
     before = node(folder, "policy", "show").stdout
     allowed = told(folder, "policy", "allow", "--job-output")
     denied = told(folder, "policy", "deny", "--job-output")
+    with_records = told(folder, "policy", "allow", "--job-output", "--log-level", "info")
 
     assert "output, log records and errors of jobs stay here" in before
     assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
     assert "output, log records and errors of jobs leave" in allowed["rules"]
     assert allowed["notes"] == [
-        "of the log records of plans, records below WARNING stay here: policy allow --log-level INFO lets more leave"
+        "log records of INFO stay here; let them leave with: fedmon node policy allow --log-level INFO"
     ]
+    assert (denied["notes"], with_records["notes"]) == ([], [])
 
 
 def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: Path) -> None:
-    notes = told(folder, "policy", "allow", "alice", "--dataset", "Ages")["notes"]
+    unknown = told(folder, "policy", "allow", "alice", "--dataset", "Age")["notes"]
+    offered(folder)
+    first, second = (told(folder, "policy", "allow", who, "--dataset", "Ages")["notes"] for who in ("alice", "bob"))
 
-    hidden = "dataset Ages is from now on listed to alice only; until now every researcher that is obeyed could see it"
-    assert hidden in notes
-    assert any("dataset 'Ages' not found yet" in note for note in notes)
+    assert unknown == ["dataset 'Age' not found yet; the rule waits for it"]
+    assert first == [
+        "dataset Ages is from now on listed to alice only; until now every researcher that is obeyed could see it"
+    ]
+    assert second == []
 
 
 @pytest.mark.parametrize("names_the_id", [True, False])

@@ -37,7 +37,7 @@ RULES = PolicySettings
     ],
 )
 def test_allowing_adds_to_the_rules(before: PolicySettings, wish: PolicyWish, after: PolicySettings) -> None:
-    assert after == allow(before, wish)[0]
+    assert after == allow(before, wish)
 
 
 @pytest.mark.parametrize(
