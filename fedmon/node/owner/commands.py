@@ -527,7 +527,7 @@ class OwnerCommands:
         return {"runs": [_run(record) for record in found]}
 
     def run_show(self, *, job_id: str) -> Document:
-        """Show a job with the beginning of its output, the end of its log, and its folder."""
+        """Show a job with the end of its output and of its log, and its folder."""
         record = self._run_record(job_id)
         path = self._folder.runs_dir / record.job.job_id
         return {
@@ -728,11 +728,14 @@ def _result(record: JobRecord) -> Document:
 
 
 def _output(folder: JobFolder) -> dict[str, str | None]:
-    """Return the beginnings of a plan's output; None for a stream that cannot be read."""
+    """Return the ends of a plan's output, cut ones after a line that says so; None for a stream that is unreadable."""
     output: dict[str, str | None] = {"stdout": None, "stderr": None}
     for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
         with contextlib.suppress(FedmonError):
-            output[name] = visible_text(read(0, _SHOWN_BYTES).text)
+            piece = read(max(0, read(0, 1).size_bytes - _SHOWN_BYTES), _SHOWN_BYTES)
+            place = f"(bytes {piece.offset + 1} to {piece.next_offset} of {piece.size_bytes}; the files have more)\n"
+            is_whole = piece.next_offset - piece.offset == piece.size_bytes
+            output[name] = visible_text(piece.text if is_whole else place + piece.text)
     return output
 
 

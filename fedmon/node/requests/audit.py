@@ -235,8 +235,6 @@ class Audit(Closing):
             self._synced_n = self._n
         except OSError as error:
             raise self._storage_error(error) from error
-        except StorageError as error:
-            raise StorageError(f"{error}; make that possible and try again") from error
 
     def _flush_counts_when_due(self) -> None:
         if self._clock() - self._counting_since >= COUNT_PERIOD_S:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedmon.plan.parcels import PlacedArray
 
 OWNER_DECIDES = "the owner decides about each result"
+HELD = "the result waits for the owner of the node, who releases or withholds it"
+"""It follows the rules that a held result breaks."""
 SCALAR_EVERY_S = 1.0
 """The pace of the values of one name."""
 SMALL_COUNT = 10
@@ -28,6 +30,12 @@ SMALL_COUNT = 10
 _FIRST, _NUMBER_BYTES = 5, 8
 _LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
             "f2": "e", "f4": "f", "f8": "d", "c8": "ff", "c16": "dd"}  # fmt: skip
+
+_KINDS: dict[object, str] = {
+    bool: "truths", int: "integers", float: "floats", str: "texts",
+    "b": "truths", "i": "integers", "u": "integers", "f": "floats", "c": "complex numbers", "S": "texts", "U": "texts",
+}  # fmt: skip
+"""Of JSON by type, of arrays by the letter of numpy's dtype."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +134,7 @@ def described(parcel_format: str, view: memoryview) -> list[dict[str, Any]]:
             entries.append(_entry(name, kinds or "empty", leaves))
     for place, descr, shape, _, offset in arrays:
         size = _item_bytes(descr) * math.prod(shape)
-        kind = f"array {' x '.join(map(str, shape)) or 'of one'} of {descr.lstrip('<>|')}"
+        kind = f"array of {' x '.join(map(str, shape)) or '1'} {_KINDS[descr[1]]}"
         entries.append(_entry(spelled(place), kind, _items(descr, view[offset : offset + size])))
     return entries
 
@@ -146,8 +154,7 @@ def _entry(place: str, kind: str, items: Iterable[Any]) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    kinds = {bool: "truths", int: "integers", float: "floats", str: "texts"}
-    return kinds.get(type(value), "nulls")
+    return _KINDS.get(type(value), "nulls")
 
 
 def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:

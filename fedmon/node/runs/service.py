@@ -64,14 +64,13 @@ from fedmon.node.runs.folder import (
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, fitting, inline, leaving, store_result, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord
-from fedmon.node.runs.release import rules_for
+from fedmon.node.runs.release import HELD, rules_for
 from fedmon.node.runs.status import Status
 from fedmon.node.workers import Workers
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
-HELD = "the result waits for the owner of the node, who releases or withholds it"
 UNSENT = "it was released, and could not be stored in the node's file repository"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000

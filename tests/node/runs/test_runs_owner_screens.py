@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.wire.runs import JobReport, JobState, RunLimits, Usage
-from fedmon.node.runs.folder import JobFolder
+from fedmon.common.wire.runs import JobReport, JobState, Parcel, RunLimits, Usage
+from fedmon.node.runs.folder import JobFolder, TraceWriter
 from fedmon.node.runs.register import JobRecord
+from fedmon.node.runs.release import HELD
 from tests.node.owner.owner_desks import desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 
@@ -36,7 +38,13 @@ def jobs() -> list[JobReport]:
         name="mean",
         created=utc_now(),
     )
-    return [ended, going]
+    held = msgspec.structs.replace(
+        ended,
+        job_id="01a1ff05-5e06-7111-8b08-988633d0d299",
+        state=JobState.HELD,
+        reason=f"the owner decides about each result; a text of more than 64 characters: {HELD}",
+    )
+    return [ended, going, held]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> P
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
-            desk.registers.jobs.keep(JobRecord(researcher_id="researcher-7b379313", content="c", job=job))
+            result = Parcel(format="json", sha256="c" * 64, size_bytes=7) if job.state is JobState.HELD else None
+            record = JobRecord(researcher_id="researcher-7b379313", content="c", job=job, result=result)
+            desk.registers.jobs.keep(record)
     return made
 
 
@@ -60,6 +70,14 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
     assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", job_id).stdout
 
 
+def test_held_results_are_listed_with_all_rules_that_hold_them(folder: Path, jobs: list[JobReport]) -> None:
+    shown = node(folder, "results", environ={"COLUMNS": "80"}).stdout
+
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f"\n{jobs[2].job_id[:13]}  researcher-" in shown
+    assert "  the owner decides about each result; a text of more than 64 characters\n\n" in shown
+
+
 def test_a_job_goes_by_a_beginning_that_only_it_has(folder: Path, jobs: list[JobReport]) -> None:
     same = refused(folder, "runs", "show", "01a1ff05", code=4)
 
@@ -68,12 +86,21 @@ def test_a_job_goes_by_a_beginning_that_only_it_has(folder: Path, jobs: list[Job
     assert told(folder, "runs", "show", "01a1ff05-5e06-766")["run"]["job_id"] == jobs[1].job_id
 
 
-def test_a_job_is_shown_with_units(folder: Path, jobs: list[JobReport]) -> None:
+def test_a_job_is_shown_with_units_and_the_end_of_its_output(folder: Path, jobs: list[JobReport]) -> None:
+    made = folder / "runs" / jobs[0].job_id
+    made.parent.mkdir(mode=0o700, exist_ok=True)
+    made.mkdir(mode=0o700)
+    TraceWriter(made / "stdout", size_bytes=2**20).write(b"whole\n")
+    TraceWriter(made / "stderr", size_bytes=2**20).write(b"before\n" * 10_000 + b"ValueError: the reason\n")
+
     ended = node(folder, "runs", "show", jobs[0].job_id).stdout
     going = node(folder, "runs", "show", jobs[1].job_id).stdout
 
-    assert "limits      cpu 60 s, memory 4096 MiB, processes 64\n" in ended
-    assert "took        wall 1234.5 s, cpu 0.25 s, peak memory 1.5 MiB\n" in ended
+    assert "limits      cpu 60.0 s, memory 4.0 GiB, processes 64\n" in ended
+    assert "took        wall 20 min 34 s, cpu 250.0 ms, peak memory 1.5 MiB\n" in ended
+    assert "\nstdout:\nwhole\n" in ended
+    assert "\nstderr:\n(bytes 53640 to 70023 of 70023; the files have more)\n" in ended
+    assert ended.endswith("\nbefore\nValueError: the reason\n\n")
     assert "took        not over yet: " in going
 
 

@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.text import one_line, plural, shorten, size, table
-from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, verb, width
+from fedmon.common.text import one_line, plural, short_ids, shorten, size, table
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, noted_table, verb
 
 app = group(
     "results",
@@ -25,7 +25,6 @@ Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
-_HEADS = ("researcher", "plan", "numbers", "size", "since")
 _SHOWN_CHARACTERS = 40
 
 
@@ -103,21 +102,26 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
             each["numbers"],
             size(each["result"]["bytes"]),
             ago(each["ended"]),
+            _rules(each),
         ]
         for each in held
     ]
-    head, rule, *cells = table(_HEADS, rows).splitlines()
-    lines = [head, rule]
-    for line, each in zip(cells, held, strict=True):
-        lines += [line, f"  job {each['job_id']}", f"  {shorten(one_line(each['reason']), width() - 2)}"]
-    return "\n".join([*lines, "", "Look at one: fedmon node results show JOB"])
+    ids, heads = short_ids([each["job_id"] for each in held]), ["researcher", "plan", "numbers", "size", "since"]
+    return f"{noted_table(ids, heads, rows)}\n\nLook at one: fedmon node results show JOB"
+
+
+def _rules(result: Mapping[str, Any]) -> str:
+    """Return the rules that hold a result, without the words for its researcher."""
+    from fedmon.node.runs.release import HELD
+
+    return one_line(result["reason"].removesuffix(f": {HELD}"))
 
 
 def _screen(document: Mapping[str, Any]) -> str:
     result = document["result"]
     shown = {
         "job": result["job_id"],
-        "held": one_line(result["reason"]),
+        "held": _rules(result),
         "researcher": result["researcher_id"],
         "plan": f"{one_line(result['name'])}, SHA-256 {result['sha256']}",
         "dataset": result["dataset_id"] or "none",

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.shell import Shell, ago, fields, group, seconds, verb, width
+from fedmon.common.text import duration, one_line, short_ids, size
+from fedmon.node.owner.cli.shell import Shell, ago, fields, group, noted_table, seconds, verb
 
 app = group(
     "runs",
@@ -21,11 +21,6 @@ JobId = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node runs` lists it.")
 ]
 Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=1, max=1000)]
-
-
-_SHOWN = 13
-"""Letters of an id that tell jobs of different milliseconds apart; more are shown if necessary."""
-_MIB = 2**20
 
 
 @verb(app)
@@ -57,9 +52,6 @@ def _stopped(document: Mapping[str, Any]) -> str:
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:
-    ids = [run["job_id"] for run in runs]
-    enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
-    heads = ["state", "researcher", "plan", "wall s", "since"]
     rows = [
         [
             run["state"],
@@ -67,17 +59,13 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
             one_line(run["name"]),
             "" if run["usage"]["wall_s"] is None else f"{run['usage']['wall_s']:.2f}",
             ago(run["created"]),
+            run["reason"],
         ]
         for run in runs
     ]
-    # An id that is cut finds nothing, and a reason, which is a sentence, would take the room of everything else.
-    head, rule, *cells = table(heads, rows, width=width() - enough - 2).splitlines()
-    lines = [f"{'job':<{enough}}  {head}", f"{'─' * enough}  {rule}"]
-    for line, run in zip(cells, runs, strict=True):
-        lines.append(f"{run['job_id']:<{enough}.{enough}}  {line}")
-        if run["reason"]:
-            lines.append(f"  {shorten(one_line(run['reason']), width() - 2)}")
-    return "\n".join(lines)
+    return noted_table(
+        short_ids([run["job_id"] for run in runs]), ["state", "researcher", "plan", "wall s", "since"], rows
+    )
 
 
 def _screen(document: Mapping[str, Any]) -> str:
@@ -112,7 +100,7 @@ def _screen(document: Mapping[str, Any]) -> str:
 
 def _quantity(name: str, value: float) -> str:
     """Return a quantity with the unit that its name ends with."""
-    for ending, unit, size in (("_bytes", "MiB", _MIB), ("_s", "s", 1), ("_j", "J", 1)):
+    for ending, told in (("_bytes", size), ("_s", duration), ("_j", lambda joules: f"{joules:.1f} J")):
         if name.endswith(ending):
-            return f"{name.removesuffix(ending).replace('_', ' ')} {value / size:.6g} {unit}"
+            return f"{name.removesuffix(ending).replace('_', ' ')} {told(value)}"
     return f"{name} {value:g}"

@@ -9,7 +9,7 @@ import inspect
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, InvalidInputError
 from fedmon.common.options import JsonOption
-from fedmon.common.text import UNLIMITED, one_line
+from fedmon.common.text import UNLIMITED, one_line, table
 from fedmon.common.text import ago as since
 from fedmon.node.folder import NodeFolder, user_name
 from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
@@ -172,6 +172,18 @@ def record(text: str) -> str:
 def width(pipe: int = UNLIMITED) -> int:
     """Return the terminal's columns; ``pipe`` if there is none, where nothing is to be cut."""
     return max(40, shutil.get_terminal_size((pipe, 24)).columns)
+
+
+def noted_table(ids: Mapping[str, str], headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table of ids, which are never cut, with the last cell of each row on lines below it."""
+    first = ["job", "", *ids.values()]
+    first[1] = "─" * max(map(len, first))
+    notes = ["", "", *(folded(one_line(str(row[-1])), width() - _GAP) for row in rows)]
+    others = table(headers, [row[:-1] for row in rows], width=width() - len(first[1]) - _GAP).splitlines()
+    return "\n".join(
+        "\n  ".join([f"{shown:<{len(first[1])}}  {line}", *note])
+        for shown, line, note in zip(first, others, notes, strict=True)
+    )
 
 
 def fields(shown: Mapping[str, object]) -> str:
