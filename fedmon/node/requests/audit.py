@@ -20,7 +20,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import StorageError
-from fedmon.common.files import Closing, sync, write_whole
+from fedmon.common.files import Closing, storage_errors, sync, write_whole
 
 LOG_NAME = "audit.jsonl"
 HEAD_NAME = "audit.head"
@@ -68,14 +68,12 @@ class Audit(Closing):
         self._counting_since = clock()
         self._counted_from = _text(utc_now())
         self._closed = False
-        try:
+        with storage_errors(self.path):
             self._file = _opened(self.path)
             self._size = os.fstat(self._file).st_size
             found = {"audit-torn-line": self._cut_torn_end()}
             self._cut_pruned(read_note(self.folder / STUB_NAME))
             end, found["audit-broken"] = find_end(self.folder)
-        except OSError as error:
-            raise self._storage_error(error) from error
         self._n, self._previous = end.n, end.hash
         self._synced_n = -1
         with self._lock:
@@ -136,18 +134,15 @@ class Audit(Closing):
         A stub holds number and hash of the last line removed, and a line of the audit vouches for it. A crash on the
         way is made good at the next start. Raises StorageError.
         """
-        with self._lock:
-            try:
-                old, last = read_note(self.folder / STUB_NAME), _last_before(self.folder, _text(before))
-                if last is None:
-                    return 0
-                self._write(PRUNED, {"pruned_n": last.n, "pruned_hash": last.hash, "until": last.time, "by": by})
-                self._sync()
-                stub = ChainHead(n=last.n, hash=last.hash)
-                write_whole(self.folder / STUB_NAME, msgspec.json.encode(stub) + b"\n", mode=0o600, durable=True)
-                self._cut_pruned(stub)
-            except OSError as error:
-                raise self._storage_error(error) from error
+        with self._lock, storage_errors(self.path):
+            old, last = read_note(self.folder / STUB_NAME), _last_before(self.folder, _text(before))
+            if last is None:
+                return 0
+            self._write(PRUNED, {"pruned_n": last.n, "pruned_hash": last.hash, "until": last.time, "by": by})
+            self._sync()
+            stub = ChainHead(n=last.n, hash=last.hash)
+            write_whole(self.folder / STUB_NAME, msgspec.json.encode(stub) + b"\n", mode=0o600, durable=True)
+            self._cut_pruned(stub)
             return last.n - (0 if old is None else old.n)
 
     def close(self) -> None:
@@ -169,16 +164,17 @@ class Audit(Closing):
         body = _encoded({"n": number, "time": _text(utc_now()), "event": event, **facts, "prev": self._previous})
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
-        try:
-            if self._size and self._size + len(line) > self._rotate_bytes:
-                self._rotate()
-            written = os.write(self._file, line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, "no space left for the whole line")
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise self._storage_error(error) from error
+        with storage_errors(self.path):
+            try:
+                if self._size and self._size + len(line) > self._rotate_bytes:
+                    self._rotate()
+                written = os.write(self._file, line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, "no space left for the whole line")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise
         self._size += len(line)
         self._n, self._previous = number, digest
         about = facts.get("researcher") or facts.get("to")
@@ -228,13 +224,11 @@ class Audit(Closing):
     def _sync(self) -> None:
         if self._synced_n == self._n:
             return  # a node that nobody asks writes nothing, not even each second
-        try:
+        with storage_errors(self.path):
             os.fsync(self._file)
             head = msgspec.json.encode(ChainHead(n=self._n, hash=self._previous)) + b"\n"
             write_whole(self.folder / HEAD_NAME, head, mode=0o600)
             self._synced_n = self._n
-        except OSError as error:
-            raise self._storage_error(error) from error
 
     def _flush_counts_when_due(self) -> None:
         if self._clock() - self._counting_since >= COUNT_PERIOD_S:
@@ -255,11 +249,6 @@ class Audit(Closing):
         self._size -= len(torn)
         os.ftruncate(self._file, self._size)
         return {"size_bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()}
-
-    def _storage_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"the audit {self.path} cannot be written: {error.strerror}; make that possible and try again"
-        )
 
 
 def _encoded(members: dict[str, object]) -> bytes:

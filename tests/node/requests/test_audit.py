@@ -225,7 +225,7 @@ def test_a_full_file_never_takes_the_place_of_an_earlier_one(tmp_path: Path) -> 
 def test_an_audit_that_is_no_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").mkdir()
 
-    with pytest.raises(StorageError, match=r"the audit .* cannot be written: Is a directory"):
+    with pytest.raises(StorageError, match=r"cannot write .*/audit\.jsonl: Is a directory"):
         Audit(tmp_path)
     with pytest.raises(StorageError, match=r"the audit in .* cannot be read: Is a directory"):
         verify(tmp_path)
@@ -356,7 +356,7 @@ def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert child.stdout.startswith(f"the audit {tmp_path}/audit.jsonl cannot be written: ")
+    assert child.stdout.startswith(f"cannot write {tmp_path}/audit.jsonl: ")
     assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
     assert verify(tmp_path).ok
 
@@ -467,7 +467,7 @@ def test_a_pruning_that_could_make_no_new_file_is_done_by_the_next_one(
     with Audit(folder) as audit:
         with monkeypatch.context() as patched:
             patched.setattr("fedmon.node.requests.audit._opened", full)
-            with pytest.raises(StorageError, match="No space left on device"):
+            with pytest.raises(StorageError, match=r"jsonl: No space left on device; make space and try again$"):
                 audit.prune(before, by="eve")
         audit.record("later")
         audit.prune(before, by="eve")
