@@ -26,11 +26,11 @@ SMALL: dict[str, Any] = {"wall_s": 0.5}
 CASES: dict[str, tuple[str, str, str]] = {
     "forks": ("while True: os.fork()", "process-limit", "its limit of 32"),
     "starts threads": ("while True: threading.Thread(target=signal.pause).start()", "process-limit", "its limit of 32"),
-    "eats memory": ("kept = []\nwhile True: kept.append(bytearray(10**7))", "memory-limit", "its limit of 201326592"),
+    "eats memory": ("kept = []\nwhile True: kept.append(bytearray(10**7))", "memory-limit", "its limit of 192 MiB"),
     "eats disk": (
         "with open(os.environ['TMPDIR'] + '/f', 'wb') as file:\n    while True: file.write(bytes(10**6))",
         "disk-limit",
-        "its limit of 8388608",
+        "its limit of 8.0 MiB",
     ),
     "opens a socket": ("socket.create_connection(('127.0.0.1', context.arguments['port']))", "failed", "Permission"),
     "resolves a name": ("socket.getaddrinfo('example.org', 80)", "failed", "socket.gaierror"),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, str, str]] = {
         "invalid-result",
         "w: an array of objects",
     ),
-    "returns 1 GB": ("import numpy\nreturn {'w': numpy.broadcast_to(1.0, 2**27)}", "output-limit", "4194304"),
+    "returns 1 GB": ("import numpy\nreturn {'w': numpy.broadcast_to(1.0, 2**27)}", "output-limit", "4.0 MiB"),
     "returns a text of 1 GB": ("return {'x': 'x' * 2**30}", "memory-limit", "its limit"),
     "returns nothing": ("pass", "invalid-result", "None instead of a mapping"),
     "raises": ("raise ValueError('CANARY')", "failed", "ValueError"),

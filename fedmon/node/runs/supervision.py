@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from fedmon.common.errors import FedmonError
+from fedmon.common.text import size
 from fedmon.common.wire.runs import JobState, Level, Problem, Usage
 from fedmon.node.cgroup import JobGroup
 from fedmon.node.collectors.job.family import descendants, peak_resident_bytes, proportional_bytes
@@ -81,12 +82,12 @@ _NO_THREAD = "can't start new thread"
 _LIMITS: dict[JobState, tuple[str, str]] = {
     JobState.CPU_LIMIT: ("cpu_s", "s of CPU time"),
     JobState.WALL_LIMIT: ("wall_s", "s"),
-    JobState.MEMORY_LIMIT: ("memory_bytes", "bytes of memory"),
+    JobState.MEMORY_LIMIT: ("memory_bytes", "of memory"),
     JobState.PROCESS_LIMIT: ("processes", "processes and threads"),
-    JobState.DISK_LIMIT: ("tmp_bytes", "bytes in files"),
-    JobState.OUTPUT_LIMIT: ("output_bytes", "bytes of result"),
+    JobState.DISK_LIMIT: ("tmp_bytes", "in files"),
+    JobState.OUTPUT_LIMIT: ("output_bytes", "of result"),
 }
-"""The name and the unit of each limit."""
+"""The name of each limit, and the words after its value."""
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -114,9 +115,10 @@ class Seen(msgspec.Struct, kw_only=True):
 
 def exceeded(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
     """Return the verdict about an exceeded limit; ``had`` is None if the kernel refused the job more."""
-    name, unit = _LIMITS[state]
-    counted = "" if had is None else f" ({round(had, 2):.15g})"
-    text = f"it took more than its limit of {getattr(limits, name):.15g} {unit}{counted}"
+    name, words = _LIMITS[state]
+    told = size if name.endswith("_bytes") else "{:.15g}".format
+    counted = "" if had is None else f" ({told(round(had, 2))})"
+    text = f"it took more than its limit of {told(getattr(limits, name))} {words}{counted}"
     return Verdict(state, f"{text}: ask for more in limits, or have the owner raise [runs] max_{name}")
 
 
@@ -253,9 +255,9 @@ class Meter:
         if cpu_s > limits.cpu_s:
             return exceeded(JobState.CPU_LIMIT, limits, cpu_s)
         if self._files is not None:
-            size = size_of(self._files)
-            if size > limits.tmp_bytes:
-                return exceeded(JobState.DISK_LIMIT, limits, size)
+            written = size_of(self._files)
+            if written > limits.tmp_bytes:
+                return exceeded(JobState.DISK_LIMIT, limits, written)
         return None
 
 

@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
     "returns too much": (
         "return {'a': 'x' * 5_000_000}",
         JobState.OUTPUT_LIMIT,
-        "its limit of 4194304 bytes of result",
+        "its limit of 4.0 MiB of result",
         {},
     ),
     "waits for ever": (FOREVER, JobState.WALL_LIMIT, "its limit of 0.5 s", {"wall_s": 0.5}),
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
     "eats memory": (
         "kept = []\nwhile True: kept.append(b'x' * 10_000_000)",
         JobState.MEMORY_LIMIT,
-        "more than its limit of 134217728 bytes of memory",
+        "more than its limit of 128 MiB of memory",
         {"memory_bytes": 128 * MIB},
     ),
     "eats the disk": (
