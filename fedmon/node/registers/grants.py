@@ -15,7 +15,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.plan_source import parsed
-from fedmon.common.text import shorten
+from fedmon.common.text import plural, shorten
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database
@@ -232,7 +232,9 @@ def grant_for(
     checks: tuple[Callable[[GrantRecord], str], ...] = (
         lambda record: "" if record.is_for(run.researcher_id) else "no grant names you",
         lambda record: "" if record.is_in_time() else f"your grant held until {record.grant.until:%Y-%m-%d %H:%M} UTC",
-        lambda record: f"its {record.grant.runs} runs are used up" if record.runs_left == 0 else "",
+        lambda record: (
+            f"its {plural(record.grant.runs or 0, 'run is', 'runs are')} used up" if record.runs_left == 0 else ""
+        ),
         lambda record: _dataset_problem(record.grant, dataset_id, seen),
         lambda record: arguments_problem(record.grant.arguments, run.arguments),
     )

@@ -17,7 +17,7 @@ import msgspec
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.settings import QuotaSettings
-from fedmon.common.text import duration, size
+from fedmon.common.text import duration, plural, size
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, Monitor
 from fedmon.common.wire.runs import Run
@@ -257,7 +257,7 @@ class Quotas:
     def _beyond_changes(self, request: Request, use: _Use, fetched: int) -> Busy | None:
         who, most = request.researcher_id, self.settings.changes_per_hour
         if use.changes.total() >= most:
-            return _busy("changes_per_hour", f"{most} changes an hour", use.changes.wait_s(most))
+            return _busy("changes_per_hour", f"{plural(most, 'change')} an hour", use.changes.wait_s(most))
         if command_of(request) == "approval":
             return self._beyond_plans(request, fetched)
         if isinstance(request, Run) and not self._is_known("runs", job_id=request.job_id):
@@ -272,7 +272,7 @@ class Quotas:
             return self._beyond_kept(who)
         return Busy(
             quota="undecided_plans",
-            reason=f"{most} of your plans wait for the decision of this node's owner, and they allow no more "
+            reason=f"{plural(most, 'plan')} of yours may wait for the decision of this node's owner at a time "
             "(undecided_plans in [quota]): try again when one is decided",
             retry_after_s=None,
         )
@@ -285,7 +285,7 @@ class Quotas:
         if not found:
             return None
         wait_s = (datetime.datetime.fromisoformat(found[0]["created"]) + _DAY - utc_now()).total_seconds()
-        return _busy("jobs_per_day", f"{most} jobs a day", wait_s) if wait_s > 0 else None
+        return _busy("jobs_per_day", f"{plural(most, 'job')} a day", wait_s) if wait_s > 0 else None
 
     def _beyond_kept(self, who: str) -> Busy | None:
         kept_bytes, most = self.kept_bytes(who), self.settings.kept_bytes

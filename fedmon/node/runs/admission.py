@@ -14,6 +14,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.text import plural
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
@@ -93,8 +94,8 @@ class Admission:
         if running >= runs.max_jobs:
             raise RunRefusedError(
                 ErrorCode.BUSY,
-                f"{running} jobs run on this node already, its owner allows {runs.max_jobs} at a time: "
-                "try again when one is over",
+                f"{plural(running, 'job runs', 'jobs run')} on this node already, its owner allows {runs.max_jobs} at "
+                "a time: try again when one is over",
             )
         return Admitted(
             plan=plan, grant=grant, source=source, dataset=dataset, limits=limits, lowered=lowered, inputs=inputs

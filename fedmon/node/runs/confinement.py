@@ -251,7 +251,7 @@ class Confinement:
         if found != self.found:
             if found.problem:
                 logger.error("no plan can run on this node: %s", found.problem)
-            logger.info("plans run at level %s, the least is %s", found.level, settings.sandbox)
+            logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)
         self.found = found
         if found.level != LEVELS[0] or found.problem:
             self._cancel_next = self._actor.at(time.monotonic() + self._pauses.next_s(), self._look)

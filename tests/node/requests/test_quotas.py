@@ -116,6 +116,7 @@ def test_undecided_plans_are_limited_until_the_owner_decides(tmp_path: Path) -> 
         busy = node.ask(approval(b"x = 3\n"))
 
         assert (busy["code"], busy["retry_after_s"]) == ("busy", None)
+        assert busy["reason"].startswith("2 plans of yours may wait for the decision of this node's owner at a time ")
         assert "undecided_plans in [quota]" in busy["reason"]
         assert node.ask(approval(b"x = 2\n"))["status"] == "pending"
         assert node.ask(approval(b"x = 3\n", by="bob"))["status"] == "pending"

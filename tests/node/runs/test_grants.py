@@ -82,7 +82,7 @@ TABLE: tuple[tuple[str, str | None, dict[str, Any], str], ...] = (
 SAYS = {
     "r": "no grant names you",
     "t": "your grant held until",
-    "n": "its 1 runs are used up",
+    "n": "its 1 run is used up",
     "d": "is not granted",
     "a": "argument '",
 }

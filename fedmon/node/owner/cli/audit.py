@@ -48,10 +48,10 @@ def verify(shell: Shell) -> None:
     folder = shell.folder
     result = verified(folder.path)
     text = (
-        f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}."
+        f"The audit is whole: {plural(result.lines, 'line')} in {plural(result.files, 'file')} of {folder.path}."
         if result.ok
         else f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}\n"
-        f"The {result.lines} lines before it are as they were written."
+        f"Before it {plural(result.lines, 'line is', 'lines are')} as written."
     )
     shell.emit({"ok": result.ok, **msgspec.to_builtins(result)}, lambda: text)
     for note in result.notes:

@@ -214,7 +214,7 @@ def allow(
     name = chosen(
         reference, dict(zip(refused, refused, strict=True)), what="refused researcher", see="fedmon node requests"
     )
-    shown = f"{name} was refused {refused[name]['times']} times, last {ago(refused[name]['last'])}."
+    shown = f"{name} was refused {plural(refused[name]['times'], 'time')}, last {ago(refused[name]['last'])}."
     shell.confirm(shown, "Obey this researcher from now on?", is_exact=reference == name, what=name, yes=yes)
     change_policy(shell, "allow", researchers=[name])
 
@@ -253,7 +253,7 @@ def _whole(shown: Mapping[str, Any]) -> str:
         asked += folded(one_line(f"{wish['researcher_id']} {again} for {_dataset_names(wish, names)}{why}"))
     parts += ["--- request ---\n" + "\n".join(asked)] if asked else []
     for one in shown["grants"]:
-        left = "" if one["runs_left"] is None else f", {one['runs_left']} runs left"
+        left = "" if one["runs_left"] is None else f", {plural(one['runs_left'], 'run')} left"
         parts.append(f"--- grant{left} ---\n{fields(_terms(one['grant'], names))}")
     parts.append(f"--- proposed grant ---\n{fields(_terms(proposed, names))}")
     if before is not None:
