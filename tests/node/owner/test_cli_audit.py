@@ -37,7 +37,7 @@ def test_the_last_lines_are_shown_oldest_first(folder: Path) -> None:
 
 
 def test_an_altered_line_is_named_and_ends_with_one(folder: Path) -> None:
-    file = folder / "audit.jsonl"
+    whole, file = node(folder, "audit", "verify").stdout, folder / "audit.jsonl"
     file.write_bytes(file.read_bytes().replace(b"line\\n3", b"line\\n8"))
 
     result = told(folder, "audit", "verify", code=1)
@@ -45,6 +45,8 @@ def test_an_altered_line_is_named_and_ends_with_one(folder: Path) -> None:
 
     assert (result["ok"], result["first_bad"]["n"], result["first_bad"]["line"]) == (False, 4, 4)
     assert (screen.returncode, "audit.jsonl line 4 (number 4)" in screen.stdout) == (1, True)
+    assert whole == f"The audit is whole: 6 lines in 1 file of {folder}.\n"
+    assert screen.stdout.endswith("\nBefore it 3 lines are as written.\n")
 
 
 def test_a_line_that_is_no_longer_json_is_shown_and_named(folder: Path) -> None:
