@@ -257,11 +257,6 @@ class OwnerCommands:
                 ),
                 *(f"dataset {name!r} not found yet; the rule waits for it" for name in names if not names[name]),
                 *(
-                    ["log records of INFO stay here; let them leave with: fedmon node policy allow --log-level INFO"]
-                    if wish.job_output and rules.job_output and not Policy(rules, self.settings.id).log_leaves("INFO")
-                    else []
-                ),
-                *(
                     f"the environment variable {each} overrides the file: unset it where the node is started"
                     for each in overridden
                 ),

@@ -77,7 +77,8 @@ class Policy:
 
     def describe(self) -> tuple[str, ...]:
         """Return the rules as lines for the owner to read."""
-        settings, no_logs = self.settings, self.settings.log_level == NO_LOGS
+        settings = self.settings
+        logs = "none" if settings.log_level == NO_LOGS else f"{settings.log_level} and above"
         obeyed = (
             "every researcher on this broker" if EVERYBODY in settings.researchers else ", ".join(settings.researchers)
         )
@@ -89,8 +90,8 @@ class Policy:
             *(f"dataset {name} is listed to {_named(whom)}" for name, whom in sorted(settings.datasets.items())),
             f"{others} listed to every researcher that is obeyed",
             f"metrics that leave: {', '.join(settings.metrics) or 'none'}",
-            f"logs that leave: {'none' if no_logs else f'{settings.log_level} and above'}",
-            "output, log records and errors of jobs leave"
+            f"logs that leave: {logs}",
+            f"output and errors of jobs leave; of their log records: {logs}"
             if settings.job_output
             else "output, log records and errors of jobs stay here; results and scalars leave as [release] says",
         )

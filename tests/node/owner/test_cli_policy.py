@@ -59,11 +59,9 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
 
     assert "output, log records and errors of jobs stay here" in before
     assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
-    assert "output, log records and errors of jobs leave" in allowed["rules"]
-    assert allowed["notes"] == [
-        "log records of INFO stay here; let them leave with: fedmon node policy allow --log-level INFO"
-    ]
-    assert (denied["notes"], with_records["notes"]) == ([], [])
+    assert "output and errors of jobs leave; of their log records: WARNING and above" in allowed["rules"]
+    assert "output and errors of jobs leave; of their log records: INFO and above" in with_records["rules"]
+    assert (allowed["notes"], denied["notes"], with_records["notes"]) == ([], [], [])
 
 
 def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: Path) -> None:
