@@ -80,6 +80,8 @@ def test_each_verb_takes_json_and_explains_itself_in_three_ways(line: str) -> No
     assert f"Usage: fedmon {line} " in asked[0].stdout
     assert "-h, --help" in asked[0].stdout
     assert "  --json " in asked[0].stdout or "COMMAND [ARGS]" in asked[0].stdout
+    listed = asked[0].stdout.partition("\nCommands:\n")[2].splitlines()
+    assert [each for each in listed if each.endswith("...") and line.startswith("node")] == [], "cut at 80 columns"
 
 
 def test_exit_codes_are_one_table() -> None:

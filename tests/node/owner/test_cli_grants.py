@@ -149,8 +149,11 @@ def test_a_plan_whose_declaration_cannot_be_read_is_registered_without_it(tmp_pa
     plan.write_bytes(bad(BAD["a call"][0]))
 
     done = node(folder, "plan", "register", str(plan))
+    plan.write_bytes(bad(BAD["a call"][0]) + b"#\n")
+    other = told(folder, "plan", "register", str(plan), "--name", "other")["plan"]
 
     assert "PROBLEM: line 5: arguments cannot be read" in " ".join(done.stdout.split())
+    assert (other["checked"], "line 5: arguments cannot be read" in other["problem"]) == (True, True)
     (kept,) = told(folder, "plan", "show", "bad")["grants"]
     assert kept["grant"]["arguments"] == {}
 

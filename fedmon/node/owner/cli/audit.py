@@ -67,7 +67,7 @@ def export(
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
 ) -> None:
-    """Print the lines of the audit as they are, one JSON object a line, oldest first."""
+    """Print the audit as it is, one JSON object a line, oldest first."""
     from fedmon.common.files import storage_errors
     from fedmon.node.requests.audit import exported
     from fedmon.report.cli.inputs import times
@@ -82,7 +82,7 @@ def prune(
     shell: Shell,
     keep_days: Annotated[int, typer.Option("--keep-days", help="Keep the lines of this many days.", min=1, max=36_500)],
 ) -> None:
-    """Remove the old lines of the audit; those that stay can still be verified.
+    """Remove old lines of the audit; the rest can still be verified.
 
     A stub keeps number and hash of the last line removed. An audit that was changed is not pruned.
     """

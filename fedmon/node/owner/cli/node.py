@@ -203,7 +203,7 @@ def stop(
     folder = shell.folder
     pid = _daemon_pid(folder)
     if pid is not None and not any(_is_ended(pid, folder, timeout) for _ in range(2 if force else 1)):
-        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
+        way_out = f"kill -9 {pid}" if force else f"fedmon node stop --force{_dir_option(folder.path)}"
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
@@ -332,10 +332,10 @@ def probe(
     sys: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys.")] = None,
     cgroup: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys/fs/cgroup.")] = None,
 ) -> None:
-    """List this machine's metrics with source and period, why others are absent, and its hardware.
+    """List this machine's metrics, their sources, and its hardware.
 
-    Needs no node: without a folder the default settings apply. With other folders than the kernel's, the results
-    are marked as simulated.
+    A metric that is absent has the reason. Needs no node: without a folder the default settings apply. With other
+    folders than the kernel's, the results are marked as simulated.
     """
     from fedmon.node.measure.survey import survey
 

@@ -22,7 +22,7 @@ from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
     "requests",
-    "List plans and refused researchers that wait for you, and decide.",
+    "List plans and researchers that wait for you, and decide.",
     no_args_is_help=False,
     invoke_without_command=True,
 )
@@ -61,7 +61,7 @@ def list_(
 
 @verb(app, "show")
 def show(shell: Shell, plan: Which = None) -> None:
-    """Show the record of a plan, the grant that approve would give, and its source.
+    """Show the record of a plan, its grants, and its source.
 
     Invisible characters, and those that reorder text, are written out as in ⟦U+202E⟧.
     """
@@ -108,7 +108,7 @@ def approve(
     note: Note = "",
     yes: Yes = False,
 ) -> None:
-    """Approve a plan: its exact bytes, for these researchers, datasets and arguments.
+    """Approve the exact bytes of a plan, under a grant.
 
     At a terminal you see its whole SHA-256 and the grant, and are asked. Without one, give the whole id or SHA-256, or
     --yes. Another approval adds a grant; reset the plan first to replace its grants.
@@ -173,11 +173,9 @@ def register(
         "description": description,
         "declared": msgspec.to_builtins(check.declared),
     }
-    shell.show(
-        "plan-register",
-        lambda result: f"Registered and approved:\n{_screen({'plan': {**result['plan'], 'problem': check.problem}})}",
-        **values,
-    )
+    document = shell.call("plan-register", **values)
+    document["plan"] |= {"checked": check.is_final, "problem": check.problem}
+    shell.emit(document, lambda: f"Registered and approved:\n{_screen(document)}")
 
 
 @verb(app, "delete")

@@ -14,7 +14,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, group, record, verb
 
-policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
+policy = group("policy", "Choose whom this node obeys, and which data leaves it.")
 config = group("config", "See the settings and their origin.")
 
 Researchers = Annotated[

@@ -16,7 +16,7 @@ from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, noted_ta
 
 app = group(
     "results",
-    "Look at results that wait for you, and release or withhold them.",
+    "See results that wait for you, and release or withhold them.",
     no_args_is_help=False,
     invoke_without_command=True,
 )
@@ -31,7 +31,7 @@ _SHOWN_CHARACTERS = 40
 @verb(app)
 @verb(app, "list")
 def results(shell: Shell) -> None:
-    """List the results that are held, oldest first, with the rules that hold them."""
+    """List held results, oldest first, with the rules that hold them."""
     shell.show("result-list", lambda found: _list(found["results"]) if found["results"] else "No result waits for you.")
 
 
@@ -73,7 +73,7 @@ def withhold(shell: Shell, job_id: Job, note: Note = "") -> None:
 
 
 def released(shell: Shell) -> None:
-    """Show how much left of runs, by month, researcher and dataset; unchecked results count as well."""
+    """Show how much left of runs, by month, researcher and dataset."""
     shell.show("released", lambda found: _ledger(found["released"]) if found["released"] else "No result has left yet.")
 
 
