@@ -17,6 +17,8 @@ import typer
 
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, clean_up_at_signals
+from fedmon.common.text import size
+from fedmon.node.owner.cli.runs import quantities
 from fedmon.plan import parcels
 from fedmon.plan.values import arguments_of, spelled
 
@@ -173,12 +175,9 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
         shape = "" if each["shape"] is None else f" {each['shape']}"
         yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
     if result:
-        most = document["limits"]["output_bytes"] / 2**20
-        yield f"size     {result['size_bytes']} bytes of {most:g} MiB at most, {result['format']}"
-    took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []
-    took += [f"{usage.cpu_s:.2f} s of CPU time"] if usage.cpu_s is not None else []
-    took += [f"{usage.peak_memory_bytes / 2**20:.0f} MiB at most"] if usage.peak_memory_bytes is not None else []
-    yield f"took     {', '.join(took) or 'not known'}"
+        most = size(document["limits"]["output_bytes"])
+        yield f"size     {size(result['size_bytes'])} of {most} at most, {result['format']}"
+    yield f"took     {quantities(msgspec.structs.asdict(usage)) or 'not known'}"
     for first, word in zip(("unknown", *[""] * len(NOT_CHECKED)), NOT_CHECKED, strict=False):
         yield f"{first:<9}{word}"
 

@@ -63,14 +63,12 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
         ]
         for run in runs
     ]
-    return noted_table(
-        short_ids([run["job_id"] for run in runs]), ["state", "researcher", "plan", "wall s", "since"], rows
-    )
+    ids, heads = short_ids([run["job_id"] for run in runs]), ["state", "researcher", "plan", "wall s", "since"]
+    return noted_table(ids, heads, rows)
 
 
 def _screen(document: Mapping[str, Any]) -> str:
     run, problem, result = document["run"], document["run"]["problem"] or {}, document["run"]["result"]
-    usage = ", ".join(_quantity(name, value) for name, value in run["usage"].items() if value is not None)
     shown = {
         "job": run["job_id"],
         "state": run["state"] + (f": {one_line(run['reason'])}" if run["reason"] else ""),
@@ -78,8 +76,8 @@ def _screen(document: Mapping[str, Any]) -> str:
         "plan": f"{one_line(run['name'])}, SHA-256 {run['sha256']}",
         "dataset": run["dataset_id"] or "none",
         "sandbox": run["sandbox"] or "not known",
-        "limits": ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None),
-        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows its usage"),
+        "limits": quantities(run["limits"]),
+        "took": quantities(run["usage"]) or ("not known" if run["ended"] else "not over yet: see fedmon node job list"),
         "created": seconds(run["created"]),
         "started": seconds(run["started"]),
         "ended": seconds(run["ended"]),
@@ -98,9 +96,8 @@ def _screen(document: Mapping[str, Any]) -> str:
     )
 
 
-def _quantity(name: str, value: float) -> str:
-    """Return a quantity with the unit that its name ends with."""
-    for ending, told in (("_bytes", size), ("_s", duration), ("_j", lambda joules: f"{joules:.1f} J")):
-        if name.endswith(ending):
-            return f"{name.removesuffix(ending).replace('_', ' ')} {told(value)}"
-    return f"{name} {value:g}"
+def quantities(values: Mapping[str, float | None]) -> str:
+    """Return the known ones of limits or costs, each with the unit that its name ends with."""
+    units = {"bytes": size, "s": duration, "j": "{:.1f} J".format}
+    parts = [(*name.rpartition("_"), value) for name, value in values.items() if value is not None]
+    return ", ".join(f"{what.replace('_', ' ') or unit} {units.get(unit, str)(n)}" for what, _, unit, n in parts)
