@@ -166,7 +166,7 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(r
     running.wait(60)
 
     assert f"(pid {running.pid}) still runs after 0.3 s" in message
-    assert "--force" in message
+    assert f"end it with: fedmon node stop --force --dir {running.folder}\n" in message
     assert f"kill -9 {running.pid}" in forced
 
 
