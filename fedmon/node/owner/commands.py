@@ -310,6 +310,9 @@ class OwnerCommands:
         rule = rules.get(record.dataset_id, rules.get(record.name))
         return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
 
+    def _dataset_names(self) -> dict[str | None, str]:
+        return {each.dataset_id: each.name for each in self.registers.datasets.all()}
+
     def _audit_dataset(self, event: str, dataset: DatasetRecord, **facts: object) -> None:
         """Have the line on the disk before the register commits."""
         self.registers.audit.record_durably(
@@ -356,7 +359,7 @@ class OwnerCommands:
             ],
             "proposed": msgspec.to_builtins(self._proposed(found, terms)),
             "before": msgspec.to_builtins(earlier[-1].grant) if earlier else None,
-            "datasets": {each.dataset_id: each.name for each in self.registers.datasets.all()},
+            "datasets": self._dataset_names(),
             "source": visible(plans.store.read(found.sha256)),
         }
 
@@ -527,6 +530,7 @@ class OwnerCommands:
         path = self._folder.runs_dir / record.job.job_id
         return {
             "run": _run(record),
+            "dataset": self._dataset_names().get(record.job.dataset_id),
             "folder": str(path) if path.is_dir() else None,
             "output": _output(JobFolder(path)),
             "logged": _logged(JobFolder(path)),
@@ -564,7 +568,11 @@ class OwnerCommands:
     def result_show(self, *, job_id: str) -> Document:
         """Show a held result, and where its file is."""
         record = self._held_record(job_id)
-        return {"result": _result(record), "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result)}
+        return {
+            "result": _result(record),
+            "dataset": self._dataset_names().get(record.job.dataset_id),
+            "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result),
+        }
 
     def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: ResultNote = "") -> Document:
         """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
@@ -589,7 +597,7 @@ class OwnerCommands:
 
     def released(self) -> Document:
         """Count how much left of runs, by month, researcher and dataset."""
-        names = {each.dataset_id: each.name for each in self.registers.datasets.all()}
+        names = self._dataset_names()
         return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in self.registers.ledger.rows()]}
 
     def _held(self) -> list[JobRecord]:

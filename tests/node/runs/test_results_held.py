@@ -246,6 +246,7 @@ def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
         assert "declared names" in logged
         assert node.outcome(declared)["job"]["scalars"] == 1
         assert node.held(few)["job"]["reason"].startswith("the dataset has fewer than 20 rows: ")
+        assert {node.owner(show, job_id=few)["dataset"] for show in ("run-show", "result-show")} == {"few"}
         assert {one["job_id"]: one["values"] for one in node.scalars()} == {declared: {"loss": 0.123457}}
         assert [row["scalars"] for row in node.owner("released")["released"]] == [1]
 
