@@ -164,16 +164,16 @@ class Audit(Closing):
         body = _encoded({"n": number, "time": _text(utc_now()), "event": event, **facts, "prev": self._previous})
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
-        with storage_errors(self.path):
-            try:
-                if self._size and self._size + len(line) > self._rotate_bytes:
-                    self._rotate()
-                written = os.write(self._file, line)
-                if written != len(line):
-                    raise OSError(errno.ENOSPC, "no space left for the whole line")
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, self._size)
+        try:
+            if self._size and self._size + len(line) > self._rotate_bytes:
+                self._rotate()
+            written = os.write(self._file, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, "no space left for the whole line")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            with storage_errors(self.path):
                 raise
         self._size += len(line)
         self._n, self._previous = number, digest

@@ -203,7 +203,7 @@ def stop(
     folder = shell.folder
     pid = _daemon_pid(folder)
     if pid is not None and not any(_is_ended(pid, folder, timeout) for _ in range(2 if force else 1)):
-        way_out = f"kill -9 {pid}" if force else f"fedmon node stop --force{_dir_option(folder.path)}"
+        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force" + _dir_option(folder.path)
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
