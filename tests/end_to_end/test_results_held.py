@@ -78,7 +78,9 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
 
         # when the owner looks and releases it
         (listed,) = told(shared, "results")["results"]
-        assert f"\n  job {run.job_id}\n  {RULE}" in fedmon_here("node", "results", "--dir", str(shared)).stdout
+        screen = fedmon_here("node", "results", "--dir", str(shared)).stdout
+        assert f"\n{run.job_id[:13]}  " in screen
+        assert f"\n  {RULE}" in screen
         shown = told(shared, "results", "show", run.job_id[:30])
         assert listed["job_id"] == run.job_id == shown["result"]["job_id"]
         assert [(each["place"], each["first"]) for each in shown["entries"]] == [("rows", [3])]
