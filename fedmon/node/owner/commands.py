@@ -27,7 +27,7 @@ from fedmon.common.settings.sources import load_node
 from fedmon.common.settings.values import EVERYBODY
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
-from fedmon.common.wire.runs import JobState
+from fedmon.common.wire.runs import JobState, TracePiece
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.measure.publisher import PER_S, UserValues
@@ -532,7 +532,7 @@ class OwnerCommands:
             "run": _run(record),
             "dataset": self._dataset_names().get(record.job.dataset_id),
             "folder": str(path) if path.is_dir() else None,
-            "output": _output(JobFolder(path)),
+            **_output(JobFolder(path)),
             "logged": _logged(JobFolder(path)),
         }
 
@@ -730,16 +730,18 @@ def _result(record: JobRecord) -> Document:
     return {**_run(record), "numbers": record.numbers, "format": record.result and record.result.format}
 
 
-def _output(folder: JobFolder) -> dict[str, str | None]:
-    """Return the ends of a plan's output, cut ones after a line that says so; None for a stream that is unreadable."""
-    output: dict[str, str | None] = {"stdout": None, "stderr": None}
+def _output(folder: JobFolder) -> Document:
+    """Return the ends of a plan's output, and the bytes before them; None for a stream that cannot be read."""
+    ends: dict[str, TracePiece | None] = {"stdout": None, "stderr": None}
     for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
         with contextlib.suppress(FedmonError):
             piece = read(max(0, read(0, 1).size_bytes - _SHOWN_BYTES), _SHOWN_BYTES)
-            place = f"(bytes {piece.offset + 1} to {piece.next_offset} of {piece.size_bytes}; the files have more)\n"
-            is_whole = piece.next_offset - piece.offset == piece.size_bytes
-            output[name] = visible_text(piece.text if is_whole else place + piece.text)
-    return output
+            rest = read(piece.next_offset, _SHOWN_BYTES)
+            ends[name] = rest if rest.skipped_bytes else piece  # of a short trace the bytes between are not kept
+    return {
+        "output": {name: end and visible_text(end.text) for name, end in ends.items()},
+        "output_offset": {name: end and end.offset for name, end in ends.items()},
+    }
 
 
 def _logged(folder: JobFolder) -> list[str]:

@@ -31,12 +31,6 @@ _FIRST, _NUMBER_BYTES = 5, 8
 _LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
             "f2": "e", "f4": "f", "f8": "d", "c8": "ff", "c16": "dd"}  # fmt: skip
 
-_KINDS: dict[object, str] = {
-    bool: "truths", int: "integers", float: "floats", str: "texts",
-    "b": "truths", "i": "integers", "u": "integers", "f": "floats", "c": "complex numbers", "S": "texts", "U": "texts",
-}  # fmt: skip
-"""Of JSON by type, of arrays by the letter of numpy's dtype."""
-
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The most that may leave of one job by itself: bytes and numbers of its result, and names of its scalars.
@@ -134,7 +128,7 @@ def described(parcel_format: str, view: memoryview) -> list[dict[str, Any]]:
             entries.append(_entry(name, kinds or "empty", leaves))
     for place, descr, shape, _, offset in arrays:
         size = _item_bytes(descr) * math.prod(shape)
-        kind = f"array of {' x '.join(map(str, shape)) or '1'} {_KINDS[descr[1]]}"
+        kind = f"array {' x '.join(map(str, shape)) or 'of one'} of {descr.lstrip('<>|')}"
         entries.append(_entry(spelled(place), kind, _items(descr, view[offset : offset + size])))
     return entries
 
@@ -154,7 +148,8 @@ def _entry(place: str, kind: str, items: Iterable[Any]) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "nulls")
+    kinds = {bool: "truths", int: "integers", float: "floats", str: "texts"}
+    return kinds.get(type(value), "nulls")
 
 
 def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:

@@ -249,7 +249,7 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
     assert entries["rows"] == {"kind": "integers", "count": 1, "least": 212, "most": 212, "first": [212], "small": 0}
     assert (entries["bins"]["count"], entries["bins"]["small"], entries["bins"]["least"]) == (4, 2, 0)
     assert (entries["who"]["kind"], entries["who"]["first"]) == ("texts", ["Zoe"])
-    assert entries["model.w"]["kind"] == "array of 1 x 2 floats"
+    assert entries["model.w"]["kind"] == "array 1 x 2 of f8"
     assert (entries["model.w"]["least"], entries["model.w"]["most"]) == (-2.0, 0.5)
     assert entries["model"]["first"] == ["w", None, "b", None]
     assert entries["sites"]["first"] == ["a", "bc"]

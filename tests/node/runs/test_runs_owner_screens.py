@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from fedmon.common.clock import utc_now
@@ -12,9 +14,11 @@ from fedmon.common.wire.runs import JobReport, JobState, Parcel, RunLimits, Usag
 from fedmon.node.runs.folder import JobFolder, TraceWriter
 from fedmon.node.runs.register import JobRecord
 from fedmon.node.runs.release import HELD
+from fedmon.plan import parcels
 from tests.node.owner.owner_desks import desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 
+ARRAYS = {"w": np.zeros((4, 2)), "rows": np.array(30, dtype="u4"), "who": np.array(["a", "bc"]), "n": [1, 2.5]}
 REASON = "it was not done after 2 s, its limit: ask for more in limits, or have the owner raise [runs] max_wall_s"
 
 
@@ -27,7 +31,7 @@ def jobs() -> list[JobReport]:
         sha256="a" * 64,
         name="logistic_regression_plan",
         limits=RunLimits(cpu_s=60, memory_bytes=4 * 2**30, processes=64),
-        usage=Usage(wall_s=1234.5, cpu_s=0.25, peak_memory_bytes=3 * 2**19),
+        usage=Usage(wall_s=1234.5, cpu_s=0.25, peak_memory_bytes=3 * 2**19, energy_j=0.04),
         created=utc_now(),
         ended=utc_now(),
     )
@@ -50,9 +54,16 @@ def jobs() -> list[JobReport]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> Path:
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
+    for runs in (made / "runs", *(made / "runs" / job.job_id for job in jobs)):
+        runs.mkdir(mode=0o700, exist_ok=True)
+    file = made / "runs" / jobs[2].job_id / "result"
+    with file.open("wb") as stream:
+        parcels.pack(ARRAYS).write(stream)
+    content = file.read_bytes()
+    held = Parcel(format="npz", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
-            result = Parcel(format="json", sha256="c" * 64, size_bytes=7) if job.state is JobState.HELD else None
+            result = held if job.state is JobState.HELD else None
             record = JobRecord(researcher_id="researcher-7b379313", content="c", job=job, result=result)
             desk.registers.jobs.keep(record)
     return made
@@ -78,6 +89,20 @@ def test_held_results_are_listed_with_all_rules_that_hold_them(folder: Path, job
     assert "  the owner decides about each result; a text of more than 64 characters\n\n" in shown
 
 
+def test_arrays_have_words_on_the_screen_and_the_names_of_numpy_in_json(folder: Path, jobs: list[JobReport]) -> None:
+    shown = node(folder, "results", "show", jobs[2].job_id).stdout
+    kinds = {each["place"]: each["kind"] for each in told(folder, "results", "show", jobs[2].job_id)["entries"]}
+
+    for words in ("array of 4 x 2 floats ", "array of one integer ", "array of 2 texts ", "integers and floats "):
+        assert f"  {words}" in shown
+    assert kinds == {
+        "w": "array 4 x 2 of f8",
+        "rows": "array of one of u4",
+        "who": "array 2 of U2",
+        "n": "integers and floats",
+    }
+
+
 def test_a_job_goes_by_a_beginning_that_only_it_has(folder: Path, jobs: list[JobReport]) -> None:
     same = refused(folder, "runs", "show", "01a1ff05", code=4)
 
@@ -87,21 +112,25 @@ def test_a_job_goes_by_a_beginning_that_only_it_has(folder: Path, jobs: list[Job
 
 
 def test_a_job_is_shown_with_units_and_the_end_of_its_output(folder: Path, jobs: list[JobReport]) -> None:
-    made = folder / "runs" / jobs[0].job_id
-    made.parent.mkdir(mode=0o700, exist_ok=True)
-    made.mkdir(mode=0o700)
+    made, other = (folder / "runs" / job.job_id for job in jobs[:2])
     TraceWriter(made / "stdout", size_bytes=2**20).write(b"whole\n")
-    TraceWriter(made / "stderr", size_bytes=2**20).write(b"before\n" * 10_000 + b"ValueError: the reason\n")
+    stderr = b"before\n" * 10_000 + b"ValueError: the reason\n"
+    TraceWriter(made / "stderr", size_bytes=2**20).write(stderr)
+    TraceWriter(other / "stdout", size_bytes=4096).write(b"before\n" * 2_500 + b"the end\n")
 
     ended = node(folder, "runs", "show", jobs[0].job_id).stdout
     going = node(folder, "runs", "show", jobs[1].job_id).stdout
+    raw = told(folder, "runs", "show", jobs[0].job_id)
 
     assert "limits      cpu 60.0 s, memory 4.0 GiB, processes 64\n" in ended
-    assert "took        wall 20 min 34 s, cpu 250.0 ms, peak memory 1.5 MiB\n" in ended
+    assert "took        wall 20 min 34 s, cpu 250.0 ms, peak memory 1.5 MiB, energy 0.04 J\n" in ended
     assert "\nstdout:\nwhole\n" in ended
-    assert "\nstderr:\n(bytes 53640 to 70023 of 70023; the files have more)\n" in ended
+    assert "\nstderr without its first 52.4 KiB (see files):\n" in ended
     assert ended.endswith("\nbefore\nValueError: the reason\n\n")
+    assert raw["output"] == {"stdout": "whole\n", "stderr": stderr[-16_384:].decode()}
+    assert raw["output_offset"] == {"stdout": 0, "stderr": len(stderr) - 16_384}
     assert "took        not over yet: " in going
+    assert going.endswith("\nbefore\nthe end\n\n"), "of a short trace, of which the middle is not kept"
 
 
 def test_the_last_events_of_a_job_begin_at_a_whole_line(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ Job = Annotated[
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
 _SHOWN_CHARACTERS = 40
+_WORDS = {"b": "truth", "i": "integer", "u": "integer", "f": "float", "c": "complex number", "S": "text", "U": "text"}
 
 
 @verb(app)
@@ -53,17 +54,9 @@ def release(shell: Shell, job_id: Job, note: Note = "", yes: Yes = False) -> Non
     At a terminal you see the data that leaves and are asked. Without one, give the whole id, or --yes.
     """
     document = _looked_at(shell, job_id)
-    result = document["result"]
-    shell.confirm(
-        _screen(document),
-        "Let exactly this leave?",
-        is_exact=job_id == result["job_id"],
-        what=f"job {result['job_id']}",
-        yes=yes,
-    )
-    shell.show(
-        "result-decide", _decided, job_id=result["job_id"], release=True, sha256=result["result"]["sha256"], note=note
-    )
+    found, sha256 = document["result"]["job_id"], document["result"]["result"]["sha256"]
+    shell.confirm(_screen(document), "Let exactly this leave?", is_exact=job_id == found, what=f"job {found}", yes=yes)
+    shell.show("result-decide", _decided, job_id=found, release=True, sha256=sha256, note=note)
 
 
 @verb(app, "withhold")
@@ -130,11 +123,19 @@ def _screen(document: Mapping[str, Any]) -> str:
         "file": document["file"],
     }
     rows = [
-        [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), each["kind"], each["count"], _range(each), _first(each)]
+        [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), _kind(each), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
     entries = table(["entry", "kind", "count", "range", "first values"], rows)
     return f"{fields(shown)}\n\n{entries}"
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    """Return the kind of an entry in words: "array of 4 x 2 floats" for numpy's "array 4 x 2 of f8"."""
+    shape, _, kind = entry["kind"].removeprefix("array ").rpartition(" of ")
+    if not shape:
+        return kind
+    return f"array {shape} {_WORDS[kind[0]]}" if shape == "of one" else f"array of {shape} {_WORDS[kind[0]]}s"
 
 
 def _range(entry: Mapping[str, Any]) -> str:

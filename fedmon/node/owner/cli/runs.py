@@ -86,18 +86,21 @@ def _screen(document: Mapping[str, Any]) -> str:
         "result": f"{result['bytes']} bytes, SHA-256 {result['sha256']}" if result else None,
         "files": document["folder"] or "removed, or never made",
     }
-    logged = "\n".join(["\nlast log records:", *map(one_line, document["logged"])])
     return "\n".join(
         [
             fields(shown),
-            *([logged] if document["logged"] else []),
-            *(f"\n{name}:\n{text}" for name, text in document["output"].items() if text),
+            *(["\nlast log records:", *map(one_line, document["logged"])] if document["logged"] else []),
+            *(
+                f"\n{name}{f' without its first {size(at)} (see files)' if at else ''}:\n{document['output'][name]}"
+                for name, at in document["output_offset"].items()
+                if document["output"][name]
+            ),
         ]
     )
 
 
 def quantities(values: Mapping[str, float | None]) -> str:
     """Return the known ones of limits or costs, each with the unit that its name ends with."""
-    units = {"bytes": size, "s": duration, "j": "{:.1f} J".format}
+    units = {"bytes": size, "s": duration, "j": "{:.6g} J".format}
     parts = [(*name.rpartition("_"), value) for name, value in values.items() if value is not None]
     return ", ".join(f"{what.replace('_', ' ') or unit} {units.get(unit, str)(n)}" for what, _, unit, n in parts)
