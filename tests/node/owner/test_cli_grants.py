@@ -153,7 +153,7 @@ def test_a_plan_whose_declaration_cannot_be_read_is_registered_without_it(tmp_pa
     other = told(folder, "plan", "register", str(plan), "--name", "other")["plan"]
 
     assert "PROBLEM: line 5: arguments cannot be read" in " ".join(done.stdout.split())
-    assert (other["checked"], "line 5: arguments cannot be read" in other["problem"]) == (True, True)
+    assert "line 5: arguments cannot be read" in other["problem"]
     (kept,) = told(folder, "plan", "show", "bad")["grants"]
     assert kept["grant"]["arguments"] == {}
 

@@ -166,16 +166,16 @@ def register(
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     source = read_plan_file(path, 2**26)  # the most that the settings of a node allow
     check = check_now(source)
-    values = {
-        "path": str(path),
-        "sha256": hashlib.sha256(source).hexdigest(),
-        "name": name or path.stem,
-        "description": description,
-        "declared": msgspec.to_builtins(check.declared),
-    }
-    document = shell.call("plan-register", **values)
-    document["plan"] |= {"checked": check.is_final, "problem": check.problem}
-    shell.emit(document, lambda: f"Registered and approved:\n{_screen(document)}")
+    document = shell.call(
+        "plan-register",
+        path=str(path),
+        sha256=hashlib.sha256(source).hexdigest(),
+        name=name or path.stem,
+        description=description,
+        declared=msgspec.to_builtins(check.declared),
+    )
+    document["plan"]["problem"] = check.problem
+    shell.emit(document, lambda: f"Registered and approved:\n{_screen({'plan': document['plan'] | {'checked': True}})}")
 
 
 @verb(app, "delete")
