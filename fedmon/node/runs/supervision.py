@@ -117,8 +117,8 @@ def exceeded(state: JobState, limits: Limits, had: float | None = None) -> Verdi
     """Return the verdict about an exceeded limit; ``had`` is None if the kernel refused the job more."""
     name, words = _LIMITS[state]
     told = size if name.endswith("_bytes") else "{:.15g}".format
-    counted = "" if had is None else f" ({told(round(had, 2))})"
-    text = f"it took more than its limit of {told(getattr(limits, name))} {words}{counted}"
+    most, took = told(getattr(limits, name)), "" if had is None else told(round(had, 2))
+    text = f"it took more than its limit of {most} {words}{f' ({took})' if took and took != most else ''}"
     return Verdict(state, f"{text}: ask for more in limits, or have the owner raise [runs] max_{name}")
 
 

@@ -15,7 +15,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs import supervision
 from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, Verdict, remove_tree
-from fedmon.node.runs.supervision import BURST, EventLog, ResultFile, Seen, decide, size_of
+from fedmon.node.runs.supervision import BURST, EventLog, ResultFile, Seen, decide, exceeded, size_of
 from fedmon.plan.frame_reader import Failure
 
 CHECKS_WITH_LITTLE_MEMORY = """
@@ -74,6 +74,11 @@ def test_what_was_seen_has_a_name(seen: dict[str, Any], state: JobState) -> None
 
     assert verdict.state is state
     assert bool(verdict.reason) == (state is not JobState.SUCCEEDED)
+
+
+@pytest.mark.parametrize(("beyond", "told"), [(1, "in files: "), (LIMITS.tmp_bytes, "in files (")])
+def test_a_size_stands_beside_its_limit_only_if_it_reads_differently(beyond: int, told: str) -> None:
+    assert told in exceeded(JobState.DISK_LIMIT, LIMITS, LIMITS.tmp_bytes + beyond).reason
 
 
 def test_reports_beyond_the_rate_are_counted_and_said_once(tmp_path: Path) -> None:
