@@ -148,8 +148,7 @@ def _entry(place: str, kind: str, items: Iterable[Any]) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    kinds = {bool: "truths", int: "integers", float: "floats", str: "texts"}
-    return kinds.get(type(value), "nulls")
+    return {bool: "truths", int: "integers", float: "floats", str: "texts"}.get(type(value), "nulls")
 
 
 def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:

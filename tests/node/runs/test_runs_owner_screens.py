@@ -44,7 +44,7 @@ def jobs() -> list[JobReport]:
     )
     held = msgspec.structs.replace(
         ended,
-        job_id="01a1ff05-5e06-7111-8b08-988633d0d299",
+        job_id=f"01a1ff05-5e06-{ended.job_id}",  # a researcher chose it so that it ends as another
         state=JobState.HELD,
         reason=f"the owner decides about each result; a text of more than 64 characters: {HELD}",
     )
@@ -73,6 +73,9 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
     lines = node(folder, "runs", environ={"COLUMNS": "80"}).stdout.splitlines()
 
     assert max(map(len, lines)) <= 80
+    shown = [line.split()[0] for line in lines[2:] if not line.startswith(" ")]
+    found = [job.job_id for each in shown for job in jobs if job.job_id.startswith(each)]
+    assert sorted(found) == sorted(job.job_id for job in jobs)
     ended = next(number for number, line in enumerate(lines) if "wall-limit" in line)
     job_id, state, _ = lines[ended].split(maxsplit=2)
     assert (jobs[0].job_id.startswith(job_id), state) == (True, "wall-limit")

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.text import one_line, plural, short_ids, shorten, size, table
+from fedmon.common.text import one_line, plural, shorten, size, table
 from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, noted_table, verb
 
 app = group(
@@ -25,7 +25,7 @@ Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
-_SHOWN_CHARACTERS = 40
+_SHOWN = 40
 _WORDS = {"b": "truth", "i": "integer", "u": "integer", "f": "float", "c": "complex number", "S": "text", "U": "text"}
 
 
@@ -87,9 +87,9 @@ def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
 
 
 def _list(held: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of held results, with the rules of each on a separate line."""
     rows = [
         [
+            each["job_id"],
             each["researcher_id"],
             one_line(each["name"]),
             each["numbers"],
@@ -99,8 +99,8 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
         ]
         for each in held
     ]
-    ids, heads = short_ids([each["job_id"] for each in held]), ["researcher", "plan", "numbers", "size", "since"]
-    return f"{noted_table(ids, heads, rows)}\n\nLook at one: fedmon node results show JOB"
+    shown = noted_table(["researcher", "plan", "numbers", "size", "since"], rows)
+    return f"{shown}\n\nLook at one: fedmon node results show JOB"
 
 
 def _rules(result: Mapping[str, Any]) -> str:
@@ -123,19 +123,19 @@ def _screen(document: Mapping[str, Any]) -> str:
         "file": document["file"],
     }
     rows = [
-        [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), _kind(each), each["count"], _range(each), _first(each)]
+        [shorten(one_line(each["place"]), _SHOWN), _kind(each["kind"]), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
     entries = table(["entry", "kind", "count", "range", "first values"], rows)
     return f"{fields(shown)}\n\n{entries}"
 
 
-def _kind(entry: Mapping[str, Any]) -> str:
+def _kind(kind: str) -> str:
     """Return the kind of an entry in words: "array of 4 x 2 floats" for numpy's "array 4 x 2 of f8"."""
-    shape, _, kind = entry["kind"].removeprefix("array ").rpartition(" of ")
+    shape, _, dtype = kind.removeprefix("array ").rpartition(" of ")
     if not shape:
         return kind
-    return f"array {shape} {_WORDS[kind[0]]}" if shape == "of one" else f"array of {shape} {_WORDS[kind[0]]}s"
+    return f"array {shape} {_WORDS[dtype[0]]}" if shape == "of one" else f"array of {shape} {_WORDS[dtype[0]]}s"
 
 
 def _range(entry: Mapping[str, Any]) -> str:
@@ -147,7 +147,7 @@ def _range(entry: Mapping[str, Any]) -> str:
 
 def _first(entry: Mapping[str, Any]) -> str:
     more = ", ..." if entry["count"] > len(entry["first"]) else ""
-    return shorten(one_line(msgspec.json.encode(entry["first"]).decode()[1:-1] + more), _SHOWN_CHARACTERS)
+    return shorten(one_line(msgspec.json.encode(entry["first"]).decode()[1:-1] + more), _SHOWN)
 
 
 def _decided(document: Mapping[str, Any]) -> str:

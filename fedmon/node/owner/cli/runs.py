@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmon.common.text import duration, one_line, short_ids, size
+from fedmon.common.text import duration, one_line, size
 from fedmon.node.owner.cli.shell import Shell, ago, fields, group, noted_table, seconds, verb
 
 app = group(
@@ -54,6 +54,7 @@ def _stopped(document: Mapping[str, Any]) -> str:
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
+            run["job_id"],
             run["state"],
             run["researcher_id"],
             one_line(run["name"]),
@@ -63,8 +64,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
         ]
         for run in runs
     ]
-    ids, heads = short_ids([run["job_id"] for run in runs]), ["state", "researcher", "plan", "wall s", "since"]
-    return noted_table(ids, heads, rows)
+    return noted_table(["state", "researcher", "plan", "wall s", "since"], rows)
 
 
 def _screen(document: Mapping[str, Any]) -> str:

@@ -174,14 +174,15 @@ def width(pipe: int = UNLIMITED) -> int:
     return max(40, shutil.get_terminal_size((pipe, 24)).columns)
 
 
-def noted_table(ids: Mapping[str, str], headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table of ids, which are never cut, with the last cell of each row on lines below it."""
-    first = ["job", "", *ids.values()]
-    first[1] = "─" * max(map(len, first))
+def noted_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table of jobs by beginnings of ids that only they have, with the last cell of each row below it."""
+    ids = [str(row[0]) for row in rows]
+    enough = next(size for size in range(13, 65) if len({each[:size] for each in ids}) == len(ids))
+    first = ["job", "─" * enough, *(each[:enough] for each in ids)]
     notes = ["", "", *(folded(one_line(str(row[-1])), width() - _GAP) for row in rows)]
-    others = table(headers, [row[:-1] for row in rows], width=width() - len(first[1]) - _GAP).splitlines()
+    others = table(headers, [row[1:-1] for row in rows], width=width() - enough - _GAP).splitlines()
     return "\n".join(
-        "\n  ".join([f"{shown:<{len(first[1])}}  {line}", *note])
+        "\n  ".join([f"{shown:<{enough}}  {line}", *note])
         for shown, line, note in zip(first, others, notes, strict=True)
     )
 
