@@ -14,7 +14,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "k", "M", "G", "T")
 _AGES = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _GAP = 2
-_LEAST_SHORTENED, _LEAST_FOLDED = 6, 20
+_LEAST_SHORTENED, _LEAST_FOLDED = 6, 10
 _ID_WIDTH = 36
 """An id that is broken into two lines cannot be copied; longer words may be broken anywhere."""
 _SHORT_ID = 13
@@ -135,8 +135,8 @@ def table(
     """Return rows below their headers as aligned text; ``width`` 0 is that of the terminal; pipes cut nothing.
 
     Each cell becomes one line with hidden characters escaped, numbers stand to the right. The widest columns are
-    shortened until lines fit. With ``fold`` the column with most room is folded instead; lines are longer where that
-    would break an id. ``styles`` are SGR codes for each cell, empty for none: with them headers are bold.
+    shortened until lines fit, or with ``fold`` folded; lines are longer where that would break a word or an id.
+    ``styles`` are SGR codes for each cell, empty for none: with them headers are bold.
     """
     import shutil
     import textwrap
@@ -147,13 +147,9 @@ def table(
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    if fold:
-        least = [_least_folded(column) for column in columns]
-        folded = max(range(len(widths)), key=lambda at: widths[at] - least[at], default=0)
-        if sum(widths) > room:
-            widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
-    while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
-        widths[widths.index(max(widths))] -= 1
+    least = [_least_folded(column) if fold else _LEAST_SHORTENED for column in columns]
+    while sum(widths) > room and (wider := [at for at, width in enumerate(widths) if width > least[at]]):
+        widths[max(wider, key=widths.__getitem__)] -= 1
     plain = [""] * len(headers)
     codes = [plain] * (len(cells) + 1) if styles is None else [[_HEAD] * len(headers), [_RULE] * len(headers), *styles]
     fitted = [

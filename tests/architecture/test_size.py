@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (550, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8225, 49, 4598),
+    "common": (8221, 49, 4594),
     "compat": (2972, 18, 1935),
     "demo": (829, 6, 567),
     "doctor": (421, 2, 276),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26788, 121, 16871),
     "plan": (1418, 9, 944),
     "report": (9094, 50, 5669),
-    "researcher": (9963, 46, 6508),
+    "researcher": (9961, 46, 6505),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fedmon.common.clock import utc_now
-from fedmon.common.ids import NodeId
-from fedmon.common.wire.messages import Dataset, ListReply, Pong
+from fedmon.common.ids import NodeId, new_id
+from fedmon.common.wire.grants import Grant, GrantReport
+from fedmon.common.wire.messages import Dataset, ListReply, PlanStatus, Pong, SearchReply, TrainingPlanStatusReply
 from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.roster import Node, NodeState
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
 )
+
+
+HEAD: dict[str, Any] = {"node_id": "hospital-east", "researcher_id": "r", "id": "i", "session": "s", "sequence": 1}
 
 
 def pong(node_id: str, agent: str = "1.0") -> Outcome[Pong]:
@@ -124,6 +129,42 @@ def test_a_notebook_and_a_terminal_show_states_in_colours_and_a_notebook_nothing
     assert "\x1b[32m● ok" in shown
     assert "none was heard of" in shown
     assert HERE.broker not in str(found)
+
+
+def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    digest, moment, words = "9" * 64, utc_now(), ["breast-cancer", "tabular", "east"]
+    table = Dataset(
+        dataset_id=f"dataset_{new_id()}", name="breast-cancer", data_type="csv", tags=words, shape=[190, 31],
+        description="Wisconsin diagnostic table, second part",
+    )  # fmt: skip
+    grants = [GrantReport(grant=Grant(grant_id="g", sha256=digest, until=moment, arguments={"columns": "[str]"}))]
+    standing = TrainingPlanStatusReply(
+        **HEAD, status=PlanStatus.APPROVED, name="mean_plan", decided=moment, note="sums only", grants=grants,
+        sha256=digest,
+    )  # fmt: skip
+    replies: dict[str, Any] = {
+        "search": SearchReply(**HEAD, datasets=[table], count=1),
+        "training-plan-status": standing,
+    }
+    empty = SearchReply(**HEAD, datasets=[], count=0)
+    nothing = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=empty, elapsed_s=0.1)
+
+    shown: dict[str, list[str]] = {}
+    for command, reply in replies.items():
+        told = Outcome(node_id=NodeId("hospital-east"), status=OutcomeStatus.OK, reply=reply, elapsed_s=1.0)
+        found: Outcomes[Any] = Outcomes(
+            command, {told.node_id: told, nothing.node_id: nothing}, circumstances=HERE, elapsed_s=0.1
+        )
+        shown[command] = [str(found), found._repr_html_(), *found.to_frame().columns]
+
+    for text, *_ in shown.values():
+        assert max(map(len, text.splitlines()[:4])) <= 80
+    assert shown["search"][0].splitlines()[0].split() == ["node", "status", "name", "tags", "shape", "dataset_id"]
+    assert "2 of 2 nodes: ok, 1 dataset." in shown["search"][0]
+    assert "description" in shown["search"]
+    assert '<td style="white-space: nowrap">hospital-east</td>' in shown["search"][1]
+    assert "hospital-east: granted any number of runs, until " in shown["training-plan-status"][0]
 
 
 def test_results_become_data_frames() -> None:

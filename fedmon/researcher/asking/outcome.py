@@ -12,11 +12,11 @@ import msgspec
 
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.text import moment, short_ids
+from fedmon.common.text import moment, plural, short_ids
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import Row, frame, html_table, reply_rows, rich_rows, text_table
+from fedmon.researcher.asking.tables import Row, by_reason, frame, html_table, reply_rows, rich_rows, text_table
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
@@ -180,7 +180,7 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
         listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]
-        found = f", {sum(len(reply.datasets) for reply in listed)} datasets" if listed else ""
+        found = f", {plural(sum(len(reply.datasets) for reply in listed), 'dataset')}" if listed else ""
         return f"{len(self.ok)} of {len(self)} nodes: ok{found}."
 
     def explanation(self) -> str:
@@ -188,16 +188,22 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
 
     def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal: short ids, and of datasets no times."""
-        short = short_ids([row["dataset_id"] for row in self.rows() if "dataset_id" in row])
+        """Return the rows for a terminal: short ids, of a ping also times; grants stand below the table."""
+        rows, left_out = self.rows(), {"grants", *(["ms"] if self.command != "ping" else [])}
+        short = short_ids([row["dataset_id"] for row in rows if "dataset_id" in row])
         return [
-            row | {"dataset_id": short[row["dataset_id"]], "ms": None} if "dataset_id" in row else row
-            for row in self.rows()
+            {
+                name: short[value] if name == "dataset_id" else value
+                for name, value in row.items()
+                if name not in left_out
+            }
+            for row in rows
         ]
 
     def notes(self) -> list[str]:
-        """Return the lines below the table."""
-        return [self.circumstances.beside(self.summary()) if self else self.summary()]
+        """Return the grants of each node, and the summary."""
+        granted = by_reason({row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")})
+        return [*granted, self.circumstances.beside(self.summary()) if self else self.summary()]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())

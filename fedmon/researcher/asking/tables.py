@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import importlib
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import ago, moment, plural, table
+from fedmon.common.text import UNLIMITED, ago, moment, plural, table
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
@@ -26,6 +27,9 @@ STATE_COLOURS = {
     "stale": "#af8700", "busy": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
 }  # fmt: skip
 BAD_COLOUR = "red"
+GIVE_WAY = ("description", "type")
+"""Columns that a narrow terminal leaves out, in this order."""
+MAX_NODES_NAMED = 20
 MARKS = {"green": ("●", "32"), "#0087af": ("◐", "38;5;31"), "#af8700": ("○", "38;5;136"), BAD_COLOUR: ("✕", "31")}
 """The sign of a state that holds without its colour, and the colour as a code of terminals."""
 
@@ -49,19 +53,26 @@ def frame(rows: Sequence[Any], *, instead: str) -> Any:
 def text_table(rows: Sequence[Row], *, colours: bool = False) -> str:
     """Return rows as aligned text that fits the terminal; columns without a value are left out, times are relative.
 
-    The widest column is folded. Lines are longer where that would break an id. With ``colours`` states have colours and
-    a sign before them.
+    The widest columns are folded, then those that give way are left out. Lines are longer where that would break a
+    word. With ``colours`` states have colours and a sign before them.
     """
     columns, cells = _cells(rows, relative=True)
-    if not columns or not colours:
-        return table(columns, cells, fold=True) if columns else ""
-    marks = [[MARKS.get(state_colour(*cell), ("", "")) for cell in zip(columns, row, strict=True)] for row in cells]
-    styles = [[code for _, code in row] for row in marks]
+    if not columns:
+        return ""
+    marks = [
+        [MARKS.get(state_colour(*cell) if colours else "", ("", "")) for cell in zip(columns, row, strict=True)]
+        for row in cells
+    ]
     shown = [
         [f"{sign} {text}".lstrip() for (sign, _), text in zip(signs, row, strict=True)]
         for signs, row in zip(marks, cells, strict=True)
     ]
-    return table(columns, shown, fold=True, styles=styles)
+    width = shutil.get_terminal_size((UNLIMITED, 24)).columns
+    spare = next((name for name in GIVE_WAY if name in columns), None)
+    if spare and max(map(len, table(columns, shown, width=width, fold=True).splitlines())) > width:
+        return text_table([{**row, spare: None} for row in rows], colours=colours)
+    styles = [[code for _, code in row] for row in marks] if colours else None
+    return table(columns, shown, width=width, fold=True, styles=styles)
 
 
 def html_table(rows: Sequence[Row], *, caption: str) -> str:
@@ -81,6 +92,20 @@ def rich_rows(rows: Sequence[Row], *, notes: Sequence[str]) -> Any:
     return Text.from_ansi("\n".join([*([shown] if shown else []), *map(escape_control, notes)]))
 
 
+def by_reason(reasons: Mapping[str, str]) -> list[str]:
+    """Return ``a, b: reason`` for each reason, in the order of first appearance."""
+    nodes: dict[str, list[str]] = {}
+    for node_id, reason in reasons.items():
+        nodes.setdefault(reason, []).append(node_id)
+    return [f"{named(node_ids)}: {reason}" for reason, node_ids in nodes.items()]
+
+
+def named(node_ids: Sequence[str]) -> str:
+    """Return the names of nodes, of many the first ones and the number of others."""
+    more = len(node_ids) - MAX_NODES_NAMED
+    return ", ".join(node_ids[:MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def state_colour(column: str, text: str) -> str:
     """Return the colour of a cell: of a state the worst that it names; empty for other columns."""
     if column not in STATE_COLUMNS or not text:
@@ -92,15 +117,15 @@ def state_colour(column: str, text: str) -> str:
 
 def _cells(rows: Sequence[Row], *, relative: bool = False) -> tuple[list[str], list[list[str]]]:
     """Return the columns that have a value, and the text of each row's cells."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     columns = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
     return columns, [[_cell(row.get(column), relative=relative) for column in columns] for row in rows]
 
 
 def _html_cell(column: str, text: str) -> str:
-    colour = state_colour(column, text)
-    style = f' style="color: {colour}"' if colour else ""
-    return f"<td{style}>{html.escape(text)}</td>"
+    colour, is_id = state_colour(column, text), "-" in text and " " not in text  # browsers break ids at their hyphens
+    style = f"color: {colour}" if colour else "white-space: nowrap" if is_id else ""
+    return f'<td style="{style}">{html.escape(text)}</td>' if style else f"<td>{html.escape(text)}</td>"
 
 
 def _cell(value: Any, *, relative: bool = False) -> str:

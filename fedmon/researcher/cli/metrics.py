@@ -16,7 +16,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
-from fedmon.researcher.cli.shell import emit_line
+from fedmon.researcher.cli.shell import emit
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -82,7 +82,7 @@ def serve_newest(
             raise kind(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
         try:
-            emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
+            emit({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
             deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(deadline.left_s(), 3600.0))

@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import NO_ANSWER, REFUSED, emit, emit_line, exit_code, federated, outcomes_document
+from fedmon.researcher.cli.shell import NO_ANSWER, REFUSED, emit, exit_code, federated, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -158,7 +158,7 @@ def logs(
     json: LinesOption = False,
 ) -> None:
     """Show a plan's output in a run, if the owners allow it."""
-    from fedmon.researcher.runs.states import by_reason
+    from fedmon.researcher.asking.tables import by_reason
 
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
@@ -183,11 +183,11 @@ def logs(
                 if log.text or (log.withheld and json):
                     is_other = len(handle.nodes) > 1 and (last is None or last.node_id != node_id)
                     text = f"{_line_end(last)}== {node_id} ==\n{log}" if is_other else str(log)
-                    emit_line(log, text=text, end="", as_json=json)
+                    emit(log, text=text, end="", as_json=json)
                     last = log
             if withheld and not json:
                 told = "\n".join(escape_control(f"output is withheld by {line}") for line in by_reason(withheld))
-                emit_line(withheld, text=f"{_line_end(last)}{told}", as_json=False)
+                emit(withheld, text=f"{_line_end(last)}{told}", as_json=False)
                 last = None
             if over:
                 break
@@ -271,10 +271,10 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
     code = 0
     complaint = ""
     try:
-        progress = Progress()
+        told: dict[str, str] = {}
         for states in handle.changes(wait):
             if not as_json:
-                progress.show(states)
+                told = tell(states, told)
         if wait is not None and not handle.is_over:
             raise handle.not_over(waited_s=wait)
         results = handle.result()
@@ -291,13 +291,13 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
     if text or as_json:
         emit(_document(handle, results, failed), text=text, as_json=as_json)
     if complaint:
-        sys.stderr.write(f"fedmon: {_printable(complaint)}\n")
+        sys.stderr.write(escape_control(f"fedmon: {complaint}\n", keep="\n"))
     raise typer.Exit(code)
 
 
 def _short(handle: RunHandle, error: RunFailedError) -> str:
     """Return the complaint without the reasons that the states, which are on the screen, have told already."""
-    from fedmon.researcher.runs.states import by_reason, named
+    from fedmon.researcher.asking.tables import by_reason, named
 
     states = handle.states()
     told = {node_id: reason for node_id, reason in error.failed.items() if states[node_id].sentence() == reason}
@@ -319,10 +319,6 @@ def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
 def _line_end(last: JobLog | None) -> str:
     """Return the newline that the last piece of output lacks."""
     return "" if last is None or last.text.endswith("\n") else "\n"
-
-
-def _printable(text: str) -> str:
-    return "\n".join(map(escape_control, text.split("\n")))
 
 
 def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dict[str, str]) -> dict[str, Any]:
@@ -352,25 +348,16 @@ def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dic
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class Progress:
-    """Writes the job, then a line for each change of a state, to stderr; nodes that change alike share it."""
+def tell(states: RunStates, before: dict[str, str]) -> dict[str, str]:
+    """Write the job, or the states that are not as ``before``, to stderr; nodes that change alike share a line."""
+    from fedmon.researcher.asking.tables import by_reason
 
-    def __init__(self) -> None:
-        self._before: dict[str, str] = {}
-
-    def show(self, states: RunStates) -> None:
-        """Write the changes since the last call."""
-        from fedmon.researcher.runs.states import by_reason
-
-        if not self._before:
-            sys.stderr.write(f"job {states.job_id}\n")
-        said = {str(node_id): _line(part) for node_id, part in states.items()}
-        changed = {str(node_id): part.sentence() for node_id, part in states.items()}
-        new = {node_id: said[node_id] for node_id in changed if self._before.get(node_id) != changed[node_id]}
-        for line in by_reason(new):
-            sys.stderr.write(f"{escape_control(line)}\n")
-        self._before = changed
-        sys.stderr.flush()
+    now = {str(node_id): part.sentence() for node_id, part in states.items()}
+    new = {str(node_id): _line(part) for node_id, part in states.items() if before.get(node_id) != now[node_id]}
+    for line in [*([] if before else [f"job {states.job_id}"]), *by_reason(new)]:
+        sys.stderr.write(f"{escape_control(line)}\n")
+    sys.stderr.flush()
+    return now
 
 
 def _line(part: NodeRun) -> str:

@@ -72,23 +72,17 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
 
 
 def emit(document: Any, *, text: object, more: str = "", end: str = "\n", as_json: bool) -> None:
-    """Print a JSON document on one line, or text with ``more`` below: on a terminal a table in colours."""
+    """Print a JSON document on one line, or text with ``more`` below, at once: on a terminal a table in colours."""
     if as_json:
         sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode()}\n")
-        return
-    if hasattr(text, "__rich__") and sys.stdout.isatty():
+    elif hasattr(text, "__rich__") and sys.stdout.isatty():
         from rich.console import Console
 
         Console(highlight=False).print(text)
     else:
         sys.stdout.write(f"{text}{end}")
-    if more:
+    if more and not as_json:
         sys.stdout.write(f"{more}\n")
-
-
-def emit_line(value: Any, *, text: str, end: str = "\n", as_json: bool) -> None:
-    """Print one line of a stream, or text with another ``end``, at once."""
-    emit(value, text=text, end=end, as_json=as_json)
     sys.stdout.flush()
 
 

@@ -18,7 +18,7 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption
 from fedmon.common.text import moment, plural, size
-from fedmon.researcher.cli.shell import emit, emit_line, exit_code, federated, no_sample, outcomes_document
+from fedmon.researcher.cli.shell import emit, exit_code, federated, no_sample, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
@@ -151,7 +151,7 @@ def logs(
                 except queue.Empty:
                     continue
                 line = f"{moment(entry.time)} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
-                emit_line(entry, text=escape_control(line), as_json=json)
+                emit(entry, text=escape_control(line), as_json=json)
         except KeyboardInterrupt:
             return
 
@@ -183,7 +183,7 @@ def record(
             while not deadline.passed():
                 tick.wait(min(SHOW_EVERY_S, deadline.left_s()))
                 if json:
-                    emit_line(_record_document(recording), text="", as_json=True)
+                    emit(_record_document(recording), text="", as_json=True)
                 elif on_terminal:
                     sys.stdout.write(f"\r{_line(recording)}  \x1b[K")
                     sys.stdout.flush()
@@ -195,7 +195,7 @@ def record(
         if not is_empty:
             if on_terminal:
                 sys.stdout.write("\r\x1b[K")
-            emit_line(_record_document(recording) | {"ended": True}, text=_summary(recording), as_json=json)
+            emit(_record_document(recording) | {"ended": True}, text=_summary(recording), as_json=json)
         if recording.error:
             raise StorageError(f"not everything was written: {recording.error}")
         if recording.store is not None and recording.store.counts.waiting:
@@ -236,7 +236,7 @@ def watch(
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
     ):
         if json:
-            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), seconds, count):
+            for _ in _take(watching, lambda sample: emit(sample, text="", as_json=True), seconds, count):
                 pass
         else:
             state = WatchState()

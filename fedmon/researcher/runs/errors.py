@@ -7,7 +7,7 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.researcher.runs.states import by_reason
+from fedmon.researcher.asking.tables import by_reason
 
 MAX_REASONS = 20
 

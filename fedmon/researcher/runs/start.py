@@ -22,12 +22,13 @@ from fedmon.plan.values import InvalidValuesError, ValuesWalk, json_text, spelle
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
+from fedmon.researcher.asking.tables import named
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.runs.handle import SLOWEST_BYTES_S, RunHandle
-from fedmon.researcher.runs.states import RunList, named, why_not
+from fedmon.researcher.runs.states import RunList, why_not
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.text import moment, plural, short_ids
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, Scalar, Usage
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import Row, frame
+from fedmon.researcher.asking.tables import Row, by_reason, frame, named
 
 REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
 _SHOWN = (
@@ -24,21 +24,6 @@ _SHOWN = (
 _MIB = 2**20
 _WHOLE = 1e12
 """Whole numbers up to here are shown with all of their digits: they count something."""
-_MAX_NODES_NAMED = 20
-
-
-def by_reason(reasons: Mapping[str, str]) -> list[str]:
-    """Return ``a, b: reason`` for each reason, in the order of first appearance."""
-    nodes: dict[str, list[str]] = {}
-    for node_id, reason in reasons.items():
-        nodes.setdefault(reason, []).append(node_id)
-    return [f"{named(node_ids)}: {reason}" for reason, node_ids in nodes.items()]
-
-
-def named(node_ids: Sequence[str]) -> str:
-    """Return the names of nodes, of many the first ones and the number of others."""
-    more = len(node_ids) - _MAX_NODES_NAMED
-    return ", ".join(node_ids[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def why_not(outcomes: Mapping[Any, Outcome[Any]]) -> list[str]:
@@ -309,7 +294,7 @@ class RunList(Outcomes[JobsReply]):
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         older = len(self._trainings()[self._limit :]) if self._limit is not None else 0
-        return [*([f"... and {older} older ones"] if older else []), self.summary()]
+        return [*([f"... and {plural(older, 'older one')}"] if older else []), self.summary()]
 
     def _trainings(self) -> list[tuple[str, list[str]]]:
         """Return groups with the ids of their runs, newest first; a run without a group stands alone."""

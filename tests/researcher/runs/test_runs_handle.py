@@ -720,7 +720,7 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     shown = short_ids(runs.runs())[first.job_id]
     assert shown in str(runs)
     assert shown not in runs.text(limit=1)
-    assert "... and 1 older ones" in runs.text(limit=1)
+    assert "... and 1 older one" in runs.text(limit=1)
     assert first.job_id in runs._repr_html_()
     assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
     assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
@@ -743,7 +743,7 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number(a: RunningNode, 
         ("trial", None, "1 running"),
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
-    assert "... and 1 older ones" in runs.text(limit=1)
+    assert "... and 1 older one" in runs.text(limit=1)
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 

@@ -13,7 +13,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.run_values import shown, sketched
-from fedmon.researcher.cli.runs import Progress
+from fedmon.researcher.cli.runs import tell
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 from tests.support.notebooks import run_notebook
 
@@ -28,10 +28,10 @@ def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     running = NodeRun(node_id=NodeId("a"), job=JOB)
     refused = NodeRun(node_id=NodeId("b"), asked=OutcomeStatus.REFUSED, reason="not\x1b[2J approved")
 
-    progress = Progress()
-    progress.show(states(running, refused))
-    progress.show(states(running, refused, loss=0.5))
-    progress.show(states(running.unheard_from(None), refused))
+    told: dict[str, str] = {}
+    for changed in (states(running, refused), states(running, refused, loss=0.5)):
+        told = tell(changed, told)
+    tell(states(running.unheard_from(None), refused), told)
 
     printed = capsys.readouterr()
     assert printed.out == ""
