@@ -212,8 +212,8 @@ def stop(
 
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
-        going = [node_id for node_id, part in handle.states().items() if not part.is_over]
-        asked = node or going
+        # A node that was named and not reached may still run it.
+        asked = [one for one, part in handle.states().items() if not part.is_over or (node and part.job is None)]
         outcomes = handle.stop(nodes=asked)
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         told = "not stopped" if not outcomes.ok else "asked to end; not over yet" if not done else "ended"
