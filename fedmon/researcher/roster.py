@@ -15,6 +15,8 @@ from fedmon.common.clock import utc_now
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.messages import CONNECTION_LOST, ONLY_TELLS, OTHER_WIRE, Presence
 
+NEVER_HEARD = "never heard of; check the id, or whether the node was started"
+
 logger = logging.getLogger(__name__)
 
 PRESENCE_EVERY_S = 30.0

@@ -17,7 +17,7 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
 from fedmon.researcher.asking.tables import Row, by_reason, frame, html_table, reply_rows, rich_rows, text_table
-from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
+from fedmon.researcher.roster import NEVER_HEARD, Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
 V = TypeVar("V")
@@ -326,7 +326,7 @@ def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) ->
 def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R]:
     status, reason = OutcomeStatus.TIMED_OUT, f"no reply within {asked.elapsed_s:.1f} s, asked {asked.times} times"
     if node is None:
-        status, reason = OutcomeStatus.OFFLINE, "offline: never heard of; check the id, or whether the node was started"
+        status, reason = OutcomeStatus.OFFLINE, f"offline: {NEVER_HEARD}"
     elif node.id_in_use:
         status = OutcomeStatus.ID_IN_USE
         reason = "two processes run under this id; its owner must stop one"

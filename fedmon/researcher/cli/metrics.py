@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.registry import Collector
 
-from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
@@ -83,9 +82,7 @@ def serve_newest(
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
         try:
             emit({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
-            deadline, tick = Deadline(seconds), threading.Event()
-            while not deadline.passed():
-                tick.wait(min(deadline.left_s(), 3600.0))
+            threading.Event().wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
         except KeyboardInterrupt:
             pass
         finally:

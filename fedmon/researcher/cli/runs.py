@@ -34,10 +34,8 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
 WaitOption = Annotated[
-    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no limit).")
-]
-LookOption = Annotated[
-    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no wait).")
+    float | None,
+    typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: `run` no limit, `show` no wait)."),
 ]
 
 
@@ -48,7 +46,7 @@ def run(
     plan: Annotated[
         str,
         typer.Argument(
-            help="A Python file with an approved plan, or sha256:DIGEST; the beginning of a digest that ran before."
+            metavar="PLAN", help="A Python file with an approved plan, or sha256: and (the beginning of) its digest."
         ),
     ],
     tags: Annotated[
@@ -127,7 +125,7 @@ def show(
     job: JobArgument,
     node: NodesOption = None,
     output: OutputOption = None,
-    wait: LookOption = None,
+    wait: WaitOption = None,
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:

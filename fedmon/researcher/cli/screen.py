@@ -384,9 +384,12 @@ def compose(
 ) -> Screen:
     """Return a screen of this size; ``height`` None shows every row. Refusals are shown without ``absences`` too."""
     tables = [group.table(state) for group in groups]
+    are_chosen = len(groups) < len(GROUPS)
+    empty = [group.name for group, table in zip(groups, tables, strict=True) if are_chosen and not table.rows]
     tables = [table.worst_first() if worst_first else table for table in tables if table.rows]
     missed = state.absent(capabilities) if absences else []
-    absent = _absent_lines(missed, refusals, nodes=len(state.nodes), width=width)
+    absent = [f"{name}: no node reports any" for name in empty if state.samples]
+    absent += _absent_lines(missed, refusals, nodes=len(state.nodes), width=width)
     if height is not None:
         # A low screen shows numbers before reasons.
         absent = absent[: max(1, min(len(absent), height // 5))] if absent else absent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import sys
@@ -22,7 +23,6 @@ from fedmon.researcher.cli.shell import emit, exit_code, federated, no_sample, o
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
-    from fedmon.researcher.cli.screen import Group
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.record import Record
     from fedmon.researcher.samples.store import StoreCounts
@@ -55,7 +55,7 @@ def nodes(federation: Federation, *, json: JsonOption = False) -> None:
 def forget(
     federation: Federation,
     *,
-    node_id: Annotated[str, typer.Argument(help="The id of a node that is gone for good.")],
+    node_id: Annotated[str, typer.Argument(metavar="NODE", help="The id of a node that is gone for good.")],
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -140,20 +140,19 @@ def logs(
     deadline = Deadline(seconds)
     with (
         federation,
+        contextlib.suppress(KeyboardInterrupt),
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
     ):
-        try:
-            if not json:
-                sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
-            while not deadline.passed():
-                try:
-                    entry = records.get(timeout=min(deadline.left_s(), 3600.0))
-                except queue.Empty:
-                    continue
+        if not json:
+            sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
+        federation.session.asker.wait_settled()
+        for node_id, reason in federation.session.consumers.not_online(node or ()).items():
+            sys.stderr.write(f"fedmon: nothing from {node_id}: {reason}\n")
+        while not deadline.passed():
+            with contextlib.suppress(queue.Empty):
+                entry = records.get(timeout=min(deadline.left_s(), 3600.0))
                 line = f"{moment(entry.time)} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
                 emit(entry, text=escape_control(line), as_json=json)
-        except KeyboardInterrupt:
-            return
 
 
 @federated(asks=False)
@@ -178,7 +177,7 @@ def record(
     on_terminal = not json and sys.stdout.isatty()
     with federation:
         recording = federation.record(path, to=to, nodes=node, metrics=metric, interval_s=interval, history_s=history)
-        try:
+        with recording, contextlib.suppress(KeyboardInterrupt):
             deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(SHOW_EVERY_S, deadline.left_s()))
@@ -187,10 +186,6 @@ def record(
                 elif on_terminal:
                     sys.stdout.write(f"\r{_line(recording)}  \x1b[K")
                     sys.stdout.flush()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            recording.stop()
         is_empty = not recording.counts.stored and not recording.positions
         if not is_empty:
             if on_terminal:
@@ -226,9 +221,12 @@ def watch(
 ) -> None:
     """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
     from fedmon.researcher.cli.readings import WatchState
+    from fedmon.researcher.cli.screen import GROUPS
     from fedmon.researcher.cli.terminal import draw
 
-    groups = _chosen(group)
+    if unknown := set(group or ()) - GROUPS.keys():
+        raise InvalidInputError(f"--group {min(unknown)!r} is not one of {', '.join(GROUPS)}")
+    groups = [GROUPS[name] for name in dict.fromkeys(group or GROUPS)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
     has_quit = False
     with (
@@ -236,8 +234,9 @@ def watch(
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
     ):
         if json:
-            for _ in _take(watching, lambda sample: emit(sample, text="", as_json=True), seconds, count):
-                pass
+            with contextlib.suppress(KeyboardInterrupt):
+                for _ in _take(watching, lambda sample: emit(sample, text="", as_json=True), seconds, count):
+                    pass
         else:
             state = WatchState()
             taken = _take(watching, state.take, seconds, count)
@@ -303,33 +302,21 @@ def _summary(recording: Record) -> str:
     if recording.store is not None and recording.store.counts.error:
         lines.append(f"  {recording.store.counts.error}")
     lines += [f"  {number} lost: {reason}" for reason, number in recording.losses.items()]
-    lines += [f"  {node} refused: {reason}" for node, reason in recording.refusals.items()]
+    lines += [f"  nothing from {node}: {reason}" for node, reason in recording.refusals.items()]
     return "\n".join(lines)
 
 
 # --- watch ------------------------------------------------------------------------------------------------------------
 
 
-def _chosen(names: list[str] | None) -> list[Group]:
-    from fedmon.researcher.cli.screen import GROUPS
-
-    unknown = [name for name in names or () if name not in GROUPS]
-    if unknown:
-        raise InvalidInputError(f"--group {unknown[0]!r} is not one of {', '.join(GROUPS)}")
-    return [GROUPS[name] for name in dict.fromkeys(names)] if names else list(GROUPS.values())
-
-
 def _take(
     watching: Watch, take: Callable[[LiveSample], object], seconds: float | None, count: int | None
 ) -> Iterator[None]:
-    """Take samples until there are enough, the time is over, or Ctrl-C; yields a few times a second at least."""
+    """Take samples until there are enough or the time is over; yields a few times a second at least."""
     deadline, left = Deadline(seconds), count
-    try:
-        while not deadline.passed() and left != 0:
-            sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))
-            if sample is not None:
-                take(sample)
-                left = None if left is None else left - 1
-            yield
-    except KeyboardInterrupt:
-        return
+    while not deadline.passed() and left != 0:
+        sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))
+        if sample is not None:
+            take(sample)
+            left = None if left is None else left - 1
+        yield

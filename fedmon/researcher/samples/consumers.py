@@ -18,6 +18,7 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import MAX_INTERVAL_S, Error, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
 from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.roster import NEVER_HEARD, Moment, NodeState
 from fedmon.researcher.samples.resend import Resend, StreamFollower
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0
@@ -61,16 +62,20 @@ def union(choices: Iterable[Choice]) -> Choice:
 class SampleConsumer(Closing):
     """A watch or a record: takes samples until `close`; a context manager.
 
-    ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why. It is replaced at each
-    change, so that other threads can iterate over it.
+    ``wish`` is the lease that it needs.
     """
 
     follower: StreamFollower
 
     def __init__(self, consumers: Consumers, wish: Wish) -> None:
         self._consumers, self.wish = consumers, wish
-        self.refusals: dict[NodeId, str] = {}
+        self._refused: dict[NodeId, str] = {}
         self.closed = False
+
+    @property
+    def refusals(self) -> dict[NodeId, str]:
+        """Why nodes grant no lease: those that refuse it, and named ones that are not online. Safe from any thread."""
+        return self._consumers.not_online(self.wish.nodes or ()) | self._refused
 
     @property
     def lost(self) -> int:
@@ -88,10 +93,10 @@ class SampleConsumer(Closing):
             return
         self.follower.answered(reply, time.monotonic())
         if isinstance(reply, MonitorReply) and reply.success:
-            self.refusals = {node_id: why for node_id, why in self.refusals.items() if node_id != reply.node_id}
+            self._refused = {node_id: why for node_id, why in self._refused.items() if node_id != reply.node_id}
             self._granted(NodeId(reply.node_id), reply)
         elif isinstance(reply, Error | MonitorReply):
-            self.refusals = {**self.refusals, NodeId(reply.node_id): reply.reason}
+            self._refused = {**self._refused, NodeId(reply.node_id): reply.reason}
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         """Take the metrics and extents of a node."""
@@ -134,6 +139,16 @@ class Consumers:
         # A node answers a new lease with a sample at once, which comes only to those who have subscribed before.
         self._subscribe()
         self._subscribed, self._wishes_changed = self.all, True
+
+    def not_online(self, nodes: Iterable[str]) -> dict[NodeId, str]:
+        """Return why those of the nodes that are not online are not. Safe from any thread."""
+        now = Moment.now()
+        known = {node_id: self._asker.roster.get(node_id, now) for node_id in nodes}
+        return {
+            NodeId(node_id): NEVER_HEARD if node is None else f"{node.state.value}: {node.reason}".removesuffix(": ")
+            for node_id, node in known.items()
+            if node is None or node.state in (NodeState.OFFLINE, NodeState.STALE)
+        }
 
     def farewell(self, now: float) -> None:
         """Give every lease back."""

@@ -254,7 +254,7 @@ def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> No
     assert coloured.splitlines()[-1].endswith("q quit\x1b[0m")
 
 
-def test_refusals_are_shown_where_absences_are_not() -> None:
+def test_refusals_and_a_chosen_group_without_values_are_shown_where_absences_are_not() -> None:
     state = watched(1)
     (name,) = state.nodes
     capabilities = {name: said(name, gpu_power_watts="not found: libnvidia-ml.so.1")}
@@ -262,3 +262,5 @@ def test_refusals_are_shown_where_absences_are_not() -> None:
     screen = composed(state, capabilities=capabilities, refusals={"east": "does not obey r"}, absences=False)
 
     assert screen.absent == ("east: does not obey r",)
+    chosen = compose(state, [GROUPS["gpu"]], capabilities={}, refusals={}, width=80, height=None, absences=False)
+    assert (chosen.tables, chosen.absent) == ((), ("gpu: no node reports any",))

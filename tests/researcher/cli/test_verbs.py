@@ -13,6 +13,7 @@ import pytest
 
 from bench.echo_nodes import presence
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NEVER_HEARD
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
@@ -117,19 +118,20 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("asked", "answer", "said"),
     [
-        ({}, "no sample came: nodes send one every 5 s; wait longer, or add --interval 1"),
-        ({"command": "error", "code": "refused", "reason": "not you"}, "no sample came: slow: not you"),
+        ([], {}, "no sample came: nodes send one every 5 s; wait longer, or add --interval 1"),
+        ([], {"command": "error", "code": "refused", "reason": "not you"}, "no sample came: slow: not you"),
+        (["-n", "slo"], {}, f"no sample came: slo: {NEVER_HEARD}"),
     ],
-    ids=["slow", "refuses"],
+    ids=["slow", "refuses", "a wrong name"],
 )
 def test_a_watch_without_a_sample_ends_in_time_and_says_why(
-    answer: dict[str, str], said: str, mosquitto: Broker, alone: dict[str, str]
+    asked: list[str], answer: dict[str, str], said: str, mosquitto: Broker, alone: dict[str, str]
 ) -> None:
     with EchoNode(mosquitto.port, "slow") as node:
         node.answer = lambda request: (node.honest(request) or {}) | answer
-        done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "5", "--json", environ=alone)
+        done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "5", "--json", *asked, environ=alone)
 
     assert (done.returncode, json.loads(done.stdout)["error"]["message"]) == (6, said)
 
@@ -142,8 +144,10 @@ def test_watch_lists_at_its_end_what_is_absent_and_why(environ: dict[str, str]) 
     assert [line for line in shown if " on open: " in line]
 
 
-def test_logs_end_in_time(environ: dict[str, str]) -> None:
-    assert fedmon_here("logs", "--for", "0.5", "--json", environ=environ).returncode == 0
+def test_logs_end_in_time_and_name_a_node_that_is_not_known(environ: dict[str, str]) -> None:
+    done = fedmon_here("logs", "--for", "0.5", "--json", "-n", "open,opne", environ=environ)
+
+    assert (done.returncode, done.stderr) == (0, f"fedmon: nothing from opne: {NEVER_HEARD}\n")
 
 
 def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str, str], tmp_path: Path) -> None:
