@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from fedmon import __version__
-from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.log import configure_cli_logging, escape_control, escape_json
 
 _USAGE_ERROR = 2
@@ -359,8 +360,7 @@ def _call(command: Any, words: Sequence[str], name: str) -> int:
 
 
 def _described(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    where = f"; see: {context.command_path} --help" if context is not None else ""
+    where = f"; see: {error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
     return f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}"
 
 
@@ -368,6 +368,8 @@ def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
     """Print an error and return its exit code."""
     if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
         error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        as_json, error = False, StorageError("cannot write the output: the disk is full; make space and try again")
     if not isinstance(error, FedmonError):
         if is_debug:
             traceback.print_exception(error)

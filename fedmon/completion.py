@@ -54,12 +54,9 @@ def completion(
     Write it as fedmon into ~/.local/share/bash-completion/completions, or for zsh as _fedmon into a folder of $fpath.
     """
     rows = {line: " ".join(["", *words]) for line, words in offered().items()}
-    if shell == "bash":
-        table = "\n".join(f"    ['{line}']='{words}'" for line, words in rows.items())
-        script = f"{_HEAD}\ndeclare -gA _fedmon_words=(\n{table}\n)\n{_BASH}"
-    else:
-        table = "\n".join(f"    '{line}' '{words}'" for line, words in rows.items())
-        script = f"#compdef fedmon\n{_HEAD}\ntypeset -gA _fedmon_words=(\n{table}\n)\n{_ZSH}"
+    start, row, end = ("", "['{}']='{}'", _BASH) if shell == "bash" else ("#compdef fedmon\n", "'{}' '{}'", _ZSH)
+    table = "\n".join(f"    {row.format(line, words)}" for line, words in rows.items())
+    script = f"{start}{_HEAD}\ntypeset -gA _fedmon_words=(\n{table}\n)\n{end}"
     sys.stdout.write(f"{json_text.dumps({'shell': shell, 'script': script})}\n" if json else script)
 
 

@@ -214,3 +214,20 @@ def test_a_mistake_of_ours_is_one_line_and_with_debug_shows_where() -> None:
     assert plain.returncode == debug.returncode == 1
     assert plain.stderr == ("fedmon: internal error: RuntimeError: two\\nlines (`fedmon --debug ...` shows where)\n")
     assert "Traceback" in debug.stderr
+
+
+@pytest.mark.parametrize("verb", [("whoami",), ("whoami", "--json"), ("--help",)])
+def test_output_onto_a_full_disk_is_an_error_with_a_remedy(verb: tuple[str, ...], tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedmon", *verb],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)},
+        )
+
+    assert done.returncode == 1
+    assert "fedmon: cannot write the output: the disk is full; make space and try again\n" in done.stderr
+    assert "internal error" not in done.stderr
