@@ -142,7 +142,7 @@ def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquit
         before = termios.tcgetattr(watch.slave)[3] & termios.ECHO
         wait_until(lambda: watch.shows(" west "), what="the first screen")
         assert "\x1b[?1049h" in watch.shown
-        assert "q quit   s sort   a not measured" in watch.shown
+        assert "q quit  s sort  a not measured  ◐ high  ✕ silent" in watch.shown
         assert "NOT MEASURED" not in watch.shown
         watch.press("a")
         wait_until(lambda: watch.shows("NOT MEASURED"), what="what is not measured")

@@ -23,7 +23,7 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Use the alternate buffer without a cursor, and the usual one. Source: xterm control sequences, DECSET."""
 REDRAW_S = 1.0
 """How often a screen is drawn: fifty nodes send far more often than people read."""
-KEYS = "q quit   s sort   a not measured"
+KEYS = "q quit  s sort  a not measured  ◐ high  ✕ silent"
 
 
 class Terminal:
