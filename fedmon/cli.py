@@ -154,15 +154,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
-        code = _run(words)
+        try:
+            code = _run(words)
+        except Exception as error:  # noqa: BLE001 - the shell's user gets a line, the developer asks with --debug
+            code = _report(error, as_json=as_json, is_debug=debug)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    except BrokenPipeError:  # the reader has enough, as `head` has; nothing must be written when Python ends
+    except OSError as error:  # a full disk, or a reader that has enough, as `head` has; Python must not try again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except Exception as error:  # noqa: BLE001 - the shell's user gets a line, the developer asks with --debug
-        code = _report(error, as_json=as_json, is_debug=debug)
+        told = StorageError(f"cannot write the output: {error.strerror}")
+        code = 0 if isinstance(error, BrokenPipeError) else _report(told, as_json=False, is_debug=debug)
     if arguments is None:
         gc.freeze()  # this process is about to end, and need not look through all that is there first
     sys.exit(code)
@@ -342,7 +344,7 @@ def _call(command: Any, words: Sequence[str], name: str) -> int:
     import typer
 
     # Some versions of Typer bundle click, others import it; this finds the one in use.
-    wrong_use: type[Exception] = typer.BadParameter.__mro__[2]
+    wrong_use: Any = typer.BadParameter.__mro__[2]
     try:
         with command.make_context(name, list(words), help_option_names=list(_HELP)) as context:
             code = command.invoke(context)
@@ -355,21 +357,17 @@ def _call(command: Any, words: Sequence[str], name: str) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stdout.write(f"{error}\n")
             return _USAGE_ERROR
-        raise InvalidInputError(_described(error)) from None
+        where = f"; see: {error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
+        raise InvalidInputError(f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}") from None
     return code if isinstance(code, int) else 0
 
 
-def _described(error: Any) -> str:
-    where = f"; see: {error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
-    return f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}"
-
-
 def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
-    """Print an error and return its exit code."""
+    """Print an error and return its exit code. Raises those of writing the output, which takes no document then."""
     if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
         error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        as_json, error = False, StorageError("cannot write the output: the disk is full; make space and try again")
+    if isinstance(error, OSError) and not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+        raise error
     if not isinstance(error, FedmonError):
         if is_debug:
             traceback.print_exception(error)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (549, 4, 296),
+    ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
     "common": (8221, 49, 4594),
     "compat": (2972, 18, 1935),
