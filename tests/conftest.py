@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from tests.support.shell_here import loggers_as_they_were
 
 # Nothing that collection makes is garbage: looking for some doubles its time, and slows every later collection.
 gc.disable()
+# A suite in the background of a script ignores Ctrl-C, and so would the processes that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Loggers(dict[str, Any]):

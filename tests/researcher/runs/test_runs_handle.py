@@ -536,10 +536,9 @@ def test_a_result_that_was_not_there_is_found_by_the_next_call(a: RunningNode, f
 
 
 FETCHER = """
-import signal, sys
+import sys
 from fedmon.researcher.federation import Federation
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background was started with it ignored
 with Federation() as federation:
     federation.job(sys.argv[1]).result()
 """

@@ -151,10 +151,6 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
     assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon runs` lists" in unknown.stderr
 
 
-def _hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background was started with it ignored
-
-
 def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     waiting = subprocess.Popen(
         [sys.executable, "-m", "fedmon", "run", str(real.plan), "--arg", "spin=true", "--node", "b"],
@@ -163,7 +159,6 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - it sets a handler and nothing else
     )
     assert waiting.stderr is not None
     first = waiting.stderr.readline()
