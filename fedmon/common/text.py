@@ -146,8 +146,9 @@ def table(
     room = (width or shutil.get_terminal_size((UNLIMITED, 24)).columns) - _GAP * (len(headers) - 1)
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
-    widths = [max(map(len, column)) for column in columns]
     least = [_least_folded(column) if fold else _LEAST_SHORTENED for column in columns]
+    # None is wider than the line: one of a million characters would be narrowed by one at a time.
+    widths = [min(max(map(len, column)), max(room, one)) for column, one in zip(columns, least, strict=True)]
     while sum(widths) > room and (wider := [at for at, width in enumerate(widths) if width > least[at]]):
         widths[max(wider, key=widths.__getitem__)] -= 1
     plain = [""] * len(headers)
