@@ -189,15 +189,10 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
 
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: short ids, of a ping also times; grants stand below the table."""
-        rows, left_out = self.rows(), {"grants", *(["ms"] if self.command != "ping" else [])}
+        rows, left_out = self.rows(), dict.fromkeys(["grants"] if self.command == "ping" else ["grants", "ms"])
         short = short_ids([row["dataset_id"] for row in rows if "dataset_id" in row])
         return [
-            {
-                name: short[value] if name == "dataset_id" else value
-                for name, value in row.items()
-                if name not in left_out
-            }
-            for row in rows
+            row | left_out | ({"dataset_id": short[row["dataset_id"]]} if "dataset_id" in row else {}) for row in rows
         ]
 
     def notes(self) -> list[str]:
