@@ -126,9 +126,9 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
 
 def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float | None = None) -> FedmonError:
     """Return the error that says why no sample came; ``pace_s`` is the interval of the slowest node."""
-    if refusals := consumer.refusals:
-        said = "; ".join(f"{node_id}: {reason}" for node_id, reason in refusals.items())
-        return NoAnswerError(f"no sample came: {said}")
+    said = [f"{node_id}: {reason}" for node_id, reason in consumer.refusals.items()]
     if pace_s is not None:
-        return NoAnswerError(f"no sample came: nodes send one every {pace_s:g} s; wait longer, or add --interval 1")
+        said.append(f"nodes send one every {pace_s:g} s; wait longer, or add --interval 1")
+    if said:
+        return NoAnswerError(f"no sample came: {'; '.join(said)}")
     return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")

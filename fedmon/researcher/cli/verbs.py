@@ -137,7 +137,6 @@ def logs(
 ) -> None:
     """Follow the logs of nodes, if their owners allow it."""
     records: queue.Queue[Any] = queue.Queue(10_000)
-    deadline = Deadline(seconds)
     with (
         federation,
         contextlib.suppress(KeyboardInterrupt),
@@ -145,9 +144,11 @@ def logs(
     ):
         if not json:
             sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
-        federation.session.asker.wait_settled()
-        for node_id, reason in federation.session.consumers.not_online(node or ()).items():
-            sys.stderr.write(f"fedmon: nothing from {node_id}: {reason}\n")
+        if node:
+            federation.session.asker.wait_settled()
+            for node_id, reason in federation.session.consumers.not_online(node).items():
+                sys.stderr.write(f"{escape_control(f'fedmon: nothing from {node_id}: {reason}')}\n")
+        deadline = Deadline(seconds)
         while not deadline.passed():
             with contextlib.suppress(queue.Empty):
                 entry = records.get(timeout=min(deadline.left_s(), 3600.0))
@@ -302,8 +303,8 @@ def _summary(recording: Record) -> str:
     if recording.store is not None and recording.store.counts.error:
         lines.append(f"  {recording.store.counts.error}")
     lines += [f"  {number} lost: {reason}" for reason, number in recording.losses.items()]
-    lines += [f"  nothing from {node}: {reason}" for node, reason in recording.refusals.items()]
-    return "\n".join(lines)
+    lines += [f"  {node}: {reason}" for node, reason in recording.refusals.items()]
+    return "\n".join(map(escape_control, lines))
 
 
 # --- watch ------------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class SampleConsumer(Closing):
 class Consumers:
     """All consumers of this process: they share resent pages, and one lease a node with the smallest interval wished.
 
-    Belongs to the inbox thread, but for `add`, `remove`, `wake` and `all`, which are safe from any thread.
+    Belongs to the inbox thread, but for `add`, `remove`, `not_online`, `wake` and `all`, safe from any thread.
     ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
     """
 
@@ -141,13 +141,13 @@ class Consumers:
         self._subscribed, self._wishes_changed = self.all, True
 
     def not_online(self, nodes: Iterable[str]) -> dict[NodeId, str]:
-        """Return why those of the nodes that are not online are not. Safe from any thread."""
-        now = Moment.now()
+        """Return why those of the nodes that are not online are not; of unknown ones once the roster is settled."""
+        now, is_settled = Moment.now(), self._asker.roster.settled.is_set()
         known = {node_id: self._asker.roster.get(node_id, now) for node_id in nodes}
         return {
             NodeId(node_id): NEVER_HEARD if node is None else f"{node.state.value}: {node.reason}".removesuffix(": ")
             for node_id, node in known.items()
-            if node is None or node.state in (NodeState.OFFLINE, NodeState.STALE)
+            if (is_settled if node is None else node.state in (NodeState.OFFLINE, NodeState.STALE))
         }
 
     def farewell(self, now: float) -> None:

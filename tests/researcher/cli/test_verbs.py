@@ -20,6 +20,8 @@ from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_envir
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
+SLOW = "nodes send one every 5 s; wait longer, or add --interval 1"
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -120,9 +122,9 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "answer", "said"),
     [
-        ([], {}, "no sample came: nodes send one every 5 s; wait longer, or add --interval 1"),
+        ([], {}, f"no sample came: {SLOW}"),
         ([], {"command": "error", "code": "refused", "reason": "not you"}, "no sample came: slow: not you"),
-        (["-n", "slo"], {}, f"no sample came: slo: {NEVER_HEARD}"),
+        (["-n", "slo,slow"], {}, f"no sample came: slo: {NEVER_HEARD}; {SLOW}"),
     ],
     ids=["slow", "refuses", "a wrong name"],
 )

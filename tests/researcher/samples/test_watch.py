@@ -17,6 +17,7 @@ import pytest
 
 from bench.echo_nodes import Message
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.roster import NEVER_HEARD
 from fedmon.researcher.samples.consumers import LEASE_S
 from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
@@ -75,6 +76,16 @@ def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquit
     assert numbers(rest) == [3, 4]
     assert not reader.is_alive()
     assert watch.next(timeout_s=0) is None
+
+
+def test_a_node_is_called_unknown_only_by_a_settled_roster(tmp_path: Path) -> None:
+    broker = Broker("mosquitto", tmp_path)
+    with broker.researcher(tmp_path, "alice") as fed, fed.monitor(nodes=["b"]) as watch:
+        wait_until(lambda: watch.refusals == {"b": NEVER_HEARD}, what="the node that is not known")
+
+        broker.stop()
+
+        assert wait_until(lambda: watch.refusals == {}, what="a roster that may lack nodes")
 
 
 def test_the_answers_of_nodes_can_be_iterated_over_while_others_come(mosquitto: Broker, federate: Open) -> None:
