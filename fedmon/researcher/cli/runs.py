@@ -210,9 +210,9 @@ def stop(
 
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
+        over = [one for one, part in handle.states().items() if part.is_over]
         # A node that was named and not reached may still run it.
-        asked = [one for one, part in handle.states().items() if not part.is_over or (node and part.job is None)]
-        outcomes = handle.stop(nodes=asked)
+        outcomes = handle.stop(nodes=[one for one in node or handle.nodes if one not in over])
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         told = "not stopped" if not outcomes.ok else "asked to end; not over yet" if not done else "ended"
         first = told if outcomes else "it was over already"

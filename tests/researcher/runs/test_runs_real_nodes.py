@@ -104,6 +104,7 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
 
     verbs = [("runs", "show", enough), ("runs", "stop", enough), ("runs", "stop", enough, "--node", "b")]
     found = [shell(real, *verb) for verb in verbs]
+    unreached, told = shell(real, "runs", "stop", enough, "--node", "b,gone")
     printed = fedmon_here("runs", "logs", enough, environ=real.environ())
     again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
     called = shell(real, "run", str(real.plan), "--dataset", "cells")[1]
@@ -113,6 +114,7 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     several = fedmon_here("runs", "show", job_id[:4], environ=real.environ())
 
     assert [code for code, _ in found] == [0, 0, 0]
+    assert (unreached, [one["node_id"] for one in told["outcomes"]]) == (6, ["gone"])
     assert [found[0][1]["job_id"], found[1][1]["outcomes"], found[2][1]["outcomes"]] == [job_id, [], []]
     assert printed.stdout == "hello from b\n"
     assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
