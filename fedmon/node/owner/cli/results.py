@@ -117,7 +117,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "held": _rules(result),
         "researcher": result["researcher_id"],
         "plan": f"{one_line(result['name'])}, SHA-256 {result['sha256']}",
-        "dataset": ", ".join(filter(None, [document["dataset"], result["dataset_id"]])) or "none",
+        "dataset": ", ".join(filter(None, [document.get("dataset"), result["dataset_id"]])) or "none",
         "result": f"{result['result']['bytes']} bytes, {plural(result['numbers'], 'number')}",
         "sha256": result["result"]["sha256"],
         "file": document["file"],
@@ -158,7 +158,7 @@ def _decided(document: Mapping[str, Any]) -> str:
 
 
 def _ledger(rows: Sequence[Mapping[str, Any]]) -> str:
-    named = [{**row, "dataset": row["dataset"] or row["dataset_id"] or "none"} for row in rows]
+    named = [{**row, "dataset": row.get("dataset") or row["dataset_id"] or "none"} for row in rows]
     keys = ("month", "researcher_id", "dataset", "results", "size_bytes", "numbers", "scalars")
     heads = ("month", "researcher", "dataset", "results", "bytes", "numbers", "reports")
     return table(heads, [[row[key] for key in keys] for row in named])

@@ -74,7 +74,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "state": run["state"] + (f": {one_line(run['reason'])}" if run["reason"] else ""),
         "researcher": run["researcher_id"],
         "plan": f"{one_line(run['name'])}, SHA-256 {run['sha256']}",
-        "dataset": ", ".join(filter(None, [document["dataset"], run["dataset_id"]])) or "none",
+        "dataset": ", ".join(filter(None, [document.get("dataset"), run["dataset_id"]])) or "none",
         "sandbox": run["sandbox"] or "not known",
         "limits": quantities(run["limits"]),
         "took": quantities(run["usage"]) or ("not known" if run["ended"] else "not over yet: see fedmon node job list"),
@@ -92,7 +92,7 @@ def _screen(document: Mapping[str, Any]) -> str:
             *(["\nlast log records:", *map(one_line, document["logged"])] if document["logged"] else []),
             *(
                 f"\n{name}{f' without its first {size(at)} (see files)' if at else ''}:\n{document['output'][name]}"
-                for name, at in document["output_offset"].items()
+                for name, at in document.get("output_offset", dict.fromkeys(document["output"])).items()
                 if document["output"][name]
             ),
         ]
