@@ -34,8 +34,10 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
 WaitOption = Annotated[
-    float | None,
-    typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: `run` no limit, `show` no wait)."),
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no limit).")
+]
+LookOption = Annotated[
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no wait).")
 ]
 
 
@@ -125,7 +127,7 @@ def show(
     job: JobArgument,
     node: NodesOption = None,
     output: OutputOption = None,
-    wait: WaitOption = None,
+    wait: LookOption = None,
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
