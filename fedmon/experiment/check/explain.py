@@ -192,7 +192,9 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
 
 def _named(state: State, guids: tuple[int, ...]) -> str:
     found = map(state.resources.__getitem__, guids)
-    return joined([f"{one.title[:-1]}, {one.state.name})" for one in found], most=_MANY, last=", ")
+    return joined(
+        [f"resource {one.guid} ({one.name or one.rtype}, {one.state.name})" for one in found], most=_MANY, last=", "
+    )
 
 
 def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import threading
 import time
@@ -54,12 +53,6 @@ def loss_of(other: ResourceManager) -> ResourceFailedError:
     """Return the error of a resource that needs another one, which failed or was released."""
     why = other.reason and f": {other.reason}"
     return ResourceFailedError(f"it needs {other.name}, which is {other.state.name}{why}")
-
-
-def by_reason(said: Mapping[str, str]) -> str:
-    """Return the reasons of nodes, with the nodes of the same reason together."""
-    grouped = itertools.groupby(sorted(said, key=lambda node_id: (said[node_id], node_id)), key=said.__getitem__)
-    return "; ".join(f"{', '.join(nodes)}: {reason}" for reason, nodes in grouped)
 
 
 def is_gone(node: SeenNode | None) -> bool:

@@ -21,12 +21,13 @@ from fedmon.experiment.journal import Reports
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, by_reason, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node, missing_dataset
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
 from fedmon.plan import parcels
 from fedmon.researcher.asking.outcome import SILENT
+from fedmon.researcher.asking.tables import by_reason
 from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def ending_of(
     is_well = len(succeeded) >= at_least if at_least is not None else not failed
     if not failed:
         return is_well, _EVERYWHERE if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
-    said = by_reason(failed)
+    said = "; ".join(by_reason(dict(sorted(failed.items()))))
     if all(node_id in stopped for node_id in failed):
         return True, said
     return is_well, f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said
@@ -220,7 +221,7 @@ class Job(LinkedResource):
                 # A later attempt may have begun it; else nodes would refuse this id again.
                 if attempt == self._attempts and not any(part.asked in SILENT for part in parts.values()):
                     self._set_own("jobId", None)
-            said = by_reason({str(node_id): part.sentence() for node_id, part in parts.items()})
+            said = "; ".join(by_reason({str(node_id): part.sentence() for node_id, part in parts.items()}))
             raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
         self._follow(handle, self._told)
@@ -430,7 +431,7 @@ def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
         else:
             missing[node_id] = part.sentence() if log is None else f"withheld: {log.withheld}"
     if not said:
-        raise TraceNotReadableError(by_reason(missing))
+        raise TraceNotReadableError("; ".join(by_reason(missing)))
     if len(said) == 1 and not missing:
         return next(iter(said.values()))
     parts = said | {node_id: f"({reason})\n" for node_id, reason in missing.items()}

@@ -10,9 +10,10 @@ from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, by_reason, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 from fedmon.researcher.asking.outcome import SILENT
+from fedmon.researcher.asking.tables import by_reason
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import SearchReply
@@ -229,4 +230,4 @@ def _why_not(outcomes: Outcomes[SearchReply], missing: list[NodeId], tags: list[
         if node_id in outcomes
     }
     what = f"dataset {wanted} with the tags" if wanted else "tags"
-    return f"no dataset for {what} {', '.join(tags)}: {by_reason(said) or outcomes.explanation()}"
+    return f"no dataset for {what} {', '.join(tags)}: {'; '.join(by_reason(said)) or outcomes.explanation()}"

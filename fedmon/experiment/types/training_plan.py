@@ -16,9 +16,10 @@ from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, by_reason
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
+from fedmon.researcher.asking.tables import by_reason
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import ApprovalReply, PlanDecision
@@ -165,7 +166,7 @@ class TrainingPlanResource(LinkedResource):
             self.warning(f"continues without node {node_id}, which did not take it: {outcome.reason}")
 
     def _why_not(self, outcomes: Outcomes[ApprovalReply], asked: list[NodeId]) -> str:
-        said = by_reason({str(node_id): outcome.reason for node_id, outcome in outcomes.failed.items()})
+        said = "; ".join(by_reason({str(node_id): outcome.reason for node_id, outcome in outcomes.failed.items()}))
         if asked and not said:
             said = f"atLeast is {self.get('atLeast')}, and it has {len(asked)} nodes"
         return said or outcomes.explanation()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedmon import TrainingPlan
+from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
 from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.check.graph import Problem
@@ -229,16 +231,24 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     alone = ec.register_resource("fedmon::Monitor", interval=0.2, connectedTo=nodes)
     ec.register_condition(second, START, first, STOPPED)
     memory = Metric(name="host_memory_used_ratio", comparison=">", value=0.0)
-    ec.register_condition([first, second], STOP, monitor, metric=memory)
+
+    def is_recorded(node_id: str) -> bool:
+        try:
+            with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
+                return "host" in recording.streams(node_id)
+        except (TraceNotReadableError, StorageError):  # before its first sample
+            return False
 
     ec.deploy()
+    for job, node_id in ((first, "a"), (second, "b")):
+        assert ec.wait_started([job, monitor], timeout=60), ec.explain(job)
+        wait_until(functools.partial(is_recorded, node_id), what=node_id)
+        ec.register_condition(job, STOP, monitor, metric=memory)
 
     assert ec.wait_finished([first, second, monitor], timeout=60), ec.explain(second)
     assert ec.wait_started(alone, timeout=60)
     ec.stop(alone)
     assert (ec.state(alone), ec.get(alone, "samples") > 0) == (STOPPED, True)
-    with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
-        assert ["host" in recording.streams(node_id) for node_id in "ab"] == [True, True]
 
 
 def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
