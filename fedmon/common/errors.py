@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ssl import SSLCertVerificationError
-
 
 class FedmonError(Exception):
     """The root of every error that fedmon raises on purpose.
@@ -92,8 +87,8 @@ class InvalidInputError(FedmonError, ValueError):
     exit_code = 2
 
 
-def untrusted(error: SSLCertVerificationError, remedy: str) -> str:
-    """Say why a certificate is not trusted; ``remedy`` is for one of an unknown authority."""
-    if error.verify_code in (9, 10, 62, 64):  # its dates or its names do not fit: OpenSSL, x509_vfy.h
+def untrusted(code: int, message: str, remedy: str) -> str:
+    """Say by OpenSSL's code and message why a certificate is not trusted; ``remedy`` is for an unknown authority."""
+    if code in (9, 10, 62, 64):  # its dates or its names do not fit: OpenSSL, x509_vfy.h
         remedy = "it must be valid now, and for the host of the URL"
-    return f"its certificate is not trusted: {error.verify_message.rstrip('.')}; {remedy}"
+    return f"its certificate is not trusted: {message.rstrip('.')}; {remedy}"

@@ -372,5 +372,9 @@ def _shown(text: object) -> str:
 
 def _cause(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return untrusted(error, "name the certificate of its authority in the environment variable SSL_CERT_FILE")
+        return untrusted(
+            error.verify_code,
+            error.verify_message,
+            "name the certificate of its authority in the environment variable SSL_CERT_FILE",
+        )
     return _shown(error.strerror if isinstance(error, OSError) and error.strerror else error) or type(error).__name__

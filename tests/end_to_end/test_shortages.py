@@ -31,10 +31,18 @@ DISK_BYTES = 16 * 2**20
 @contextlib.contextmanager
 def short_of_descriptors(node: NodeProcess, *, free: int) -> Iterator[None]:
     """Let the node open ``free`` more files, until the end of the block."""
-    before = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
-    used = {int(name) for name in os.listdir(f"/proc/{node.pid}/fd")}
-    unused = [number for number in range(len(used) + free + 1) if number not in used]
-    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (unused[free], before[1]))
+    before, folder = resource.prlimit(node.pid, resource.RLIMIT_NOFILE), Path(f"/proc/{node.pid}/fd")
+
+    def limit() -> int:
+        """Return the first number that stays unused; 0 if spare ones lie above it, as a file was just closed."""
+        used = {int(name) for name in os.listdir(folder)}
+        unused = [number for number in range(len(used) + free + 1) if number not in used]
+        with contextlib.suppress(FileNotFoundError):
+            spare = max(number for number in used if os.readlink(folder / str(number)) == os.devnull)
+            return unused[free] if unused[free] > spare else 0
+        return 0
+
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (wait_until(limit, what="files at rest"), before[1]))
     try:
         yield
     finally:

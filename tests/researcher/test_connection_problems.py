@@ -42,7 +42,7 @@ def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, flo
     [
         ("mqtt", "closed port", "refused"),
         ("mqtt", "no-such-host.invalid:1883", "cannot be resolved"),
-        ("mqtt", "silent peer", "did not answer|no answer within 5 s"),
+        ("mqtt", "silent peer", "did not speak MQTT|no answer within 5 s"),
         ("mqtts", "mosquitto", "TLS"),
     ],
 )

@@ -536,7 +536,7 @@ def _explained(error: Exception, host: BrokerHost, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s; a firewall may be in the way"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return untrusted(error, "name the right ca_file")
+        return untrusted(error.verify_code, error.verify_message, "name the right ca_file")
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}; is this a TLS port?"
     if isinstance(error, ConnectionResetError):

@@ -422,7 +422,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FedmonError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return untrusted(error, "name the right ca_file in [store]")
+        return untrusted(error.verify_code, error.verify_message, "name the right ca_file in [store]")
     cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     return f"not reached: {cause[:200]}; does it run, and is the URL right?"
 
