@@ -127,4 +127,4 @@ def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm)
 
     assert (ended.returncode, ended.stdout) == (3, "")
     assert "slurm job 999999 not found (squeue: Invalid job id specified)" in ended.stderr
-    assert "'fedmon job -- COMMAND'" in ended.stderr
+    assert "correct its id, or name its processes with --pid" in ended.stderr
