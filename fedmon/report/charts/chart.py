@@ -445,8 +445,9 @@ def _few(lines: Sequence[Line], *, is_stack: bool, most: int = MOST_LINES) -> li
         equal: dict[bytes, list[Line]] = {}
         for line in kept:
             equal.setdefault(line.values.tobytes(), []).append(line)
-        kept = [same[0]._replace(label=f"{told([line.label for line in same])}{' (same values)' * bool(same[1:])}")
-                for same in equal.values()]  # fmt: skip
+        names = ([line.label for line in same] for same in equal.values())
+        labels = [f"{told(alike)} (same values)" if len(alike) > 1 else alike[0] for alike in names]
+        kept = [same[0]._replace(label=label) for same, label in zip(equal.values(), labels, strict=True)]
     if len(kept) <= most:
         return kept
     shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: most - 1])
