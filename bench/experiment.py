@@ -10,8 +10,8 @@ machine that others use. Cases:
 - ``start-chain-1000``: the same with 1000, against a chain of asynciojobs; ``-hooks``: each with its own hook;
   ``-in-all``: with making them, for both.
 - ``functions-20``: a DAG of 20 functions that do nothing, in layers of 4 of which each waits for all of the one before,
-  from making them to the last result, against the same of asynciojobs. ``-in-all``: with the experiment's folder, and
-  its end.
+  from making them to the last result, against coroutines in asynciojobs. ``-in-all``: with the experiment's folder, and
+  its end. ``-of-10-ms``: each takes 10 ms, and asynciojobs calls the same functions in threads.
 - ``condition-reaction-p95``: from a stop to the return of the wait for the one that starts then.
 - ``trivial``: an experiment of one resource, from the constructor to the end of `shutdown`.
 - ``nepi-12001``: NEPI's layout of 1000 nodes with an interface and 10 applications each, and one link: register,
@@ -25,6 +25,7 @@ machine that others use. Cases:
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import functools
 import statistics
@@ -33,7 +34,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from asynciojobs import Job, Scheduler
 
@@ -137,14 +139,16 @@ class Bench:
 
     def functions(self) -> None:
         """A small DAG of functions."""
-        self.compare("functions-20", lambda: self._layers()[1], _layers_of_jobs)
-        self.compare("functions-20-in-all", lambda: self._layers()[0], _layers_of_jobs)
+        self.compare("functions-20", lambda: self._layers(int)[1], lambda: _layers_of_jobs(_nothing))
+        self.compare("functions-20-in-all", lambda: self._layers(int)[0], lambda: _layers_of_jobs(_nothing))
+        in_thread = functools.partial(asyncio.to_thread, _short)
+        self.compare("functions-20-of-10-ms", lambda: self._layers(_short)[1], lambda: _layers_of_jobs(in_thread))
 
-    def _layers(self) -> tuple[Taken, Taken]:
+    def _layers(self, function: Callable[[], int]) -> tuple[Taken, Taken]:
         with Taken() as in_all, self.experiment() as ec, Taken() as running:
             layer: list[int] = []
             for _ in range(LAYERS):
-                layer = [ec.call(int, after=layer) for _ in range(LAYER)]
+                layer = [ec.call(function, after=layer) for _ in range(LAYER)]
             ec.deploy()
             assert ec.wait_finished(layer, timeout=_DEADLINE_S)
             assert [ec.result(guid) for guid in layer] == [0] * LAYER
@@ -279,15 +283,21 @@ def jobs(count: int, *, is_chain: bool) -> tuple[Taken, Taken]:
     return in_all, running
 
 
-def _layers_of_jobs() -> Taken:
-    async def nothing() -> int:
-        return 0
+async def _nothing() -> int:
+    return 0
 
+
+def _short() -> int:
+    time.sleep(0.01)
+    return 0
+
+
+def _layers_of_jobs(work: Callable[[], Coroutine[Any, Any, int]]) -> Taken:
     with Taken() as taken:
         scheduler = Scheduler()
         layer: list[Job] = []
         for _ in range(LAYERS):
-            layer = [Job(nothing(), required=layer, scheduler=scheduler) for _ in range(LAYER)]
+            layer = [Job(work(), required=layer, scheduler=scheduler) for _ in range(LAYER)]
         assert scheduler.run()
         assert [job.result() for job in layer] == [0] * LAYER
     return taken
