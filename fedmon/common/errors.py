@@ -16,6 +16,10 @@ class FedmonError(Exception):
         """Return the error for a program: its type, message and exit code."""
         return {"type": type(self).__name__, "message": str(self), "exit_code": self.exit_code}
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Python would call the class with the message alone; a pool of processes waits forever if that fails.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class SettingsError(FedmonError):
     """A settings file, environment variable or option holds something that is not allowed."""

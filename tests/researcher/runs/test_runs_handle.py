@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import signal
 import socket
 import sqlite3
@@ -83,6 +84,7 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
         handle.result(timeout_s=60)
 
     assert caught.value.results == handle.results(partial=True) == {"a": {"n": 1}}
+    assert vars(pickle.loads(pickle.dumps(caught.value))) == vars(caught.value)  # as a pool of processes sends it
     assert list(caught.value.failed) == ["b"]
     assert caught.value.exit_code == 1
 
