@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8225, 49, 4593),
+    "common": (8234, 49, 4599),
     "compat": (2972, 18, 1935),
     "demo": (829, 6, 567),
     "doctor": (421, 2, 276),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26788, 121, 16871),
     "plan": (1418, 9, 944),
     "report": (9095, 50, 5671),
-    "researcher": (9961, 46, 6509),
+    "researcher": (9965, 46, 6513),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile
@@ -96,15 +97,23 @@ def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterato
         at += length
 
 
-def chooser(metrics: Sequence[str] | None) -> Chooser | None:
-    """Return a filter for series, by metric name or glob; None for all."""
+def chooser(metrics: Sequence[str] | None, *, unmatched: set[str] | None = None) -> Chooser | None:
+    """Return a filter for series, by metric name or glob, which takes those that match out of ``unmatched``.
+
+    None for all. Raises InvalidInputError for a bare text.
+    """
     if metrics is None:
         return None
+    if isinstance(metrics, str):
+        raise InvalidInputError(f"metrics is {metrics!r}: give a list of names, such as [{metrics!r}]")
 
     @functools.lru_cache(_KNOWN_SERIES)
     def wanted(name: str) -> bool:
         names = (name, metric_name(name))
-        return any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
+        found = [glob for glob in metrics if any(one == glob or fnmatchcase(one, glob) for one in names)]
+        if unmatched:
+            unmatched.difference_update(found)
+        return bool(found)
 
     return wanted
 

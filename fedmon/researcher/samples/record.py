@@ -22,6 +22,7 @@ from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import chooser
+from fedmon.common.text import joined
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
@@ -97,7 +98,8 @@ class Record(SampleConsumer):
         super().__init__(consumers, wish)
         self.store: StorePush | None = None
         self.path = path
-        self._wanted = chooser(metrics)
+        self._unmatched = set(metrics or ())
+        self._wanted = chooser(metrics, unmatched=self._unmatched)
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
@@ -143,6 +145,8 @@ class Record(SampleConsumer):
         self._consumers.remove(self)
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
+        if self._unmatched and self._writer.stored:
+            logger.warning("no sample for %s has a metric %s", self.path, joined(sorted(self._unmatched), last=" or "))
         if self.store is not None:
             self.store.stop()
 

@@ -113,12 +113,14 @@ def test_a_store_goes_on_where_it_ended_with_what_happened_meanwhile(
     assert (again.counts.lost, again.counts.repeated) == (0, 0)
 
 
-def test_only_the_metrics_and_nodes_asked_for_are_stored(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
+def test_only_the_metrics_and_nodes_asked_for_are_stored_and_a_metric_that_never_came_is_told(
+    mosquitto: Broker, federate: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "store.fedmon"
     with (
         RecordingNode(mosquitto.port, "a") as a,
         RecordingNode(mosquitto.port, "b") as b,
-        federate().record(path, nodes=["a"], metrics=["wide_*"]) as record,
+        federate().record(path, nodes=["a"], metrics=["wide_*", "wrong_*"]) as record,
     ):
         a.wait(lambda: a.leased)
         b.sample(1)
@@ -127,6 +129,7 @@ def test_only_the_metrics_and_nodes_asked_for_are_stored(mosquitto: Broker, fede
 
     with Recording(path, read_only=True) as recording:
         assert [(batch.node_id, sorted(batch.columns)) for batch in recording.read()] == [("a", ["wide_0", "wide_1"])]
+    assert [one.getMessage() for one in caplog.records] == [f"no sample for {path} has a metric wrong_*"]
 
 
 def test_what_is_lost_is_written_down_with_its_reason(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
@@ -177,6 +180,9 @@ def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_pat
         federation.record(tmp_path / "x", history_s=-1)
     with pytest.raises(InvalidInputError, match="neither a file nor a store is given"):
         federation.record()
+    for watching in (federation.monitor, lambda metrics: federation.record(tmp_path / "x", metrics=metrics)):
+        with pytest.raises(InvalidInputError, match=r"metrics is 'host_load1': give a list of names, such as \['host_"):
+            watching(metrics="host_load1")
 
 
 def test_on_a_wire_that_numbers_no_samples_nothing_is_recorded(mosquitto: Broker, tmp_path: Path) -> None:
