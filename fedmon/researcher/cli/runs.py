@@ -140,9 +140,8 @@ def show(
         if handle.states().is_over:
             handle.wait(timeout)
         results, failed = handle.opened()
-        written = save(results, output) if output else []
-        more = _results_text(results, written)
-        emit(_document(handle, results, failed), text=handle, more=more, as_json=json)
+        emit(_document(handle, results, failed), text=handle, more=_results_text(results), as_json=json)
+        _save(results, output, as_json=json)
         if failed and handle.is_over:
             raise typer.Exit(NO_ANSWER if handle.are_held(failed) else 1)
 
@@ -286,12 +285,11 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"
     except KeyboardInterrupt:
         results, code, complaint = {}, INTERRUPTED, f"stopped waiting; {_how_to_go_on(handle)}"
-    written = save(results, output) if output is not None else []
-    text = _results_text(results, written)
-    if text or as_json:
-        emit(_document(handle, results, failed), text=text, as_json=as_json)
+    if results or as_json:
+        emit(_document(handle, results, failed), text=_results_text(results), as_json=as_json)
     if complaint:
         sys.stderr.write(escape_control(f"fedmon: {complaint}\n", keep="\n"))
+    _save(results, output, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -311,9 +309,15 @@ def _how_to_go_on(handle: RunHandle) -> str:
     return f"job {job} goes on: `fedmon runs show {job}` shows it and its results, `fedmon runs stop {job}` ends it"
 
 
-def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
-    lines = [f"{node_id}: {escape_control(sketched(values))}" for node_id, values in results.items()]
-    return "\n".join([*lines, *(f"written: {path}" for path in written)])
+def _results_text(results: dict[str, dict[str, Any]]) -> str:
+    return "\n".join(f"{node_id}: {escape_control(sketched(values))}" for node_id, values in results.items())
+
+
+def _save(results: dict[str, dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
+    """Write results, which are shown even if that fails, into a folder if one is named."""
+    for path in save(results, output) if output else ():
+        if not as_json:
+            typer.echo(f"written: {path}")
 
 
 def _line_end(last: JobLog | None) -> str:

@@ -924,8 +924,9 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
     assert "stdout of a: " in silent.stderr
 
 
-def test_a_result_that_does_not_fit_on_the_disk_leaves_the_earlier_file(
-    a: RunningNode, federate: Open, tmp_path: Path
+@pytest.mark.parametrize("option", ["--timeout", "--wait"])
+def test_a_result_that_does_not_fit_on_the_disk_is_shown_and_leaves_the_earlier_file(
+    a: RunningNode, federate: Open, tmp_path: Path, option: str
 ) -> None:
     federation = federate()
     handle = started(federation, nodes=["a"])
@@ -933,11 +934,11 @@ def test_a_result_that_does_not_fit_on_the_disk_leaves_the_earlier_file(
     file = tmp_path / "a.json"
     file.write_text("earlier")
     # Without -B, Python would cut the compiled files of modules, too.
-    line = f"ulimit -f 2; {sys.executable} -B -m fedmon runs show {handle.job_id} --output {tmp_path} --timeout 30"
+    line = f"ulimit -f 2; {sys.executable} -B -m fedmon runs show {handle.job_id} --output {tmp_path} {option} 30"
 
     done = subprocess.run(["bash", "-c", line], env=shell(federation, tmp_path), capture_output=True, text=True)
 
-    assert (done.returncode, file.read_text()) == (1, "earlier")
+    assert (done.returncode, file.read_text(), 'a: {text: "xxxx' in done.stdout) == (1, "earlier", True)
     assert f"cannot write {file}: File too large" in done.stderr
 
 
