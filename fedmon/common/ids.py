@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NewType
 
@@ -74,6 +74,14 @@ def chosen(
     if not found:
         raise NotFoundError(f"no {what} {shown} here; see: {see}")
     return found[0]
+
+
+def whole_id(beginning: str, ids: Iterable[str], *, prefix: str = "", what: str, see: str) -> str:
+    """Return the id with this beginning, see `chosen`; the text itself if it is unknown: a request then refuses it."""
+    try:
+        return chosen(beginning, {each: each for each in ids}, prefix=prefix, what=what, see=see)
+    except NotFoundError:
+        return beginning
 
 
 def new_id() -> str:

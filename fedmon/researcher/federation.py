@@ -250,7 +250,7 @@ class Federation:
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
         is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a ``name``
-        finds this run again in a shell. Raises InvalidInputError, or ConflictError for the ``job_id`` of another run
+        finds this run again. Raises InvalidInputError, or ConflictError for the ``job_id`` of another run
         here, before a node is asked to run, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.start import digest_of, start_run
@@ -281,8 +281,9 @@ class Federation:
         expected: Nodelist = None,
         timeout_s: float | None = None,
     ) -> RunHandle:
-        """Return a run by its id, also one that another process of this researcher started; does not wait for its end.
+        """Return a run, also one that another process of this researcher started; does not wait for its end.
 
+        ``job_id`` is its id, at least 4 characters that no other begins with, or the name of the newest run called so.
         Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
         not know it. Raises RunNotKnownError, a NotFoundError, if no node knows it, and nothing of it is kept here.
         """

@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8234, 49, 4599),
+    "common": (8242, 49, 4604),
     "compat": (2972, 18, 1935),
     "demo": (829, 6, 567),
     "doctor": (421, 2, 276),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26788, 121, 16871),
     "plan": (1418, 9, 944),
     "report": (9095, 50, 5671),
-    "researcher": (9969, 46, 6515),
+    "researcher": (9962, 46, 6511),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
-from fedmon.common.ids import chosen, made_at
+from fedmon.common.errors import FedmonError, NoAnswerError
+from fedmon.common.ids import whole_id
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
@@ -133,7 +132,7 @@ def show(
 ) -> None:
     """Show a run and its results; --wait waits for its end."""
     with federation:
-        handle = federation.job(_job_id(federation, job, node), nodes=node)
+        handle = federation.job(job, nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
         # A run that is over is complete after a question or two more: for its results and reports.
@@ -160,7 +159,7 @@ def logs(
     from fedmon.researcher.asking.tables import by_reason
 
     with federation:
-        handle = federation.job(_job_id(federation, job, node), nodes=node)
+        handle = federation.job(job, nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
         failed: FedmonError | None = None
         last: JobLog | None = None
@@ -210,7 +209,7 @@ def stop(
     from fedmon.researcher.runs.states import why_not
 
     with federation:
-        handle = federation.job(_job_id(federation, job, node), nodes=node)
+        handle = federation.job(job, nodes=node)
         over = [one for one, part in handle.states().items() if part.is_over]
         # A node that was named and not reached may still run it.
         outcomes = handle.stop(nodes=[one for one in node or handle.nodes if one not in over])
@@ -227,20 +226,12 @@ def stop(
         raise typer.Exit(code or (0 if done else NO_ANSWER))
 
 
-def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
-    """Return the id of the newest run of this researcher with a name, or of the only one whose id begins so."""
-    if made_at(job):
-        return job
-    known = federation.jobs(nodes=nodes)
-    return known.called(job) or _whole(job, known.runs(), what="run", see="fedmon runs")
-
-
 def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
     """Return a plan; of a digest all digits: those of the only one that begins so and ran for this researcher."""
     if not plan.startswith(_DIGEST) or len(plan) == len(_DIGEST) + 64:
         return plan
     ran = {job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
-    return _DIGEST + _whole(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
+    return _DIGEST + whole_id(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
 
 
 def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
@@ -250,15 +241,8 @@ def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | 
     found = [each for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
     if any(each.name == dataset for each in found):
         return dataset
-    return _whole(dataset, {each.dataset_id for each in found}, what="dataset", see="fedmon datasets")
-
-
-def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
-    """Return the id with this beginning; the text itself if it is unknown, which the request then refuses."""
-    try:
-        return chosen(beginning, {each: each for each in ids}, prefix=_DATASET, what=what, see=see)
-    except NotFoundError:
-        return beginning
+    ids = {each.dataset_id for each in found}
+    return whole_id(dataset, ids, prefix=_DATASET, what="dataset", see="fedmon datasets")
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:

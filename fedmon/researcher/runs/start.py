@@ -13,7 +13,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, InvalidMessageError
-from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, new_id
+from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, made_at, new_id, whole_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
@@ -249,11 +249,16 @@ def find_run(
     repository: RepositorySettings,
     timeout_s: float | None,
 ) -> RunHandle:
-    """Return a run of this researcher by its id: of the nodes that know it, and those whose outcome is kept here.
+    """Return a run of this researcher: of the nodes that know it, and those whose outcome is kept here.
 
     Nodes that are ``expected`` to know it and do not answer now are asked until they tell its state. Raises
     RunNotKnownError if there are none, naming the nodes that did not answer.
     """
+    if not made_at(job_id) and not book.holds(job_id):
+        deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
+        known = all_jobs(asker, nodes=nodes, timeout_s=timeout_s)
+        job_id = known.called(job_id) or whole_id(job_id, known.runs(), what="run", see="fedmon runs")
+        timeout_s = max(0.5, deadline.left_s())
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon runs` lists those that nodes know")
     outcomes = asker.ask(JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s, job_id=job_id, scalars_from=0)

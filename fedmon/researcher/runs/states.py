@@ -14,7 +14,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.text import moment, plural, short_ids
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, Scalar, Usage
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import Row, by_reason, frame, named
+from fedmon.researcher.asking.tables import Row, by_reason, frame, html_table, named
 
 REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
 _SHOWN = (
@@ -226,7 +226,7 @@ def _why(job: JobReport) -> list[str]:
 class RunList(Outcomes[JobsReply]):
     """The answer of each node, by node id; shown as the runs that they know, newest first.
 
-    The rounds of one training are one row of the text.
+    The rounds of one training are one row of the text and of a notebook.
     """
 
     def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
@@ -278,7 +278,7 @@ class RunList(Outcomes[JobsReply]):
         return str(RunList(self, limit=limit))
 
     def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal: short ids, and each training as its newest round with their number."""
+        """Return the rows that are shown: short ids, and each training as its newest round with their number."""
         runs, short, rows = self.runs(), short_ids(self.runs()), []
         for group, ids in self._trainings()[: self._limit]:
             jobs: dict[str, JobReport] = {}
@@ -290,6 +290,9 @@ class RunList(Outcomes[JobsReply]):
             name, rounds = row["name"] or group, plural(len(ids), "round") if group else None
             rows.append(row | {"job": short[ids[0]], "name": name, "nodes": _standing(jobs), "rounds": rounds})
         return rows
+
+    def _repr_html_(self) -> str:
+        return html_table(self.text_rows(), caption=self.summary())
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""

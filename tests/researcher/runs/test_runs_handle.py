@@ -722,10 +722,10 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     assert shown in str(runs)
     assert shown not in runs.text(limit=1)
     assert "... and 1 older one" in runs.text(limit=1)
-    assert first.job_id in runs._repr_html_()
+    assert f">{shown}<" in runs._repr_html_()
     assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
     assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
-    assert list(federation.job(second.job_id).to_frame()["state"]) == ["running"]
+    assert list(federation.job(short_ids(runs.runs())[second.job_id]).to_frame()["state"]) == ["running"]
     assert "no node was asked" in str(federation.jobs(nodes=[]))
 
 
@@ -745,6 +745,8 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number(a: RunningNode, 
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
     assert "... and 1 older one" in runs.text(limit=1)
+    assert runs._repr_html_().count("<tr>") == 3
+    assert federation.job("trial").job_id == alone.job_id
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 
