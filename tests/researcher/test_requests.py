@@ -178,7 +178,7 @@ def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None
         outcomes = federation.ping(nodes=[])
 
     assert len(outcomes) == 0
-    assert str(outcomes) == "no node was asked to ping: `nodes` names none"
+    assert str(outcomes) == "no node was asked to ping: there was none to ask"
 
 
 def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:

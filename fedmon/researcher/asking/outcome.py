@@ -176,7 +176,7 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
     def summary(self) -> str:
         """Return the number of successes, or the reason for an empty table."""
         if not self and self.named:
-            return f"no node was asked to {self.command}: `nodes` names none"
+            return f"no node was asked to {self.command}: there was none to ask"
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
         listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]

@@ -22,7 +22,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply, TracePiece
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.asking.request import MAX_PAGES, Asker, checked_timeout
+from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
@@ -240,10 +240,10 @@ class RunHandle:
 
     # --- stopping ----------------------------------------------------------------------------------------------------
 
-    def stop(self, *, nodes: Sequence[str] | None = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
+    def stop(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
         """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
         going = {node_id for node_id, is_over in self._ledger.each(lambda part: part.is_over).items() if not is_over}
-        named = sorted(going if nodes is None else {NodeId(node) for node in nodes})
+        named = sorted(going) if nodes is None else node_ids(nodes)
         outcomes = self._asker.ask(Stop, StopReply, nodes=named, timeout_s=timeout_s, job_id=self.job_id)
         for node_id, reply in outcomes.ok.items():
             self._ledger.job_said(node_id, reply.job)

@@ -808,12 +808,15 @@ def test_stopping_asks_only_where_it_goes_on(a: RunningNode, b: RunningNode, fed
     a.end(handle.job_id, result=json_parcel({}))
     wait_until(lambda: handle.states()["a"].is_over)
 
+    with pytest.raises(FedmonError, match="nodes is 'b': give a list of node ids"):
+        handle.stop(nodes="b")
     outcomes = handle.stop()
     b.end(handle.job_id, "stopped", reason="by researcher alice")
 
     assert list(outcomes) == ["b"]
     with pytest.raises(RunFailedError, match=r"b: stopped .by researcher alice"):
         handle.result(timeout_s=60)
+    assert str(handle.stop()) == "no node was asked to stop: there was none to ask"
 
 
 def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
