@@ -157,10 +157,8 @@ class Registry:
         try:
             return self._resources[self._guids[guid] if isinstance(guid, str) else guid]
         except KeyError:
-            named = f", named {', '.join(list(self._guids)[:20])}" if isinstance(guid, str) else ""
-            raise UnknownGuidError(
-                f"resource {guid!r:.80} not found: there are {_ranges(self._resources)}{named}"
-            ) from None
+            known = [_ranges(self._resources), *(list(self._guids)[:20] if isinstance(guid, str) else [])]
+            raise UnknownGuidError(f"resource {guid!r:.80} not found; known: {', '.join(known)}") from None
 
     def guids_of(self, guids: Guids) -> tuple[int, ...]:
         """Return the guids of guids or names, each once. Raises UnknownGuidError."""

@@ -208,7 +208,7 @@ def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> N
         assert ec.wait(["second"], "STARTED", timeout=60).reached == (second,)
         assert ec.state("first", hr=True) == "STOPPED"
         assert ec.get_resource("second").connections == {first}
-        with pytest.raises(UnknownGuidError, match="there are 1-2, named first, second"):
+        with pytest.raises(UnknownGuidError, match="known: 1-2, first, second"):
             ec.stop("third")
         with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
             ec.register_resource("test::Plain", name="first")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import UNLIMITED, ago, moment, plural, table
+from fedmon.common.text import UNLIMITED, ago, joined, moment, plural, table
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
@@ -29,7 +29,6 @@ STATE_COLOURS = {
 BAD_COLOUR = "red"
 GIVE_WAY = ("description", "type")
 """Columns that a narrow terminal leaves out, in this order."""
-MAX_NODES_NAMED = 20
 MARKS = {"green": ("●", "32"), "#0087af": ("◐", "38;5;31"), "#af8700": ("○", "38;5;136"), BAD_COLOUR: ("✕", "31")}
 """The sign of a state that holds without its colour, and the colour as a code of terminals."""
 
@@ -102,8 +101,7 @@ def by_reason(reasons: Mapping[str, str]) -> list[str]:
 
 def named(node_ids: Sequence[str]) -> str:
     """Return the names of nodes, of many the first ones and the number of others."""
-    more = len(node_ids) - MAX_NODES_NAMED
-    return ", ".join(node_ids[:MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return joined(node_ids, most=20, last=", ")
 
 
 def state_colour(column: str, text: str) -> str:
