@@ -196,7 +196,7 @@ def plot(
     return written
 
 
-_TAKEN = frozenset({"group", "round", "node", "rows", *COSTS.values()})
+_TAKEN = frozenset({"group", "round", "node", "number", "rows", *COSTS.values()})
 """Columns of learning curves that are not values."""
 
 
@@ -209,6 +209,7 @@ class LearningCurves:
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each group, round and node: its values, and ``seconds``, ``joules``, ``bytes``, ``rows``.
 
+        Outside a group, ``number`` tells the curves of a node apart; each run that begins again has another.
         A value that a plan called like one of these columns is ``value_rows`` and the like. Raises MissingExtraError.
         """
         with report_extra("a data frame"):
@@ -222,7 +223,7 @@ class LearningCurves:
                         row = rows.setdefault((group, step, names[node_id], number), {})
                         row[COSTS.get(name) or (f"value_{name}" if name in _TAKEN else name)] = value
                         row["rows"] = weights.get(node_id)
-        heads = [dict(zip(("group", "round", "node"), key, strict=False)) for key in sorted(rows)]
+        heads = [dict(zip(("group", "round", "node", "number"), key, strict=True)) for key in sorted(rows)]
         return pd.DataFrame([head | rows[key] for head, key in zip(heads, sorted(rows), strict=True)])
 
     def _repr_html_(self) -> str:

@@ -366,17 +366,28 @@ def test_a_training_of_one_round_is_shown_first(group: str, title: str, tmp_path
         assert drawn(found.first[0], found, "png").startswith(b"\x89PNG")
 
 
+def test_a_frame_tells_runs_without_a_group_apart(tmp_path: Path) -> None:
+    batches = [
+        reported("n1", job, t, t, step) for t, (job, step) in enumerate((job, step) for job in "ab" for step in (1, 2))
+    ]
+
+    with Source([recording(tmp_path / "a", *batches)]) as source:
+        table = report.learning_curves(source).to_frame()
+
+    assert table[["round", "number", "loss"]].values.tolist() == [[1, 0, 0], [1, 1, 2], [2, 0, 1], [2, 1, 3]]
+
+
 def test_values_named_like_a_column_of_the_frame_overwrite_none(tmp_path: Path) -> None:
-    taken = ("group", "round", "node", "rows", "seconds", "joules", "bytes")
+    taken = ("group", "round", "node", "number", "rows", "seconds", "joules", "bytes")
     labels = {"job": "one", "group": "cells"}
-    costs = {series(f"user_run_{name}", **labels): [100.0] for name in taken[3:]}
+    costs = {series(f"user_run_{name}", **labels): [100.0] for name in taken[4:]}
     values = {series(f"user_{kind}", name=name, **labels): [2.0] for name in taken for kind in ("value", "step")}
 
     with Source([recording(tmp_path / "a", samples({**costs, **values}, stream="user"))]) as source:
         (row,) = report.learning_curves(source).to_frame().to_dict("records")
 
     assert {name: row[name] for name in taken} == {
-        "group": "cells", "round": 2, "node": "n1", **dict.fromkeys(taken[3:], 100),
+        "group": "cells", "round": 2, "node": "n1", "number": 0, **dict.fromkeys(taken[4:], 100),
     }  # fmt: skip
     assert {row[f"value_{name}"] for name in taken} == {2}
 
