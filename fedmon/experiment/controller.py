@@ -91,9 +91,11 @@ def _of_resource(
         called: Callable[_P, _R] = getattr(self.get_resource(guid), forwarded.__name__)
         return called(*args, **kwargs)
 
-    own, *others = inspect.signature(method).parameters.values()
+    signature = inspect.signature(method)
+    own, *others = signature.parameters.values()
+    guid = own.replace(name="guid", annotation="int | str")
     functools.update_wrapper(forwarded, method)
-    vars(forwarded)["__signature__"] = inspect.Signature([own, own.replace(name="guid"), *others])
+    vars(forwarded)["__signature__"] = signature.replace(parameters=[own.replace(annotation=own.empty), guid, *others])
     found: Any = forwarded  # `guid` is a keyword as well, which Concatenate cannot say
     return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", found)
 
@@ -105,14 +107,6 @@ def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.
 
     get_time.__doc__ = f"Return the {name.replace('_', ' ')} of a resource, in UTC; None if it was never reached."
     return get_time
-
-
-def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
-    def wait(self: ExperimentController, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        return self.wait(guids, state, timeout=timeout)
-
-    wait.__doc__ = f"Wait until resources, all by default, are {state.name} at least; ``timeout`` in seconds."
-    return wait
 
 
 class ExperimentController:
@@ -617,10 +611,21 @@ class ExperimentController:
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {why}{more}"
 
-    wait_deployed = _wait_for(ResourceState.READY)
-    wait_started = _wait_for(ResourceState.STARTED)
-    wait_finished = _wait_for(ResourceState.STOPPED)
-    wait_released = _wait_for(ResourceState.RELEASED)
+    def wait_deployed(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until resources, all by default, are READY at least; ``timeout`` in seconds."""
+        return self.wait(guids, ResourceState.READY, timeout=timeout)
+
+    def wait_started(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until resources, all by default, are STARTED at least; ``timeout`` in seconds."""
+        return self.wait(guids, ResourceState.STARTED, timeout=timeout)
+
+    def wait_finished(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until resources, all by default, are STOPPED at least; ``timeout`` in seconds."""
+        return self.wait(guids, ResourceState.STOPPED, timeout=timeout)
+
+    def wait_released(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        """Wait until resources, all by default, are RELEASED at least; ``timeout`` in seconds."""
+        return self.wait(guids, ResourceState.RELEASED, timeout=timeout)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

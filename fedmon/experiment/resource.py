@@ -769,7 +769,7 @@ class ResourceManager:
         block: int = 512,  # noqa: ARG002
         offset: int = 0,  # noqa: ARG002
     ) -> str | int | None:
-        """Return a part of a trace; None, because types override this, by `read_trace`."""
+        """Return a part of a trace; None if the type has none. Types override this, by `read_trace`."""
         return None
 
     def _set_own(self, name: str, value: Any) -> Any:

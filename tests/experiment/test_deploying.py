@@ -210,6 +210,8 @@ def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> N
         assert ec.get_resource("second").connections == {first}
         with pytest.raises(UnknownGuidError, match="known: 1-2, first, second"):
             ec.stop("third")
+        with pytest.raises(TypeError, match=r"ExperimentController\.wait_finished\(\) takes from 1 to 2"):
+            ec.wait_finished("first", 10)  # type: ignore[call-arg] # as people call it
         with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
             ec.register_resource("test::Plain", name="first")
         with pytest.raises(InvalidConditionError, match="use one of NEW, DISCOVERED"):
