@@ -729,7 +729,9 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
     assert "no node was asked" in str(federation.jobs(nodes=[]))
 
 
-def test_the_rounds_of_a_training_are_one_row_with_their_number(a: RunningNode, b: RunningNode, federate: Open) -> None:
+def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room(
+    a: RunningNode, b: RunningNode, federate: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     federation = federate()
     first, last = (started(federation, group="fit") for _ in range(2))
     alone = started(federation, nodes=["a"], name="trial")
@@ -746,6 +748,8 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number(a: RunningNode, 
     ]
     assert "... and 1 older one" in runs.text(limit=1)
     assert runs._repr_html_().count("<tr>") == 3
+    monkeypatch.setenv("COLUMNS", "44")
+    assert str(runs).splitlines()[0].split() == ["job", "name", "plan", "nodes"]
     assert federation.job("trial").job_id == alone.job_id
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
