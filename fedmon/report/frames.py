@@ -196,7 +196,8 @@ def plot(
     return written
 
 
-_TAKEN = frozenset({"group", "round", "node", "number", "rows", *COSTS.values()})
+_HEAD = ("group", "round", "node", "number")
+_TAKEN = frozenset({*_HEAD, "rows", *COSTS.values()})
 """Columns of learning curves that are not values."""
 
 
@@ -223,8 +224,7 @@ class LearningCurves:
                         row = rows.setdefault((group, step, names[node_id], number), {})
                         row[COSTS.get(name) or (f"value_{name}" if name in _TAKEN else name)] = value
                         row["rows"] = weights.get(node_id)
-        heads = [dict(zip(("group", "round", "node", "number"), key, strict=True)) for key in sorted(rows)]
-        return pd.DataFrame([head | rows[key] for head, key in zip(heads, sorted(rows), strict=True)])
+        return pd.DataFrame([dict(zip(_HEAD, key, strict=True)) | row for key, row in sorted(rows.items())])
 
     def _repr_html_(self) -> str:
         with report_extra("a plot"):

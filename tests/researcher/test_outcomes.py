@@ -167,16 +167,6 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
     assert "hospital-east: granted any number of runs, until " in shown["training-plan-status"][0]
 
 
-def test_results_become_data_frames() -> None:
-    found = outcomes(pong("b"), refused("a", "no"))
-
-    frame = found.to_frame()
-
-    assert list(frame["node"]) == ["a", "b"]
-    assert frame.loc[1, "agent"] == "1.0"
-    assert len(Nodes({}, circumstances=HERE).to_frame()) == 0
-
-
 @pytest.mark.parametrize(
     "hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x1b[2Jb\nc\u202e"]
 )

@@ -734,7 +734,9 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room
 ) -> None:
     federation = federate()
     first, last = (started(federation, group="fit") for _ in range(2))
-    alone = started(federation, nodes=["a"], name="trial")
+    earlier, alone = (started(federation, nodes=["a"], name="trial") for _ in range(2))
+    with pytest.raises(FedmonError, match="longer than 100 characters"):
+        started(federation, name="x" * 101)
     for handle in (first, last):
         a.end(handle.job_id)
     b.end(first.job_id, "failed", reason="no column radius")
@@ -744,13 +746,14 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room
 
     assert [(row["name"], row["rounds"], row["nodes"]) for row in runs.text_rows()] == [
         ("trial", None, "1 running"),
+        ("trial", None, "1 running"),
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
-    assert "... and 1 older one" in runs.text(limit=1)
-    assert runs._repr_html_().count("<tr>") == 3
+    assert "... and 2 older ones" in runs.text(limit=1)
+    assert runs._repr_html_().count("<tr>") == 4
     monkeypatch.setenv("COLUMNS", "44")
     assert str(runs).splitlines()[0].split() == ["job", "name", "plan", "nodes"]
-    assert federation.job("trial").job_id == alone.job_id
+    assert federation.job("trial").job_id == alone.job_id != earlier.job_id
     assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 

@@ -124,20 +124,6 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
 
-def test_a_run_is_found_by_its_name_which_its_newest_run_has(real: RealNodes) -> None:
-    words = ("run", str(real.plan), "--node", "b", "--name", "first try")
-    shell(real, *words)
-    _, ran = shell(real, *words)
-
-    code, found = shell(real, "runs", "show", "first try")
-    listed = fedmon_here("runs", environ=real.environ())
-    long = fedmon_here("run", str(real.plan), "--name", "x" * 101, environ=real.environ())
-
-    assert (code, found["job_id"]) == (0, ran["job_id"])
-    assert listed.stdout.count("first try") == 2
-    assert (long.returncode, "longer than 100 characters" in long.stderr) == (2, True)
-
-
 def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")
