@@ -288,7 +288,7 @@ def test_an_error_of_the_machine_ends_an_experiment_that_can_still_be_released_a
 
         reason, run = ec.snapshot.level_reason, shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
         assert (ec.failure_level, reason[:27]) == (FailureLevel.EC_FAILURE, "the machine failed on Fired")
-        assert reason in str(ec.plan())
+        assert reason in repr(ec.plan())
         gate.set()
         assert ec.release()
     with ExperimentController.reconnect(run) as again:

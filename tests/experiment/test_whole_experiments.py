@@ -109,4 +109,4 @@ def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentControlle
 
     assert [problem.text for problem in found.errors] == ["it will rain"]
     assert ["barometer" in problem.text for problem in found.warnings] == [True]
-    assert str(ec.explain(guid)).endswith("it waits for better weather")
+    assert repr(ec.explain(guid)).endswith("it waits for better weather")

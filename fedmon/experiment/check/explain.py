@@ -46,7 +46,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         """The guids of all resources that it waits for."""
         return tuple(dict.fromkeys(guid for each in self.waiting for guid in each.guids))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"resource {self.guid} ({self.rtype}) is {self.state.name}: {self.reason}"]
         lines += [f"  {each.text}" for each in self.waiting]
         if len(self.chain) > 2:

@@ -68,7 +68,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it has no errors."""
         return not self.errors
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join(_lines(self))
 
 

@@ -317,7 +317,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""
     is_over: bool = False
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return it for a terminal, with control characters escaped; `text` has it as it was printed."""
         if self.withheld:
             return f"({self.stream} of {self.node_id} is withheld: {escape_control(self.withheld)})"
