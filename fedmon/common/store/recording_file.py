@@ -184,6 +184,8 @@ class RecordingFile:
         """Open for writing, and make missing files. Raises StorageError."""
         if self.path.is_symlink():
             raise StorageError(f"{self.path} is a symbolic link: name the recording itself")
+        if self.path.is_dir():
+            raise StorageError(f"{self.path} is a folder: name a file in it")
         with self.errors("open"):
             # Opened only where it does not exist: closing a second descriptor would drop SQLite's locks on it.
             with contextlib.suppress(FileExistsError):

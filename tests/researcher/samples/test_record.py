@@ -174,7 +174,7 @@ def test_what_a_node_says_of_itself_is_written_down(mosquitto: Broker, federate:
 def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_path: Path) -> None:
     federation = federate()
 
-    with pytest.raises(StorageError, match=str(tmp_path)):
+    with pytest.raises(StorageError, match=f"{tmp_path} is a folder: name a file in it"):
         federation.record(tmp_path)
     with pytest.raises(InvalidInputError, match="history_s is -1"):
         federation.record(tmp_path / "x", history_s=-1)
