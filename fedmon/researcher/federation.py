@@ -50,9 +50,11 @@ if TYPE_CHECKING:
 class Federation:
     """A researcher's view of one federation; a context manager. Every method is safe from any thread.
 
-    With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
-    those that ``nodes`` names, and returns as soon as every node expected has answered; no later than
-    ``timeout_s``. The result holds each node's answer, or the reason for its absence.
+    With nothing but a URL it connects as a researcher whose id is made once and kept. Arguments override ``settings``,
+    a value or a file (default: the user's file, and the environment). A ``username`` is the id, too; ``folder`` keeps
+    the id and late replies. A request asks every node, or those that ``nodes`` names, and returns as soon as every node
+    expected has answered; no later than ``timeout_s``. The result holds each node's answer, or the reason for its
+    absence.
 
     Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
     a random name.

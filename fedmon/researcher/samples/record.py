@@ -146,7 +146,7 @@ class Record(SampleConsumer):
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
         if self._unmatched and self._writer.stored:
-            logger.warning("no sample for %s has a metric %s", self.path, joined(sorted(self._unmatched), last=" or "))
+            logger.warning("recorded no metric %s into %s", joined(sorted(self._unmatched), last=" or "), self.path)
         if self.store is not None:
             self.store.stop()
 
