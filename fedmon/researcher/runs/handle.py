@@ -119,11 +119,11 @@ class RunHandle:
 
         It counts as over without the nodes named in ``without``.
         """
-        return self._ledger.on_over(callback, without={NodeId(node) for node in without})
+        return self._ledger.on_over(callback, without=node_ids(without) or ())
 
     def expect(self, nodes: Sequence[str]) -> None:
         """Count nodes as part of it before they were heard; they are asked until they report its state."""
-        self._ledger.take_part(NodeId(node) for node in nodes)
+        self._ledger.take_part(node_ids(nodes) or ())
         self._book.follow(self.job_id)
 
     @property
@@ -149,10 +149,11 @@ class RunHandle:
 
     def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
         """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
+        named = node_ids(nodes) or ()
 
         def ended() -> bool:
             over = self._ledger.each(lambda part: part.is_over)
-            return all(over[NodeId(node)] for node in nodes if node in over)
+            return all(over[node] for node in named if node in over)
 
         return self._wait_for(ended, timeout_s)
 
