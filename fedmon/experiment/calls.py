@@ -25,6 +25,8 @@ from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState, TaskStatus
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from fedmon.compat.nepi.scheduler import Task
 
 logger = logging.getLogger(__name__)
@@ -140,7 +142,7 @@ class Function(ResourceManager):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.function: Callable[[], Any] | None = None
-        self.raised: BaseException | None = None
+        self._raised: tuple[BaseException, TracebackType | None] | None = None
         self.returned: tuple[Any] | None = None
 
     def missing(self) -> list[Problem]:
@@ -160,11 +162,11 @@ class Function(ResourceManager):
         if self.function is None:
             raise ResultLostError(f"{self.get('function') or 'its function'} is in no file: make it by ec.call")
         super().do_start()
-        self.raised = None
+        self._raised = None
         try:
             value = self.function()
         except BaseException as error:
-            self.raised = error
+            self._raised = error, error.__traceback__
             raise
         self.returned, self.function = (value,), None  # with its arguments, which may be large
         with contextlib.suppress(TypeError, ValueError, RecursionError):
@@ -175,8 +177,9 @@ class Function(ResourceManager):
 
     def result(self) -> Any:
         """Return its result, or raise its exception. Raises InvalidStateError before, and ResultLostError."""
-        if self.raised is not None:
-            raise self.raised
+        if self._raised is not None:
+            error, begun = self._raised
+            raise error.with_traceback(begun)  # else it grows with each call
         if not any(state is ResourceState.STOPPED for state, _ in self._seen().times):
             why = f": {self.reason}" if self.reason else "; wait_finished waits for it"
             raise InvalidStateError(f"{self.name} is {self.state.name}, and has no result{why}")
