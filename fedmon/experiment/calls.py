@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import itertools
 import json
 import logging
@@ -103,6 +104,8 @@ class Tasks:
 def _check_callable(function: object) -> None:
     if not callable(function):
         raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and not its result")
+    if inspect.iscoroutinefunction(function):
+        raise InvalidTaskError(f"{function!r:.80} is a coroutine function: give one that calls asyncio.run with it")
 
 
 def _name_of(function: Callable[[], Any]) -> str:

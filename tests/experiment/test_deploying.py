@@ -180,6 +180,9 @@ def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
     def divide(by: int) -> float:
         return 1 / by
 
+    async def later() -> None:
+        pass
+
     with ExperimentController("functions", tmp_path) as ec:
         guid, never = ec.call(divide, 0), ec.call(divide, 1)
         ec.deploy(guid)
@@ -195,8 +198,9 @@ def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
         with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
             ec.result(never)
         for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
-            with pytest.raises(InvalidTaskError, match="3 cannot be called: give a function"):
-                ask(3)  # type: ignore[arg-type]
+            for wrong, why in ((3, "3 cannot be called: give a function"), (later, "is a coroutine function")):
+                with pytest.raises(InvalidTaskError, match=why):
+                    ask(wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidTaskError, match="is not a function"):
             ec.result(ec.register_resource("local::Process"))
 
