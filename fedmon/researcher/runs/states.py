@@ -230,13 +230,7 @@ class RunList(Outcomes[JobsReply]):
     """
 
     def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
-        super().__init__(
-            outcomes.command,
-            dict(outcomes.items()),
-            circumstances=outcomes.circumstances,
-            elapsed_s=outcomes.elapsed_s,
-            named=outcomes.named,
-        )
+        vars(self).update(vars(outcomes))
         self._limit = limit
 
     def runs(self) -> dict[str, dict[str, JobReport]]:
