@@ -33,7 +33,7 @@ class Machine:
         self.meter = EnergyMeter(
             self.tree.roots,
             FRANCE,
-            job_cpu=lambda: dict(self.jobs),
+            job_cpu=lambda _now: dict(self.jobs),
             gpu_energy=lambda: self.gpus,
             gpu_shares=self._shares,
         )

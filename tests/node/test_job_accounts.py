@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Reading, Roots
 from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Birth, Process
@@ -244,13 +245,13 @@ def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -
 
 def test_two_readings_for_one_tick_are_one(proc: ProcTree) -> None:
     proc.put(10, used=(100, 0))
-    watch, began = watched(proc, 10), time.monotonic()
+    watch, now = watched(proc, 10), Instant(t=0, mono=time.monotonic())
 
-    seconds = watch.watches.cpu_seconds()
+    seconds = watch.watches.cpu_seconds(now)
     proc.put(10, used=(900, 0))
 
     assert seconds == {"a": 100 / TICKS}
-    assert ticks(watch.tick(mono=began)) == 100
+    assert ticks(watch.tick(mono=now.mono)) == 100
 
 
 def test_descendants_are_found_by_a_kernel_that_lists_no_children(proc: ProcTree) -> None:
@@ -273,13 +274,13 @@ def test_new_processes_are_found_in_a_proc_of_processes_alone(proc: ProcTree) ->
 
 def test_processes_that_cannot_be_listed_leave_a_reason_and_the_seconds_of_the_last_reading(proc: ProcTree) -> None:
     proc.put(10, used=(100, 0))
-    watch = watched(proc, 10)
-    watch.tick(mono=time.monotonic() - 10.0)
+    watch, now = watched(proc, 10), Instant(t=0, mono=time.monotonic())
+    watch.tick(mono=now.mono - 10.0)
     proc.root.rename(proc.root.with_name("gone"))
 
-    assert watch.watches.cpu_seconds() == {"a": 100 / TICKS}
+    assert watch.watches.cpu_seconds(now) == {"a": 100 / TICKS}
     with pytest.raises(CollectorUnavailableError, match="not found: "):
-        watch.tick(mono=time.monotonic() + 1.0)
+        watch.tick(mono=now.mono)
 
 
 def test_processes_without_open_files_of_ours_are_read_alike() -> None:

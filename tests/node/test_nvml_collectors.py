@@ -168,7 +168,7 @@ def test_the_energy_of_gpus_whose_readings_are_always_late_counts_one_tick_later
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", 0)
     meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=session.gpu_energy,
-                        gpu_shares=lambda: gpu_shares(session, {"7": [100]}), job_cpu=lambda: {"7": 0.0})  # fmt: skip
+                        gpu_shares=lambda: gpu_shares(session, {"7": [100]}), job_cpu=lambda _: {"7": 0.0})  # fmt: skip
     gpu.answers["UtilizationRates"].gpu = 0
     gpu.answers["TotalEnergyConsumption"] = lambda: 1000 * 100 * next(clock)
     fake.hang("nvmlDeviceGetTotalEnergyConsumption")

@@ -14,6 +14,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
+from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 from fedmon.node.collectors.job.maker import TREE, JobMaker, Watching
@@ -203,9 +204,9 @@ class JobWatches:
         """Return the living processes of each job, as of its last reading."""
         return {job_id: job.watched.tree.pids for job_id, job in self._jobs.items()}
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """Return the CPU time that each job has used until now, in seconds; it never goes down."""
-        return {job_id: job.watched.read_early() for job_id, job in self._jobs.items()}
+    def cpu_seconds(self, now: Instant) -> dict[str, float]:
+        """Return the CPU time that each job has used at the tick ``now``, in seconds; it never goes down."""
+        return {job_id: job.watched.cpu_until(now) for job_id, job in self._jobs.items()}
 
     def cgroup(self, job_id: str) -> Path | None:
         """Return the folder of a watched job's own cgroup in the hierarchy by which perf counts; None without one."""

@@ -41,7 +41,7 @@ class Instruments:
     """Makes the collectors of the stream ``host``, then of each job; belongs to one thread at a time.
 
     ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
-    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread.
+    CPU seconds of each job at a tick and ``job_pids`` its processes; both are called from the sampler's thread.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Instruments:
         *,
         counts: Counts,
         times: Counts,
-        job_cpu: Callable[[], Mapping[str, float]],
+        job_cpu: Callable[[Instant], Mapping[str, float]],
         job_pids: Callable[[], Mapping[str, Collection[int]]],
     ) -> None:
         self._counts, self._times = counts, times
@@ -176,7 +176,7 @@ def survey(settings: NodeSettings) -> Survey:
     # Loaded here, because a running node does not need it.
     from fedmon.common.metrics.table import METRICS
 
-    instruments = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    instruments = Instruments(settings, counts=dict, times=dict, job_cpu=lambda _now: {}, job_pids=dict)
     is_simulated = roots_of(settings).simulated
     with contextlib.ExitStack() as ending:
         collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]

@@ -64,7 +64,7 @@ def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> Non
     assert sampled.ended[0].cpu_seconds == pytest.approx(cpu_s(last.values), abs=1e-5)
     assert [(each.job_id, each.ended is not None) for each in sampled.jobs.records()] == [("fit", True)]
     assert sampled.jobs.pids() == {}
-    assert sampled.jobs.cpu_seconds() == {}
+    assert sampled.jobs.cpu_seconds(Instant(t=0, mono=0)) == {}
 
 
 def test_a_job_is_over_only_once_its_last_sample_was_handed_on() -> None:
@@ -94,7 +94,7 @@ def test_cpu_time_may_be_asked_for_by_another_thread_while_jobs_come_and_go() ->
     def ask() -> None:
         while not stop.is_set():
             try:
-                sampled.jobs.cpu_seconds()
+                sampled.jobs.cpu_seconds(Instant(t=time.time(), mono=time.monotonic()))
                 sampled.jobs.pids()
                 sampled.jobs.records()
             except Exception as error:  # noqa: BLE001 - whatever it is

@@ -18,7 +18,7 @@ SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
 
 
 def instruments(settings: NodeSettings = SETTINGS) -> Instruments:
-    made = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    made = Instruments(settings, counts=dict, times=dict, job_cpu=lambda _now: {}, job_pids=dict)
     made.host()
     return made
 

@@ -111,7 +111,7 @@ class JobShares:
 class EnergyMeter:
     """Reads counters and sensors, and divides the machine's energy among jobs.
 
-    ``job_cpu`` gives the CPU seconds of each running job, which never go down, ``gpu_energy`` the joules of each GPU,
+    ``job_cpu`` gives the CPU seconds of each job at a tick, which never go down, ``gpu_energy`` the joules of each GPU,
     None while they are unknown, ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is None the
     energy of that GPU waits. All are called from the sampler's thread and must not wait; ``gpu_shares`` may raise
     CollectorUnavailableError. Every method but ``factor`` belongs to the sampler's thread.
@@ -125,7 +125,7 @@ class EnergyMeter:
         roots: Roots,
         settings: EnergySettings,
         *,
-        job_cpu: Callable[[], Mapping[str, float]] = dict,
+        job_cpu: Callable[[Instant], Mapping[str, float]] = lambda _now: {},
         gpu_energy: Callable[[], Mapping[str, float] | None] = dict,
         gpu_shares: Callable[[], Mapping[str, Mapping[str, float | None]]] = dict,
     ) -> None:
@@ -255,7 +255,7 @@ class EnergyMeter:
             return energy.reason
         gpu_uj = self._gpu_uj()
         try:
-            busy_s, job_cpu_s = self._busy_s(), self._job_cpu()
+            busy_s, job_cpu_s = self._busy_s(), self._job_cpu(now)
             gpu_shares = self._gpu_shares() if gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason

@@ -51,16 +51,13 @@ MAX_READING_S = 0.2
 
 _SMAPS_BYTES = 4096
 METHOD = "job_method_info"
-_FRESH_S = 0.05
-"""Readings so close together belong to one tick."""
-
-_CHEAP_S = 0.002
+_CHEAP_S, _EARLY_S = 0.002, 0.05
 _Thread = tuple[int, int, bytes]
 """A process, its start, and the number of the thread."""
 
 
 class JobReading:
-    """One reading of a job at each tick, shared by its collectors.
+    """One reading of a job at each tick, shared by its collectors and the meter of energy.
 
     ``cpu_s`` is user and system time in seconds, from the job's cgroup or else its processes; it never goes down.
     ``is_last`` is true once a reading found no process alive, and ``is_over`` once that was handed on. While
@@ -72,7 +69,7 @@ class JobReading:
         """Read once, at the monotonic time ``mono``. Raises CollectorUnavailableError."""
         self.tree = tree
         self._cpu = cpu
-        self._read_early_at: float | None = None
+        self._read_at = float("-inf")
         self.cpu_s = (0.0, 0.0)
         self.noted_cpu_s = 0.0
         """The CPU seconds of the ended job as its owner counted them, for its share of the energy."""
@@ -87,21 +84,15 @@ class JobReading:
 
     def read(self, now: Instant) -> None:
         """Read everything for the tick ``now``, once. Raises CollectorUnavailableError."""
-        if self.is_over:
-            return
-        early, self._read_early_at = self._read_early_at, now.mono
-        if early is None or early < now.mono:
+        if now.mono != self._read_at and not self.is_over:
             self._read(now.mono)
-        self.is_last = self.tree.has_ended and not self.awaits_end
+            self._read_at = now.mono
+            self.is_last = self.tree.has_ended and not self.awaits_end
 
-    def read_early(self) -> float:
-        """Return the present CPU seconds, for another stream of the same tick; from the sampler's thread."""
-        now = time.monotonic()
-        is_fresh = self._read_early_at is not None and now - self._read_early_at < _FRESH_S
-        if not (is_fresh or self.is_last or self.is_over):
-            self._read_early_at = now
-            with contextlib.suppress(CollectorUnavailableError):  # the seconds of the last reading
-                self._read(now)
+    def cpu_until(self, now: Instant) -> float:
+        """Return all CPU seconds at the tick ``now``; those of the last reading if it cannot be read."""
+        with contextlib.suppress(CollectorUnavailableError):
+            self.read(now)
         return max(sum(self.cpu_s), self.noted_cpu_s)
 
     def close(self) -> None:
@@ -294,7 +285,7 @@ class SmapsCollector:
         reading = self._read(began)
         took_s = time.monotonic() - began
         self._resident, self._not_before = resident, now.mono + took_s * 100
-        self._due = now.mono + (Lane.MEDIUM if took_s < _CHEAP_S else Lane.SLOW).value - _FRESH_S
+        self._due = now.mono + (Lane.MEDIUM if took_s < _CHEAP_S else Lane.SLOW).value - _EARLY_S
         return reading
 
     def ending(self) -> None:
