@@ -19,6 +19,11 @@ def seconds_from_now(seconds: float) -> datetime.datetime:
     return utc_now() + datetime.timedelta(seconds=max(-_ENDLESS_S, min(seconds, _ENDLESS_S)))
 
 
+def timestamp(moment: datetime.datetime) -> str:
+    """Return a UTC moment as a text that sorts like time does."""
+    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
+
+
 class Deadline:
     """A point on the monotonic clock after which waiting ends; jumps of the wall clock do not move it."""
 

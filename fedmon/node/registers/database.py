@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,7 +27,6 @@ from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Row = dict[str, Any]
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY})
@@ -493,19 +492,3 @@ def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
     else:
         cause = str(error)
     return StorageError(f"the register {path} cannot be used: {cause}")
-
-
-def readable(rows: Sequence[Row], record: Callable[[Row], T]) -> list[T]:
-    """Return the records of rows; a damaged one, for which ``record`` raises StorageError, is left out and logged."""
-    records = []
-    for row in rows:
-        try:
-            records.append(record(row))
-        except StorageError as error:
-            logger.warning("left out of a list: %s", error)
-    return records
-
-
-def timestamp(moment: datetime.datetime) -> str:
-    """Return a UTC moment as a text that sorts like time does."""
-    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")

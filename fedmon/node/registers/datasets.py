@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
-from fedmon.node.registers.database import Database, Row, timestamp
+from fedmon.node.registers.database import Database, Row
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.plan_source import checked_line, visible_text
 

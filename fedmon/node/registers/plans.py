@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.ids import chosen, new_id
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
-from fedmon.node.registers.database import Database, Row, timestamp
+from fedmon.node.registers.database import Database, Row
 from fedmon.node.registers.grants import GrantRegister, told
 from fedmon.node.registers.plan_source import CodeCheck, checked_name, read_plan_file
 from fedmon.node.requests.audit import Audit

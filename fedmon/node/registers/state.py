@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
 from fedmon.common.settings import NodeSettings
 from fedmon.common.text import joined, plural
 from fedmon.node.folder import NodeFolder
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since

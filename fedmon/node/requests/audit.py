@@ -18,7 +18,7 @@ from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.files import Closing, storage_errors, sync, write_whole
 
@@ -66,7 +66,7 @@ class Audit(Closing):
         self._counts: dict[str, dict[str, int]] = defaultdict(dict)
         self._bytes: dict[str, int] = {}
         self._counting_since = clock()
-        self._counted_from = _text(utc_now())
+        self._counted_from = timestamp(utc_now())
         self._closed = False
         with storage_errors(self.path):
             self._file = _opened(self.path)
@@ -135,7 +135,7 @@ class Audit(Closing):
         way is made good at the next start. Raises StorageError.
         """
         with self._lock, storage_errors(self.path):
-            old, last = read_note(self.folder / STUB_NAME), _last_before(self.folder, _text(before))
+            old, last = read_note(self.folder / STUB_NAME), _last_before(self.folder, timestamp(before))
             if last is None:
                 return 0
             self._write(PRUNED, {"pruned_n": last.n, "pruned_hash": last.hash, "until": last.time, "by": by})
@@ -161,7 +161,7 @@ class Audit(Closing):
         if self._closed:
             raise StorageError(f"the audit {self.path} is closed: nothing more can be written")
         number = self._n + 1
-        body = _encoded({"n": number, "time": _text(utc_now()), "event": event, **facts, "prev": self._previous})
+        body = _encoded({"n": number, "time": timestamp(utc_now()), "event": event, **facts, "prev": self._previous})
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
         try:
@@ -239,7 +239,7 @@ class Audit(Closing):
             kinds = {kind: dict(sorted(counts.items())) for kind, counts in sorted(self._counts.items())}
             self._write("hourly-counts", {"since": self._counted_from, "counts": kinds})
             self._counts.clear()
-        self._counting_since, self._counted_from = self._clock(), _text(utc_now())
+        self._counting_since, self._counted_from = self._clock(), timestamp(utc_now())
 
     def _cut_torn_end(self) -> dict[str, object] | None:
         """Cut half a line off the end; return the facts of it."""
@@ -263,10 +263,6 @@ def _encoded(members: dict[str, object]) -> bytes:
     text = json.dumps(msgspec.to_builtins(members, enc_hook=str), ensure_ascii=False)
     text = _SURROGATE.sub(lambda found: f"\\\\u{ord(found.group()):04x}", text)
     return json.dumps(json.loads(text), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii")
-
-
-def _text(moment: datetime.datetime) -> str:
-    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
 
 
 def _opened(path: Path) -> int:
@@ -460,7 +456,7 @@ def exported(folder: Path, since: datetime.datetime | None, until: datetime.date
 
     Lines that were altered come as well if their time can be read. Raises StorageError.
     """
-    first, last = _text(since) if since else "", _text(until) if until else "~"
+    first, last = timestamp(since) if since else "", timestamp(until) if until else "~"
     with _reading(folder):
         for _, file in _files(folder):
             while raw := file.readline(MAX_LINE_BYTES):

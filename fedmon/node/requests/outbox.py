@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.text import plural
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, PlanDecision, Result
 from fedmon.common.wire.runs import JobOutcome
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.registers.grants import told
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient, command_of, error

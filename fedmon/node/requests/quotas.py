@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.clock import seconds_from_now, timestamp, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.settings import QuotaSettings
 from fedmon.common.text import duration, plural, size
@@ -294,7 +294,7 @@ class Quotas:
         removed = seconds_from_now(-self._keep_s)
         found = self._database.rows(
             "SELECT min(ended) AS ended FROM runs WHERE researcher_id = ? AND is_over = 1 AND ended > ?",
-            (who, removed.isoformat(timespec="microseconds")),
+            (who, timestamp(removed)),
         )
         ended = found[0]["ended"]
         return Busy(
@@ -321,7 +321,7 @@ class Quotas:
 
     def used(self, who: str) -> dict[str, Any]:
         """Return a researcher's use of each quota, and the requests that were refused since the start."""
-        day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
+        day_ago = timestamp(utc_now() - _DAY)
         jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
         use = self._uses.get(who) or _Use()
         return {

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, StorageError
 from fedmon.common.ids import made_at
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import STATE_CHANGING, ApprovalReply, Error, ErrorCode
 from fedmon.common.wire.runs import RunReply, StopReply
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import NodeDialect, Recipient, RefusedMessageError, command_of, error, error_reply
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobReport, JobState, Parcel
-from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.requests.audit import Audit
 
 WITHDRAWN = "the owner of the node withdrew the approval of this plan"
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -77,9 +80,8 @@ class JobRegister:
         return _record(found[0]) if found else None
 
     def going_on(self) -> list[JobRecord]:
-        """Return the jobs that are not over, oldest first; a damaged record is logged."""
-        rows = self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position")
-        return readable(rows, _record)
+        """Return the jobs that are not over, oldest first, without those whose record is damaged."""
+        return _readable(self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position"))
 
     def held(self) -> list[JobRecord]:
         """Return the jobs whose result waits for the owner, oldest first."""
@@ -109,7 +111,7 @@ class JobRegister:
             "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
             (researcher_id, limit, offset),
         )
-        return readable(rows, _record)
+        return _readable(rows)
 
     def count(self, researcher_id: str) -> int:
         """Return how many jobs of a researcher there are."""
@@ -158,6 +160,17 @@ class ReleaseLedger:
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts, the newest month first."""
         return self._database.rows("SELECT * FROM released ORDER BY month DESC, researcher_id, dataset_id")
+
+
+def _readable(rows: Sequence[dict[str, Any]]) -> list[JobRecord]:
+    """Return the records of rows; a damaged one is left out and logged."""
+    records = []
+    for row in rows:
+        try:
+            records.append(_record(row))
+        except StorageError as error:
+            logger.warning("left out of a list: %s", error)
+    return records
 
 
 def _record(row: dict[str, Any]) -> JobRecord:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from fedmon.common.clock import utc_now
-from fedmon.node.registers.database import timestamp
+from fedmon.common.clock import timestamp, utc_now
 from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
 

@@ -7,10 +7,10 @@ import datetime
 import msgspec
 import pytest
 
-from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.clock import seconds_from_now, timestamp, utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import Ping
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.requests.router import KEPT_REFUSALS, NEW_REFUSALS, Effects, content_digest
 from tests.support.envelopes import approval, envelope
 

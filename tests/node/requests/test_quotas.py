@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.settings import QuotaSettings, ResearcherSettings
 from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
-from fedmon.node.registers.database import timestamp
 from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Throttle, Window
 from fedmon.researcher.asking.outcome import Outcome, OutcomeStatus
