@@ -19,7 +19,6 @@ from fedmon.common.wire.messages import (
     Ack,
     Approval,
     ApprovalReply,
-    Dataset,
     Error,
     ErrorCode,
     ListDatasets,
@@ -37,6 +36,7 @@ from fedmon.node.registers.state import Registers
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
+from fedmon.node.runs.outcome import fitting
 from fedmon.node.runs.service import Runs
 
 Handler = Callable[[Any], Reply | None]
@@ -125,14 +125,8 @@ class Handlers:
             reply, records = ListReply, self._registers.datasets.all()
         may_see, who = self._policy.may_see, request.researcher_id
         seen = [record for record in records if may_see(who, record.dataset_id, record.name)]
-        page: list[Dataset] = []
-        size = 0
-        for record in seen[request.offset : request.offset + request.limit]:
-            dataset = record.listed()
-            size += len(msgspec.json.encode(dataset)) + 1
-            if page and size > self._page_bytes:
-                break
-            page.append(dataset)
+        asked = (record.listed() for record in seen[request.offset : request.offset + request.limit])
+        page = fitting(asked, self._page_bytes)
         end = request.offset + len(page)
         return reply(
             datasets=page,

@@ -107,7 +107,6 @@ class Delivery:
         self._resent: dict[str, tuple[str, float]] = {}
         self._sent: dict[str, frozenset[str]] = {}
         self._sessions = Throttle(burst=10, per_s=0.1)
-        self._unsendable = set[str]()
 
     def reply(self, reply: Reply, to: Recipient, request: Request | None = None, *, is_written: bool = True) -> None:
         """Send a reply; one that is too large is replaced by an error if its request is known.
@@ -176,12 +175,11 @@ class Delivery:
         sent = self._sent.get(researcher_id, frozenset())
         self._sent[researcher_id] = frozenset(result.id for result in results)
         for result in results:
-            if only_new and result.id in sent:
-                continue
-            outgoing = self._written(result)
+            is_new = result.id not in sent
+            outgoing = self._written(result, is_new=is_new) if is_new or not only_new else None
             if outgoing is None:
                 continue
-            if result.id in sent:
+            if not is_new:
                 # One line tells that a message left; a researcher who acknowledges nothing must not fill the audit.
                 self._audit.count("resent", [f"{researcher_id} {command_of(result)}"])
                 self.counters["unsent"] += not self._send(outgoing)
@@ -191,8 +189,8 @@ class Delivery:
             else:
                 self._send_audited(outgoing, "decision", to=researcher_id, id=result.id, sha256=result.sha256)
 
-    def _written(self, result: Result) -> Outgoing | None:
-        """Write a result for its researcher; None if this wire stays silent, or if it is too large."""
+    def _written(self, result: Result, *, is_new: bool) -> Outgoing | None:
+        """Write a result for its researcher; None if this wire stays silent, or if it is too large, logged if new."""
         to, sent = Recipient(researcher_id=result.researcher_id), result
         if isinstance(result, PlanDecision) and result.grant is not None:
             grant = told(result.grant, to.researcher_id, self._seen(to.researcher_id))
@@ -202,10 +200,9 @@ class Delivery:
         except InvalidMessageError as problem:
             if isinstance(result, PlanDecision) and result.grant is not None:
                 # The terms are told to everyone who asks for the status of the plan.
-                return self._written(msgspec.structs.replace(result, grant=None))
-            if result.id not in self._unsendable:
+                return self._written(msgspec.structs.replace(result, grant=None), is_new=is_new)
+            if is_new:
                 logger.error("a message to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
-            self._unsendable.add(result.id)
             return None
 
     def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
