@@ -7,10 +7,9 @@ import glob
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError
+from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import Hierarchies, is_cgroup, members_of, paths_of
-from fedmon.node.collectors.job.members import Births
-from fedmon.node.collectors.job.process import Birth, descended, find_birth
+from fedmon.node.collectors.job.process import Birth, all_pids, births_of, descended, find_birth
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""
@@ -35,8 +34,8 @@ class Processes:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         everything: list[Birth] = []
-        with contextlib.suppress(OSError, CollectorUnavailableError):  # such as ENOMEM; searches look again
-            everything = Births(proc=proc).everything()
+        with contextlib.suppress(OSError):  # such as ENOMEM; searches look again
+            everything = births_of(all_pids(proc), proc)
         self.births = {birth.pid: birth for birth in everything if not (birth.is_kernel_thread or birth.is_zombie)}
         self._environments: dict[int, frozenset[bytes]] = {}
 

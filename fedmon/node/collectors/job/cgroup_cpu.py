@@ -10,7 +10,7 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
-from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birth_of, find_birth, stat_fields
+from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birth_of, births_of, stat_fields
 
 
 class ExcludedCpu:
@@ -130,8 +130,8 @@ class CgroupMembers:
         """Read the lists of processes."""
         pids = members_of(self._folder) - members.keys()
         # One may have ended between the list and its reading.
-        found = [birth for birth in (find_birth(pid, self._proc) for pid in pids) if birth is not None]
-        return self._excluded.programs(self._excluded.without(parents_first(found), members))
+        found = parents_first(births_of(pids, self._proc))
+        return self._excluded.programs(self._excluded.without(found, members))
 
     def settled(self, _members: Mapping[int, Process]) -> None:
         """Do nothing: the kernel keeps the list."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.files import read_file, read_whole
-from fedmon.node.collectors.job.process import Birth, descended, find_birth, number_of
+from fedmon.node.collectors.job.process import Birth, all_pids, births_of, descended, find_birth, number_of
 
 _STATUS_BYTES = 4096
 _MAX_MEMBERS = 100_000
@@ -20,7 +19,7 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
     A process that was born during the look, or whose parent ended during it, may be missing.
     """
     if not os.access(proc / str(pid) / "task" / str(pid) / "children", os.R_OK):  # a kernel without PROC_CHILDREN
-        return descended([pid], [each for each in map(find_birth, _all_pids(proc), itertools.repeat(proc)) if each])
+        return descended([pid], births_of(all_pids(proc), proc))
     found: dict[int, Birth] = {}
     queue = [pid]
     while queue and len(found) < _MAX_MEMBERS:
@@ -35,7 +34,7 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
 def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
     """Return the processes of this machine with a limit, such as ``b"Max file locks"``, of exactly this value."""
     found = []
-    for pid in _all_pids(proc):
+    for pid in all_pids(proc):
         try:
             limits = read_whole(b"%s/%d/limits" % (os.fsencode(proc), pid))
         except OSError:
@@ -50,7 +49,7 @@ def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> li
 def tasks_of(user: int, *, proc: Path = THIS_MACHINE.proc) -> int:
     """Return the number of visible processes and threads of a user."""
     tasks = 0
-    for pid in _all_pids(proc):
+    for pid in all_pids(proc):
         try:
             about = (proc / str(pid) / "task").stat()
         except OSError:
@@ -93,8 +92,3 @@ def _children(pid: int, proc: Path) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def _all_pids(proc: Path) -> list[int]:
-    with os.scandir(proc) as entries:
-        return [int(entry.name) for entry in entries if entry.name.isdigit()]

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
-from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
+from fedmon.node.collectors.job.process import Birth, Process, all_pids, births_of, descended
 
 _ProcessT = TypeVar("_ProcessT", Birth, Process)
 _ENVIRONMENT_BYTES = 262_144
@@ -48,7 +48,7 @@ class Births:
 
     def everything(self) -> list[Birth]:
         """Return all processes. Raises CollectorUnavailableError if they cannot be listed."""
-        return self._read(self._listing())
+        return births_of(self._listing(), self._proc)
 
     def since(self, position: int | None, mono: float) -> tuple[Sequence[Birth] | None, int]:
         """Return the births since a position, parents before children, and the next position.
@@ -88,7 +88,7 @@ class Births:
             return []
         if 0 <= last - before <= MAX_PROBES and not is_listing_due:
             born = range(before + 1, last + 1)
-            found = self._read([*again, *born])
+            found = births_of([*again, *born], self._proc)
             visible = {birth.pid for birth in found}
             self._again = [pid for pid in born if pid not in visible and last - pid < _YOUNGEST]
             return found
@@ -98,17 +98,13 @@ class Births:
         self._again = [pid for pid in range(max(1, last - _YOUNGEST + 1), last + 1) if pid not in self._known]
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
         has_wrapped = last < before
-        return self._read(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)))
+        return births_of(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)), self._proc)
 
     def _listing(self) -> list[int]:
         try:
-            names = os.listdir(self._proc)  # noqa: PTH208 - names are all that is wanted, and there are thousands
+            return all_pids(self._proc)
         except OSError as error:
             raise why(error) from None
-        return [int(name) for name in names if name.isdigit()]
-
-    def _read(self, pids: Iterable[int]) -> list[Birth]:
-        return [birth for birth in (find_birth(pid, self._proc) for pid in pids) if birth is not None]
 
 
 def _is_between(pid: int, before: int, last: int) -> bool:

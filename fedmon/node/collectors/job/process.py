@@ -73,6 +73,16 @@ def find_birth(pid: int, proc: Path | bytes = b"/proc") -> Birth | None:
         return None
 
 
+def births_of(pids: Iterable[int], proc: Path | bytes = b"/proc") -> list[Birth]:
+    """Return the processes of these numbers, without those that are gone or cannot be read."""
+    return [birth for pid in pids if (birth := find_birth(pid, proc)) is not None]
+
+
+def all_pids(proc: Path | bytes = b"/proc") -> list[int]:
+    """Return the numbers of all processes. Raises OSError."""
+    return [int(name) for name in os.listdir(os.fsencode(proc)) if name.isdigit()]  # noqa: PTH208 - thousands of names
+
+
 def birth_of(pid: int, text: bytes) -> Birth:
     """Return the identity of a process from its ``stat``. Raises ValueError and IndexError for a torn text."""
     fields = stat_fields(text)
