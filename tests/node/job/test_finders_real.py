@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.commands import Output, runner
 from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import named
@@ -63,24 +63,9 @@ def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(tmp_path: Pa
     assert search.find(retries=0).pids == (60,)
 
 
-@pytest.mark.parametrize(
-    ("pid", "error", "why"),
-    [
-        (61, NotFoundError, "process 61 not found"),
-        (62, NotFoundError, "process 62 has ended already"),
-        (TOOL, InvalidInputError, "is this tool itself"),
-    ],
-)
-def test_a_named_process_that_cannot_be_a_job_is_refused(
-    tmp_path: Path, pid: int, error: type[Exception], why: str
-) -> None:
-    machine = Machine(tmp_path)
-    machine.put(60)
-    machine.put(62, state="Z")
-    twice = machine.search({}, pids=[60, 60]).find()
-    assert (twice.pids, twice.starts) == ((60,), {60: 100})
-    with pytest.raises(error, match=why):
-        machine.search({}, pids=[60, pid]).find()
+def test_a_tool_that_is_named_as_a_job_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is this tool itself"):
+        Machine(tmp_path).search({}, pids=(60, TOOL)).find()
 
 
 def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(tmp_path: Path) -> None:

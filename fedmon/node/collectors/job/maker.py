@@ -146,7 +146,7 @@ class JobMaker:
         try:
             birth = read_birth(pid, self._roots.proc)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-            raise NotFoundError(f"process {pid} not found on this node") from None
+            raise NotFoundError(f"process {pid} not found on this host") from None
         except (OSError, ValueError, IndexError) as error:
             raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
         if birth.is_kernel_thread:

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +17,6 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, Roots
 from fedmon.node.collectors.job.cgroup import find_hierarchies
-from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError, is_job
 from fedmon.node.job.identity import JOB_IDS, JobIdentity, SchedulerName, named
@@ -61,10 +60,10 @@ class Tried(NamedTuple):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of a job on this host, oldest first, each once.
 
-    ``starts`` are their start times in clock ticks since the boot, which tell a reused number. ``cgroup`` is the job's
-    own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its processes are started. ``overhead``
-    are the scheduler's daemons and launchers beside them, which do not count; their children do. ``method`` is one of
-    ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
+    ``starts`` are their start times in clock ticks since the boot, which tell a reused number; there are none of named
+    processes. ``cgroup`` is the job's own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its
+    processes are started. ``overhead`` are the scheduler's daemons and launchers beside them, which do not count; their
+    children do. ``method`` is one of ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
     """
 
     pids: tuple[int, ...]
@@ -113,7 +112,7 @@ class JobSearch:
         environ: Mapping[str, str],
         run: Runner,
         roots: Roots = THIS_MACHINE,
-        pids: Sequence[int] = (),
+        pids: tuple[int, ...] = (),
         exclude: Sequence[int] = (),
         cgroup_patterns: Sequence[str] = (),
         stop: Callable[[float], bool] | None = None,
@@ -157,11 +156,14 @@ class JobSearch:
         """Look until something is found, up to ``retries`` times more within ``timeout_s``.
 
         With ``asks_controller`` the first look also asks the controller that all hosts share; from outside of the job
-        each look does. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
-        for named processes NotFoundError and InvalidInputError.
+        each look does. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job.
+        Named processes are not looked for; raises InvalidInputError if one is this tool.
         """
         if self._pids:
-            return explicit(self._pids, self._roots, self._exclude)
+            if own := set(self._pids).intersection(self._exclude):
+                raise InvalidInputError(f"process {min(own)} is this tool itself; name the processes of the job")
+            named_ones = "named by their numbers"
+            return Found(pids=self._pids, starts={}, method="pids", confidence=Confidence.CERTAIN, detail=named_ones)
         self._command_s = timeout_s * _COMMAND_SHARE
         deadline = Deadline(timeout_s)
         try:
@@ -306,30 +308,6 @@ def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
     if not chain:
         raise MethodFailedError("no program of the job started this tool, or it has ended")
     return chain[-1] if is_below_scheduler and identity.scheduler != "none" else chain[0]
-
-
-def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Found:
-    """Return the named processes as they are, without looking for others.
-
-    Raises NotFoundError for one that has ended or never was, and InvalidInputError for this tool itself.
-    """
-    starts: dict[int, int] = {}
-    for pid in pids:
-        if pid in exclude:
-            raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
-        birth = find_birth(pid, roots.proc)
-        if birth is None:
-            raise NotFoundError(f"process {pid} not found on this host")
-        if birth.is_zombie:
-            raise NotFoundError(f"process {pid} has ended already; it is a zombie")
-        starts[pid] = birth.start
-    return Found(
-        pids=tuple(sorted(starts, key=lambda pid: (starts[pid], pid))),
-        starts=starts,
-        method="pids",
-        confidence=Confidence.CERTAIN,
-        detail="named by their numbers",
-    )
 
 
 def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
