@@ -132,15 +132,18 @@ class OutgoingLogHandler(logging.Handler):
 class _TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg] # generic only in the stubs
     def __init__(self) -> None:
         super().__init__(sys.stderr)
-        self.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr  # which a screen that is drawn in place replaces
         super().emit(record)
 
 
-class _OneLine(logging.Formatter):
+class OneLine(logging.Formatter):
+    """Formats a record as one line without hidden characters."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
         return escape_control(super().format(record))
 
 

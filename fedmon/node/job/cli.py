@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from fedmon.common.errors import FedmonError, NotFoundError, SettingsError, StorageError
 from fedmon.common.files import write_whole
-from fedmon.common.log import OUR_LOGGER, escape_control
+from fedmon.common.log import OUR_LOGGER, OneLine, escape_control
 from fedmon.node.job.end import RunEnd, StopFile, catch_signals, ignore_signals, run_start
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
@@ -268,7 +268,7 @@ def log_into(path: Path, *, verbose: bool) -> TextIO:
     except OSError as error:
         raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
     log = logging.StreamHandler(file)
-    form = _OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form = OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime
     log.setFormatter(form)
     logging.raiseExceptions = False  # a record that finds no room on a full disk is dropped
@@ -276,8 +276,3 @@ def log_into(path: Path, *, verbose: bool) -> TextIO:
     ours.handlers, ours.propagate = [log], False  # the terminal's would write between the lines of the job
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     return file
-
-
-class _OneLine(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return escape_control(super().format(record))
