@@ -17,6 +17,7 @@ from fedmon.node.collectors.files import (
     Values,
     entries_or_none,
     miss,
+    note,
     read_number,
 )
 
@@ -86,10 +87,7 @@ class CpuCollector(SourceCollector):
         reasons = {BUSY: reason} if reason else {}
         for key, value in zip(_SERIES, ticks, strict=False):
             values[key] = value / _TICKS_PER_S
-        try:
-            values[COUNT] = self._online.count()
-        except CollectorUnavailableError as error:
-            miss(values, reasons, (COUNT,), error.reason)
+        note(values, reasons, COUNT, self._online.count)
         return values, reasons
 
 

@@ -291,6 +291,14 @@ def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> 
         reasons[key] = reason
 
 
+def note(values: Values, reasons: Reasons, key: str, read: Callable[..., float], *given: object) -> None:
+    """Note one series in a reading, or that it could not be read."""
+    try:
+        values[key] = read(*given)
+    except CollectorUnavailableError as error:
+        miss(values, reasons, (key,), error.reason)
+
+
 def read_file(path: bytes | str | Path, size: int) -> bytes:
     """Return the beginning of a file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

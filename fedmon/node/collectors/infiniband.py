@@ -20,6 +20,7 @@ from fedmon.node.collectors.files import (
     entries_or_none,
     garbled,
     miss,
+    note,
     read_number,
     text_or,
 )
@@ -139,10 +140,7 @@ class InfinibandTrafficCollector(SourceCollector):
         reasons: Reasons = {}
         for port in self._ports.known(now):
             for metric in TRAFFIC:
-                try:
-                    values[port.series(metric)] = _traffic(port, metric)
-                except CollectorUnavailableError as error:
-                    miss(values, reasons, (port.series(metric),), error.reason)
+                note(values, reasons, port.series(metric), _traffic, port, metric)
         return values, reasons
 
     def probe(self) -> dict[str, str | None]:
@@ -176,10 +174,7 @@ class InfinibandPortCollector(SourceCollector):
                 except ValueError:
                     miss(values, reasons, (key,), garbled(port.folder, text.encode()).reason)
             for metric in COUNTERS.keys() & port.counters.keys():
-                try:
-                    values[port.series(metric)] = read_number(port.counters[metric])
-                except CollectorUnavailableError as error:
-                    miss(values, reasons, (port.series(metric),), error.reason)
+                note(values, reasons, port.series(metric), read_number, port.counters[metric])
             labels = {"device": port.device, "port": port.number, "link_layer": port.link_layer}
             values[series(INFO, **labels, state=port.state, rate=port.rate)] = 1
         return values, reasons

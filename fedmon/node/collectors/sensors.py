@@ -15,7 +15,7 @@ from fedmon.node.collectors.files import (
     Values,
     entries,
     entries_or_none,
-    miss,
+    note,
     read_number,
     text_or,
 )
@@ -86,10 +86,7 @@ class TemperatureCollector(SourceCollector):
         values: Values = {}
         reasons: Reasons = {}
         for key, sensor in self._sensors.items():
-            try:
-                values[key] = _value(sensor, metric_name(key))
-            except CollectorUnavailableError as error:
-                miss(values, reasons, (key,), error.reason)
+            note(values, reasons, key, _value, sensor, metric_name(key))
         return values, reasons
 
     def _listed(self) -> dict[str, Sensor]:
