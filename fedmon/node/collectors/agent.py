@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.files import KernelFile, Values
+from fedmon.node.collectors.files import PAGE_BYTES, KernelFile, Values
 
 CPU, RSS, TIMES = "agent_cpu_seconds_total", "agent_memory_rss_bytes", "agent_collector_seconds"
 
@@ -28,12 +27,11 @@ class AgentCollector:
 
     def __init__(self, *, proc: Path = Path("/proc"), counts: Counts | None = None) -> None:
         self._statm = KernelFile(proc / "self" / "statm", size_bytes=128)
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._counts: Counts = counts if counts is not None else dict
 
     def collect(self, _now: Instant) -> Reading:
         """Read CPU time, memory and counts."""
-        rss = int(self._statm.head().split(None, 2)[1]) * self._page_bytes
+        rss = int(self._statm.head().split(None, 2)[1]) * PAGE_BYTES
         values: Values = {CPU: round(time.process_time(), 6), RSS: rss, **self._counts()}
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 

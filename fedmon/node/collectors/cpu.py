@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
     PROBE,
+    TICKS_PER_S,
     KernelFile,
     Reasons,
     SourceCollector,
@@ -38,7 +38,6 @@ MAX_CORES = 512
 
 _NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
 _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CORE = re.compile(rb"^cpu(\d+) (.*)\n", re.MULTILINE)
 _FREQUENCY = re.compile(rb"^(processor|cpu MHz)[ \t]*:[ \t]*([^\n]*)\n", re.MULTILINE)
 _TOO_MANY = f"{Why.UNSUPPORTED.value}: modes of each CPU are given up to {MAX_BY_MODE} CPUs; more would not fit"
@@ -86,7 +85,7 @@ class CpuCollector(SourceCollector):
         values: Values = {BUSY: share}
         reasons = {BUSY: reason} if reason else {}
         for key, value in zip(_SERIES, ticks, strict=False):
-            values[key] = value / _TICKS_PER_S
+            values[key] = value / TICKS_PER_S
         note(values, reasons, COUNT, self._online.count)
         return values, reasons
 
@@ -125,7 +124,7 @@ class PerCoreCollector(SourceCollector):
                 reasons[core.busy_key] = reason
             if len(lines) <= MAX_BY_MODE:
                 for key, value in zip(core.mode_keys, ticks, strict=False):
-                    values[key] = value / _TICKS_PER_S
+                    values[key] = value / TICKS_PER_S
         return values, reasons
 
 

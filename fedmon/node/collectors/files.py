@@ -17,6 +17,7 @@ Reasons = dict[str, str]
 PROBE = Instant(t=0.0, mono=0.0)
 """The instant of a reading for a report."""
 
+TICKS_PER_S, PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _MAX_BYTES = 65_536
 _OF_THE_KERNEL = ("/proc/", "/sys/")
 _DIGITS = re.compile(r"(\d+)")

@@ -12,6 +12,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
+    PAGE_BYTES,
     FileCollector,
     KernelFile,
     KeyedFile,
@@ -27,7 +28,6 @@ from fedmon.node.collectors.files import (
 )
 
 _KIB = 1024
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SECTOR_BYTES = 512
 """The kernel's unit of disk counters, for any sector size of the disk."""
 
@@ -60,8 +60,8 @@ ACTIVITY = {
     "host_processes_blocked": (b"procs_blocked ", 1),
 }
 PAGING = {
-    "host_swap_in_bytes_total": (b"pswpin ", _PAGE_BYTES),
-    "host_swap_out_bytes_total": (b"pswpout ", _PAGE_BYTES),
+    "host_swap_in_bytes_total": (b"pswpin ", PAGE_BYTES),
+    "host_swap_out_bytes_total": (b"pswpout ", PAGE_BYTES),
     "host_page_faults_total": (b"pgfault ", 1),
     "host_page_faults_major_total": (b"pgmajfault ", 1),
     "host_oom_kills_total": (b"oom_kill ", 1),

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import logging
 import math
-import os
 import signal
 import stat
 import time
@@ -17,6 +16,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.files import TargetExistsError, write_whole
+from fedmon.node.collectors.files import TICKS_PER_S
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.job.commands import CommandError, run
 from fedmon.node.job.hosts import TICK_S, Membership
@@ -38,7 +38,6 @@ _ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, whic
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
 """Programs that start one other program and wait for it: their caller takes them for that one."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +161,7 @@ def _slurm_start(identity: JobIdentity, environ: Mapping[str, str]) -> float | N
 
 def at_boot_ticks(ticks: int) -> float:
     """Return the Unix time, in seconds, of a number of clock ticks after the boot."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / TICKS_PER_S
 
 
 # --- the stop file ---------------------------------------------------------------------------------------------------

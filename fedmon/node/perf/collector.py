@@ -19,7 +19,8 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, find_birth
+from fedmon.node.collectors.files import TICKS_PER_S
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, STARTS, PerfScope, Plan
 from fedmon.node.perf.output import Totals, parse_line
 from fedmon.node.perf.source import (

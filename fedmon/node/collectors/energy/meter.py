@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -20,14 +19,13 @@ from fedmon.node.collectors.energy.sources import (
     of_the_machine,
     rapl_collector,
 )
-from fedmon.node.collectors.files import KernelFile
+from fedmon.node.collectors.files import TICKS_PER_S, KernelFile
 
 logger = logging.getLogger(__name__)
 
 _NS = 1_000_000_000
 _MICRO = 1_000_000
 _UJ_PER_KWH = 3_600_000_000_000
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FACTOR = "node_emissions_factor_info"
 
 
@@ -228,7 +226,7 @@ class EnergyMeter:
         Source: Linux Documentation/filesystems/proc.rst, 1.7.
         """
         user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
-        return (user + nice + system + irq + softirq) / _TICKS_PER_S
+        return (user + nice + system + irq + softirq) / TICKS_PER_S
 
     def _gpu_uj(self) -> dict[str, int]:
         return {gpu: counter.total_uj for gpu, counter in self._gpus.items()}

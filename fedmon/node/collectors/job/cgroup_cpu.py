@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
-from fedmon.node.collectors.files import KernelFile, read_file
+from fedmon.node.collectors.files import TICKS_PER_S, KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
-from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birth_of, births_of, stat_fields
+from fedmon.node.collectors.job.process import Birth, Process, birth_of, births_of, stat_fields
 
 
 class ExcludedCpu:

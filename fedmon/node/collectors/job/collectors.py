@@ -13,18 +13,17 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
 from fedmon.node.collectors.cpu import OnlineCpus
-from fedmon.node.collectors.files import Reasons, Values, miss, read_file
+from fedmon.node.collectors.files import TICKS_PER_S, Reasons, Values, miss, read_file
 from fedmon.node.collectors.job import process
-from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP
+from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP, PEAK, SWAP
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
-from fedmon.node.collectors.job.process import SYSTEM, TICKS_PER_S, USER, Process, number_of
+from fedmon.node.collectors.job.process import SYSTEM, USER, Process, number_of
 from fedmon.node.collectors.job.tree import ProcessTree
 
 USER_SECONDS = "job_cpu_user_seconds_total"
 SYSTEM_SECONDS = "job_cpu_system_seconds_total"
 CPUS_BUSY = "job_cpus_busy"
 BUSY = "job_cpu_busy_ratio"
-PEAK = "job_memory_peak_bytes"
 _STATE = ("job_processes", "job_zombies", "job_threads", "job_memory_rss_bytes", "job_memory_vms_bytes")
 _FAULTS = {
     series("job_page_faults_total", kind="minor"): process.MINOR,
@@ -45,7 +44,6 @@ INVOLUNTARY = series("job_context_switches_total", kind="involuntary")
 _STATUS_BYTES = 8192
 USS = "job_memory_uss_bytes"
 PSS = "job_memory_pss_bytes"
-SWAP = "job_memory_swap_bytes"
 MAX_READING_S = 0.2
 """The kernel walks through every page for this; processes that are not read by then are left out and counted."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.node.collectors.base import why
-from fedmon.node.collectors.files import read_file
+from fedmon.node.collectors.files import PAGE_BYTES, TICKS_PER_S, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Positions in ``Process.counts``: ticks, page faults, then the six of ``io``."""
@@ -25,7 +25,6 @@ _UNREAD = b"\0"
 _FILE_BYTES = 1024
 _FILES = (b"/schedstat", b"/io", b"/stat")
 _RAN, _IO, _STAT = range(3)
-TICKS_PER_S, PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD. Source: Linux include/linux/sched.h."""
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedmon.node.collectors.files import PAGE_BYTES
 from fedmon.node.collectors.job.members import Members, parents_first
-from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, PAGE_BYTES, REAPED, Process, ProcessGoneError
+from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, REAPED, Process, ProcessGoneError
 
 
 class _Owed(NamedTuple):
