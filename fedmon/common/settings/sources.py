@@ -23,6 +23,8 @@ _MAX_BYTES = 1_048_576
 _PATH_TEXT = Annotated[str, msgspec.Meta(min_length=1)]
 
 Sections = dict[str, dict[str, Any]]
+Origins = dict[tuple[str, str], str]
+"""By section and key, ``file`` or the variables that set a value; without one it is the default."""
 
 
 def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
@@ -37,6 +39,14 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     with _named(path):
         plugins = {name: own for name, own in found["plugins"].items() if own}
         return NodeSettings(plugins=plugins, **_parts("node", found), **found["node"])
+
+
+def node_origins(folder: Path, environ: Mapping[str, str]) -> Origins:
+    """Return the origins of the settings of a node. Raises SettingsError."""
+    keys = {(key.section, key.name): key for key in keys_of("node")}
+    written = _read(folder / NODE_FILE, may_be_absent=False).items()
+    in_file = {(section, name): "file" for section, values in written for name in values}
+    return in_file | _override({section: {} for section, _ in keys}, keys, environ)
 
 
 def load_researcher(path: Path | None, environ: Mapping[str, str]) -> ResearcherSettings:
@@ -119,14 +129,17 @@ def _read(path: Path, *, may_be_absent: bool) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
 
 
-def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Mapping[str, str]) -> None:
-    """Let variables win over the file, and ours over the historic ones."""
+def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Mapping[str, str]) -> Origins:
+    """Let variables win over the file, and ours over the historic ones; return them by the settings that they set."""
+    origins: Origins = {}
     host, port = environ.get("MQTT_BROKER", ""), environ.get("MQTT_BROKER_PORT", "")
     if host or port:
         found["broker"]["url"] = _historic_url(found["broker"].get("url", DEFAULT_URL), host, port)
+        origins["broker", "url"] = ", ".join(filter(environ.get, ("MQTT_BROKER", "MQTT_BROKER_PORT")))
     for variable, place in HISTORIC.items():
         if environ.get(variable) and place in keys:
             found[place[0]][place[1]] = _value(keys[place], environ[variable], variable, base=None)
+            origins[place] = variable
     known = {key.variable: key for party in ("node", "researcher") for key in keys_of(party) if key.variable}
     for variable in environ:
         if not variable.startswith("FEDMON_") or variable in OTHER_VARIABLES:
@@ -136,6 +149,8 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
             raise SettingsError(f"environment variable {variable} is not a setting{_instead(variable, known)}")
         if (key.section, key.name) in keys:
             found[key.section][key.name] = _value(key, environ[variable], variable, base=None)
+            origins[key.section, key.name] = variable
+    return origins
 
 
 def _historic_url(url: str, host: str, port: str) -> str:

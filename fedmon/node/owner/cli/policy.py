@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -118,20 +117,17 @@ def show_config(shell: Shell) -> None:
     so none is ever shown.
     """
     from fedmon.common.settings.keys import keys_of
-    from fedmon.common.settings.sources import load_node
+    from fedmon.common.settings.sources import load_node, node_origins
 
     folder = shell.folder
-    settings = load_node(folder.path, os.environ)
-    with folder.settings_file.open("rb") as file:
-        written = tomllib.load(file)
+    settings, origins = load_node(folder.path, os.environ), node_origins(folder.path, os.environ)
+    if settings.broker.username is not None:  # it may be a part of the URL
+        of_url = "FEDMON_BROKER_URL" if "FEDMON_BROKER_URL" in os.environ else "file"
+        origins.setdefault(("broker", "username"), of_url)
     document: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
     document["broker"]["url"] = settings.broker.url
     found = [
-        {
-            "key": f"{key.section}.{name}",
-            "value": value,
-            "origin": _origin(key.section, name, value, key.variable, written, os.environ),
-        }
+        {"key": f"{key.section}.{name}", "value": value, "origin": origins.get((key.section, name), "default")}
         for key in keys_of("node")
         for name in (document[key.section] if key.is_any_name else [key.name])
         for value in [(document if key.section == "node" else document[key.section])[name]]
@@ -141,27 +137,6 @@ def show_config(shell: Shell) -> None:
         {"path": str(folder.settings_file), "settings": found},
         lambda: f"Settings of {folder.settings_file}\n\n{table(['key', 'value', 'from'], rows)}",
     )
-
-
-def _origin(
-    section: str, name: str, value: Any, variable: str | None, written: Mapping[str, Any], environ: Mapping[str, str]
-) -> str:
-    """Return the origin of a value: our variables before the historic ones, then the file, then the default."""
-    from fedmon.common.settings.keys import HISTORIC
-
-    if variable is not None and variable in environ:
-        return variable
-    if (section, name) == ("broker", "url"):
-        historic = [known for known in ("MQTT_BROKER", "MQTT_BROKER_PORT") if environ.get(known)]
-    else:
-        historic = [known for known, place in HISTORIC.items() if place == (section, name) and environ.get(known)]
-    if historic:
-        return ", ".join(historic)
-    if name in written.get(section, {}):
-        return "file"
-    if (section, name) == ("broker", "username") and value is not None:  # part of the URL
-        return "FEDMON_BROKER_URL" if "FEDMON_BROKER_URL" in environ else "file"
-    return "default"
 
 
 def _text(value: Any) -> str:
