@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -117,26 +118,33 @@ class Router:
         self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        command, is_written = command_of(request), self._quotas.is_written(request)
+        is_written = self._quotas.is_written(request)
         self.counters["served"] += 1
-        reply: Reply | None
-        try:
+
+        def serve() -> Reply | None:
             self._write_command(request, is_written=is_written)
-            reply = self._handled(request, lambda: self._handlers[type(request)](request))
-        except BytesElsewhereError as elsewhere:
-            self._fetch_bytes(request, elsewhere)
-            reply = None
-        except FedmonError as problem:
-            reply = self._failure(request, problem)
-        except Exception:
-            # One broken handler must not end the node.
-            logger.exception("command %s of researcher %s failed", command, request.researcher_id)
-            reason = f"the node failed at {command}; its log says why"
-            reply = error(request, self._policy.node_id, ErrorCode.FAILED, reason)
-        self._answer(request, reply, is_written=is_written)
+            return self._handled(request, lambda: self._handlers[type(request)](request))
+
+        self._answer(request, self._outcome(request, serve), is_written=is_written)
         if is_written:
             # Nor does a flood of what is not counted bring all that waits again.
             self._delivery.resend_to(request)
+
+    def _outcome(self, request: Request, serve: Callable[[], Reply | None]) -> Reply | None:
+        """Return the reply to a request; None if it has none, or gets it once its plan is here."""
+        try:
+            return serve()
+        except BytesElsewhereError as elsewhere:
+            self._fetch_bytes(request, elsewhere)
+            return None
+        except FedmonError as problem:
+            return self._failure(request, problem)
+        except Exception:
+            # One broken handler must not end the node.
+            command = command_of(request)
+            logger.exception("command %s of researcher %s failed", command, request.researcher_id)
+            reason = f"the node failed at {command}; its log says why"
+            return error(request, self._policy.node_id, ErrorCode.FAILED, reason)
 
     def _write_command(self, request: Request, *, is_written: bool) -> None:
         who, command = request.researcher_id, command_of(request)
@@ -183,11 +191,8 @@ class Router:
             self._fetching.discard(key)
             if isinstance(source, FedmonError):
                 logger.warning("the plan of researcher %s was not fetched: %s", request.researcher_id, source)
-            try:
-                reply = self._handled(request, lambda: elsewhere.then(source))
-            except FedmonError as problem:
-                reply = self._failure(request, problem)
-            self._answer(request, reply)
+            serve = partial(self._handled, request, lambda: elsewhere.then(source))
+            self._answer(request, self._outcome(request, serve))
 
         if self._fetch(elsewhere.url, elsewhere.sha256, answer):
             self._fetching.add(key)

@@ -102,6 +102,21 @@ def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, 
     assert taken["command"] == "approval"
 
 
+@pytest.mark.parametrize("comes", ["in the message", "by its URL"])
+def test_a_plan_at_which_the_node_itself_fails_is_answered_too(comes: str, tmp_path: Path) -> None:
+    with (
+        HistoricRepository() as repository,
+        opened(tmp_path / "n", repository={"allowed_urls": [repository.url]}) as node,
+    ):
+        node.local.workers.start()
+        node.local.registers.plans.store = None  # type: ignore[assignment]  # as a mistake of ours would
+        receive(node, by_url(repository.put("p", SOURCE)) if comes == "by its URL" else approval(SOURCE))
+
+        (reply,) = replies(node, 1)
+
+    assert (reply["code"], reply["reason"]) == ("failed", "the node failed at approval; its log says why")
+
+
 def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: Path) -> None:
     with (
         HistoricRepository() as repository,
