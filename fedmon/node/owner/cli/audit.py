@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import ConflictError
+from fedmon.common.options import SinceOption, UntilOption
 from fedmon.common.text import plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
@@ -60,13 +61,7 @@ def verify(shell: Shell) -> None:
 
 
 @verb(app, "export")
-def export(
-    shell: Shell,
-    since: Annotated[
-        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
-) -> None:
+def export(shell: Shell, since: SinceOption = None, until: UntilOption = None) -> None:
     """Print the audit as it is, one JSON object a line, oldest first."""
     from fedmon.common.files import storage_errors
     from fedmon.node.requests.audit import exported

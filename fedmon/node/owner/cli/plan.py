@@ -17,7 +17,7 @@ from fedmon.common.options import each as words_of
 from fedmon.common.text import one_line, plural, short_ids, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb
+from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, folded, group, seconds, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -34,7 +34,6 @@ Which = Annotated[
         help="A plan's id or SHA-256, the beginning of one (4 characters at least), or its name.",
     ),
 ]
-Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
 _ID_PREFIX = "training_plan_"
 
 

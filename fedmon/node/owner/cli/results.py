@@ -12,7 +12,7 @@ import typer
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.text import one_line, plural, shorten, size, table
-from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, noted_table, verb
+from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, group, noted_table, verb
 
 app = group(
     "results",
@@ -24,7 +24,6 @@ app = group(
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")
 ]
-Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
 _SHOWN = 40
 _WORDS = {"b": "truth", "i": "integer", "u": "integer", "f": "float", "c": "complex number", "S": "text", "U": "text"}
 

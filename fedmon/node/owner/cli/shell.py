@@ -30,6 +30,7 @@ Dir = Annotated[
         "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder (default: the one in your data folder)."
     ),
 ]
+Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
 REACH_WITHIN_S = 30.0
