@@ -53,8 +53,8 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the system into StorageError that names the path."""
+def storage_errors(path: Path, does: str = "write") -> Iterator[None]:
+    """Turn an error of the system into StorageError that names the path, and what the block ``does`` with it."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise
         why = error.strerror or str(error)
         advice = "; make space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise StorageError(f"cannot write {path}: {why}{advice}") from error
+        raise StorageError(f"cannot {does} {path}: {why}{advice}") from error
 
 
 @contextlib.contextmanager

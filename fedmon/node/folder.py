@@ -74,11 +74,9 @@ class NodeFolder:
         Raises NotFoundError when there is none, and StorageError when other users can read it or its files.
         """
         folder = cls(path)
-        try:
-            found = folder.settings_file.exists()
-        except OSError as error:
-            raise StorageError(f"cannot look into {folder.path}: {error.strerror}") from error
-        if not found:
+        with storage_errors(folder.path, "look into"):
+            is_there = folder.settings_file.exists()
+        if not is_there:
             raise NotFoundError(
                 f"no node in {folder.path}: make one with 'fedmon node init --broker URL --dir {folder.path}', "
                 "or name its folder with --dir or FEDMON_NODE_DIR"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from fedmon.common.errors import FedmonError, NotFoundError, SettingsError, StorageError
-from fedmon.common.files import write_whole
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.log import OUR_LOGGER, OneLine, escape_control
 from fedmon.node.job.end import RunEnd, StopFile, catch_signals, ignore_signals, run_start
 from fedmon.node.job.hosts import Membership
@@ -262,11 +262,9 @@ class ToolRun:
 
 def log_into(path: Path, *, verbose: bool) -> TextIO:
     """Write fedmon's log into a file of its owner from now on, and nowhere else; return it. Raises StorageError."""
-    try:
+    with storage_errors(path, "write the log"):
         path.touch(FILE_MODE)
         file = path.open("a", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
     log = logging.StreamHandler(file)
     form = OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime

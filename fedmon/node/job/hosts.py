@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from fedmon.common.errors import StorageError
 from fedmon.common.files import Closing, TargetExistsError, storage_errors, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import find_birth, read_birth
@@ -83,10 +82,8 @@ class _HostFolder:
         with contextlib.suppress(OSError):
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
             probe.unlink()
-        try:
+        with storage_errors(self.path, "read"):
             names = [each.name for each in self.path.iterdir()]
-        except OSError as error:
-            raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
         runs: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
         for file in filter(None, map(_RUN_FILE.fullmatch, names)):
             runs[file[3]].add(HostRun(file[1], int(file[2])))

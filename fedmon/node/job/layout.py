@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.common.files import storage_errors
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -66,10 +67,8 @@ class JobFolder:
 
     def make(self) -> None:
         """Make the folders that a host needs while it measures, for their owner only. Raises StorageError."""
-        try:
+        with storage_errors(self.save_dir, "make the folder"):
             self.save_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {self.save_dir}: {error.strerror}") from error
         for each in (self.hosts, self.recordings, self.logs):
             for parent in (self.path, each.parent, each):
                 self.make_folder(parent)
@@ -77,10 +76,8 @@ class JobFolder:
     @staticmethod
     def make_folder(path: Path) -> None:
         """Make one folder for its owner only, if it is missing. Raises StorageError."""
-        try:
+        with storage_errors(path, "make the folder"):
             path.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
 def id_name(text: str) -> str:

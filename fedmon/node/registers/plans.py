@@ -138,11 +138,9 @@ class PlanStore:
     def read(self, sha256: str) -> bytes:
         """Return the bytes with this digest, computed again. Raises StorageError when they are missing or altered."""
         path = self.folder / sha256
-        try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                source = file.read()
-        except OSError as error:
-            raise StorageError(f"cannot read the plan file {path}: {error.strerror}") from error
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with storage_errors(path, "read the plan file"), os.fdopen(os.open(path, flags), "rb") as file:
+            source = file.read()
         if hashlib.sha256(source).hexdigest() != sha256:
             raise StorageError(
                 f"the plan file {path} no longer holds the bytes of its digest: "

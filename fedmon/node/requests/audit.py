@@ -351,17 +351,9 @@ def chain_files(folder: Path) -> list[Path]:
 
 def backwards(folder: Path) -> Iterator[bytes]:
     """Yield the lines of an audit from its end to its start. Raises StorageError."""
-    with _reading(folder):
+    with storage_errors(folder, "read the audit in"):
         for path in reversed(chain_files(folder)):
             yield from _lines_backwards(path)
-
-
-@contextlib.contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
@@ -457,7 +449,7 @@ def exported(folder: Path, since: datetime.datetime | None, until: datetime.date
     Lines that were altered come as well if their time can be read. Raises StorageError.
     """
     first, last = timestamp(since) if since else "", timestamp(until) if until else "~"
-    with _reading(folder):
+    with storage_errors(folder, "read the audit in"):
         for _, file in _files(folder):
             while raw := file.readline(MAX_LINE_BYTES):
                 line = read_line(raw)
@@ -477,7 +469,7 @@ def verify(folder: Path) -> VerifyResult:
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
     while True:
-        with _reading(folder):
+        with storage_errors(folder, "read the audit in"):
             stub = read_note(folder / STUB_NAME)
             result = _verified(_files(folder), read_note(folder / HEAD_NAME), stub)
             if read_note(folder / STUB_NAME) == stub:  # else lines were pruned meanwhile

@@ -435,7 +435,7 @@ def read_trace(path: Path, offset: int, max_bytes: int, *, is_over: bool = False
     UTF-8 become U+FFFD.
     """
     chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
-    try:
+    with storage_errors(path, "read"):
         files = sorted((int(each.suffix[1:]), each) for each in path.parent.glob(f"{path.name}.*"))
         for first, each in files:
             with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:  # removed by the keeper
@@ -445,8 +445,6 @@ def read_trace(path: Path, offset: int, max_bytes: int, *, is_over: bool = False
                 if first <= at < total:
                     file.seek(at - first)
                     chunk += file.read(most - len(chunk))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
     start = min(offset, total) if files and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, rest = decoder.decode(chunk), len(decoder.getstate()[0])

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from fedmon.common import errors
-from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import storage_errors
 from fedmon.common.http import RepositoryError, download_to, upload_from
 from fedmon.common.log import without_paths
@@ -140,10 +140,8 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
     """
     if parcel.size_bytes > INLINE_BYTES:
         return None
-    try:
+    with storage_errors(path, "read the result"):
         content = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"the result {path} cannot be read: {error.strerror}") from error
     if not is_checked and hashlib.sha256(content).hexdigest() != parcel.sha256:
         raise InvalidInputError("the result differs from the one of the plan")
     if parcel.format == "json":

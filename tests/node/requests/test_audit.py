@@ -227,7 +227,7 @@ def test_an_audit_that_is_no_file_is_a_clear_error(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match=r"cannot write .*/audit\.jsonl: Is a directory"):
         Audit(tmp_path)
-    with pytest.raises(StorageError, match=r"the audit in .* cannot be read: Is a directory"):
+    with pytest.raises(StorageError, match=r"cannot read the audit in .*: Is a directory"):
         verify(tmp_path)
 
 

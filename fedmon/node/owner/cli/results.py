@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, StorageError
+from fedmon.common.errors import ConflictError
+from fedmon.common.files import storage_errors
 from fedmon.common.text import one_line, plural, shorten, size, table
 from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, group, noted_table, verb
 
@@ -75,10 +76,8 @@ def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
 
     document = shell.call("result-show", job_id=job_id)
     result, path = document["result"], Path(document["file"])
-    try:
+    with storage_errors(path, "read the held result"):
         content = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"the held result {path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(content).hexdigest() != result["result"]["sha256"]:
         raise ConflictError(f"{path} is not the result that the plan returned: withhold it, and look at the machine")
     document["entries"] = described(result["format"], memoryview(content))
