@@ -36,6 +36,12 @@ class CollectorUnavailableError(FedmonError):
         self.reason = f"{why.value}: {detail}"
         super().__init__(self.reason)
 
+    @classmethod
+    def of(cls, error: BaseException, whose: str = "") -> CollectorUnavailableError:
+        """Return such an error itself, and for any other one a failure with its type and text."""
+        text = f"{whose}{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return error if isinstance(error, cls) else cls(Why.FAILED, text)
+
 
 class Lane(enum.Enum):
     """How often a collector is read at most; the fast lane is read at each tick. Values in seconds."""

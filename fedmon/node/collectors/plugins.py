@@ -88,7 +88,7 @@ def plugin_collectors(
             made = _make(_chosen(name, known), context)
             guarded = [GuardedCollector(name, collector, declared, many=len(made) > 1) for collector in made]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; the node goes on
-            reason = getattr(error, "reason", f"{Why.FAILED.value}: {described(error)}")
+            reason = CollectorUnavailableError.of(error).reason
             logger.warning("collector plug-in %s is left out: %s", name, reason)
             collectors.append(LeftOutPlugin(name, reason))
             continue
@@ -148,6 +148,7 @@ class GuardedCollector:
             raise TypeError(f"the lane of {collector.name} is {collector.lane!r}, and no member of Lane")
         self.lane = collector.lane
         self._plugin, self._collector, self.declared = plugin, collector, declared
+        self._whose = f"plug-in {plugin}: "
         self._allowed: dict[str, bool] = {}
         self._refusal = ""
         # What a collector may have, or not.
@@ -166,7 +167,7 @@ class GuardedCollector:
         except CollectorUnavailableError:
             raise
         except (Exception, SystemExit) as error:
-            raise self._named(error) from error
+            raise CollectorUnavailableError.of(error, self._whose) from error
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -174,7 +175,7 @@ class GuardedCollector:
         try:
             said = dict(self._collector.probe())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
-            return {self.name: self._named(error).reason}
+            return {self.name: CollectorUnavailableError.of(error, self._whose).reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
         return report | ({self.name: self._refusal} if self._refusal else {})
 
@@ -208,9 +209,6 @@ class GuardedCollector:
             return _reasoned(given or f"the plug-in {self._plugin} gave no reason")
         return f"{Why.FAILED.value}: the plug-in {self._plugin} gave {value!r:.100}"
 
-    def _named(self, error: BaseException) -> CollectorUnavailableError:
-        return CollectorUnavailableError(Why.FAILED, f"plug-in {self._plugin}: {described(error)}")
-
 
 class LeftOutPlugin:
     """The collector of a plug-in that could not be loaded: reports the reason."""
@@ -227,11 +225,6 @@ class LeftOutPlugin:
     def probe(self) -> dict[str, str | None]:
         """Name the plug-in with the reason."""
         return {self.name: self._reason}
-
-
-def described(error: BaseException) -> str:
-    """Return the type and text of an error."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _number(value: object) -> float | None:

@@ -388,8 +388,9 @@ class _Watch:
         try:
             self._probed = dict(self._collector.probe())
         except Exception as error:  # noqa: BLE001 - a collector must not keep the others from starting
-            self._probed = {self.name: _reason(error)}
-            logger.warning("collector %s cannot be probed: %s", self.name, _reason(error))
+            reason = CollectorUnavailableError.of(error).reason
+            self._probed = {self.name: reason}
+            logger.warning("collector %s cannot be probed: %s", self.name, reason)
 
     def is_due(self, now: Instant) -> bool:
         """Tell whether this is a tick of the collector's lane, as the first one is, or it has news."""
@@ -414,7 +415,7 @@ class _Watch:
                 self._probe()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             level = logging.DEBUG if self._problem else logging.WARNING
-            self._problem = _reason(error)
+            self._problem = CollectorUnavailableError.of(error).reason
             logger.log(level, "collector %s failed: %s", self.name, self._problem)
             self._miss(self._problem, values, reasons)
             return
@@ -464,9 +465,3 @@ class _Watch:
     def _miss(self, reason: str, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         values.update(dict.fromkeys(self._gave))
         reasons.update(dict.fromkeys(self._gave, reason))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, CollectorUnavailableError):
-        return error.reason
-    return f"{Why.FAILED.value}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
