@@ -20,12 +20,7 @@ from fedmon.node.owner.cli.policy import change_policy
 from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, folded, group, seconds, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
-requests = group(
-    "requests",
-    "List plans and researchers that wait for you, and decide.",
-    no_args_is_help=False,
-    invoke_without_command=True,
-)
+requests = group("requests", "List plans and researchers that wait for you, and decide.", is_verb=True)
 
 Which = Annotated[
     str | None,

@@ -15,12 +15,7 @@ from fedmon.common.files import storage_errors
 from fedmon.common.text import one_line, plural, shorten, size, table
 from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, group, noted_table, verb
 
-app = group(
-    "results",
-    "See results that wait for you, and release or withhold them.",
-    no_args_is_help=False,
-    invoke_without_command=True,
-)
+app = group("results", "See results that wait for you, and release or withhold them.", is_verb=True)
 
 Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")

@@ -10,12 +10,7 @@ import typer
 from fedmon.common.text import duration, one_line, size
 from fedmon.node.owner.cli.shell import Shell, ago, fields, group, noted_table, seconds, verb
 
-app = group(
-    "runs",
-    "See and stop the approved plans that run here.",
-    no_args_is_help=False,
-    invoke_without_command=True,
-)
+app = group("runs", "See and stop the approved plans that run here.", is_verb=True)
 
 JobId = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node runs` lists it.")

@@ -101,9 +101,10 @@ class Shell:
                     raise
 
 
-def group(name: str, purpose: str, **options: Any) -> typer.Typer:
-    """Return an empty group of verbs; without a verb it prints its help, unless ``options`` say otherwise."""
-    return typer.Typer(**{"name": name, "help": purpose, "no_args_is_help": True, "rich_markup_mode": None, **options})
+def group(name: str, purpose: str, *, is_verb: bool = False, **options: Any) -> typer.Typer:
+    """Return an empty group of verbs; without a verb it prints its help, unless it is one by itself."""
+    options |= {"no_args_is_help": not is_verb, "invoke_without_command": is_verb}
+    return typer.Typer(name=name, help=purpose, rich_markup_mode=None, **options)
 
 
 def verb(
