@@ -55,7 +55,7 @@ def load_source(plan: Plan) -> PlanSource:
     """
     if isinstance(plan, str | Path):
         path = Path(plan).expanduser()
-        name, shown, source = path.stem, str(plan), _read(path)
+        name, shown, source = path.stem, str(plan), read_plan(path)
     elif all(callable(getattr(plan, method, None)) for method in _METHODS):
         name = plan.__name__ if isinstance(plan, type) else type(plan).__name__
         shown, source = repr(name), _saved(plan)
@@ -108,7 +108,7 @@ def _saved(plan: type[SavablePlan] | SavablePlan) -> bytes:
         plan.save_code(str(path))
         if not path.exists():
             raise InvalidPlanError(f"save_code of {type(plan).__name__} wrote no file at the path that it was given")
-        return _read(path)
+        return read_plan(path)
 
 
 def _instance(plan: type[SavablePlan]) -> SavablePlan:
@@ -124,13 +124,13 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
     return made
 
 
-def _read(path: Path) -> bytes:
+def read_plan(path: Path, max_bytes: int = MAX_PLAN_BYTES) -> bytes:
+    """Return the bytes of a plan's file, of a larger one ``max_bytes`` and one more. Raises InvalidPlanError."""
     try:
-        # Opening a pipe waits for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InvalidPlanError(f"training plan {path} is not a regular file; name a Python file")
-        with path.open("rb") as file:
-            return file.read(MAX_PLAN_BYTES + 1)
+        if stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for its writer
+            with path.open("rb") as file:
+                return file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", "") or str(error)
         raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error
+    raise InvalidPlanError(f"training plan {path} is not a regular file; name a Python file")

@@ -13,6 +13,7 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.log import is_hidden
+from fedmon.common.plan_source import read_plan
 from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
 
@@ -97,11 +98,7 @@ def checked_line(text: str, what: str, longest: int) -> str:
 
 def read_plan_file(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of an owner's plan file. Raises InvalidInputError when it cannot be read or is too large."""
-    try:
-        with path.open("rb") as file:
-            source = file.read(max_bytes + 1)
-    except OSError as error:
-        raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from error
+    source = read_plan(path, max_bytes)
     if len(source) > max_bytes:
         raise InvalidInputError(f"the training plan {path} has more than the {max_bytes} bytes that this node takes")
     return source

@@ -167,6 +167,7 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     (folder / "mean.py").write_bytes(b"x = 1\n")
     (folder / "empty.py").write_bytes(b"")
     (folder / "gone.py").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.py")
     (folder / "large.py").write_bytes(b"#" * 2**21)
     (folder / "notes.txt").write_bytes(b"not a plan")
 
@@ -178,7 +179,8 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     assert [(plan.name, plan.type, plan.status) for plan in first] == [("mean", PlanType.DEFAULT, PENDING)]
     assert again == ()
     assert [plans.store.read(plan.sha256) for plan in changed] == [b"x = 2\n"]
-    for name, why in (("empty", "the plan is empty"), ("gone", "cannot read"), ("large", "the training plan")):
+    reasons = {"empty": "the plan is empty", "gone": "cannot read", "pipe": "training plan", "large": "the training"}
+    for name, why in reasons.items():
         assert f"{name}.py was left out: {why}" in caplog.text
     with pytest.raises(InvalidInputError, match=r"folder .* of default plans not found"):
         plans.load_defaults(tmp_path / "nowhere")
