@@ -33,7 +33,7 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     Raises SettingsError naming the file or variable, the key, and the allowed values.
     """
     path = folder / NODE_FILE
-    found = _sections("node", path, environ)
+    found, _ = _sections("node", path, environ)
     if "id" not in found["node"]:
         raise SettingsError(f"{path}: [node] id is missing: give the node a name, or make one with `fedmon node init`")
     with _named(path):
@@ -43,10 +43,7 @@ def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
 
 def node_origins(folder: Path, environ: Mapping[str, str]) -> Origins:
     """Return the origins of the settings of a node. Raises SettingsError."""
-    keys = {(key.section, key.name): key for key in keys_of("node")}
-    written = _read(folder / NODE_FILE, may_be_absent=False).items()
-    in_file = {(section, name): "file" for section, values in written for name in values}
-    return in_file | _override({section: {} for section, _ in keys}, keys, environ)
+    return _sections("node", folder / NODE_FILE, environ)[1]
 
 
 def load_researcher(path: Path | None, environ: Mapping[str, str]) -> ResearcherSettings:
@@ -62,7 +59,7 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
             path = Path(named).expanduser()
         except RuntimeError as error:
             raise SettingsError(f"FEDMON_RESEARCHER_FILE = {named!r}: {error}") from None
-    found = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
+    found, _ = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
     own = found["researcher"]
     folder = own.pop("folder", None) or _default_folder()
     with _named(path or _default_file()):
@@ -91,7 +88,10 @@ def _named(path: Path) -> Iterator[None]:
         raise SettingsError(f"{path} (or environment): {error}") from None
 
 
-def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_absent: bool = False) -> Sections:
+def _sections(
+    party: Party, path: Path, environ: Mapping[str, str], *, may_be_absent: bool = False
+) -> tuple[Sections, Origins]:
+    origins: Origins = {}
     keys = {(key.section, key.name): key for key in keys_of(party)}
     found: Sections = {key.section: {} for key in keys.values()}
     for section, values in _read(path, may_be_absent=may_be_absent).items():
@@ -107,8 +107,8 @@ def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_ab
                 names = [known for of, known in keys if of == section]
                 raise SettingsError(f"{path}: unknown key {name!r} in [{section}]{_instead(name, names)}")
             found[section][name] = _value(key, value, f"{path}: [{section}] {name}", base=path.parent)
-    _override(found, keys, environ)
-    return found
+            origins[section, name] = "file"
+    return found, origins | _override(found, keys, environ)
 
 
 def _read(path: Path, *, may_be_absent: bool) -> dict[str, Any]:
