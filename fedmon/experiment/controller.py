@@ -569,6 +569,7 @@ class ExperimentController:
             group=group,
             wait_all_ready=bool(wait_all_ready),
             asked_for=self.registry.asked_for,
+            problems=self.registry.missing(chosen),
         )
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group

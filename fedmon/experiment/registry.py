@@ -280,15 +280,22 @@ class Registry:
 
     # --- problems for plans -----------------------------------------------------------------------------------------
 
+    def missing(self, guids: Iterable[int]) -> Iterator[Problem]:
+        """Yield the attributes and connections that the deploy of resources lacks."""
+        for each in filter(None, map(self.find, guids)):
+            for text in each.missing_parts() if each.state < ResourceState.READY else ():
+                yield Problem(kind="missing-part", guids=(each.guid,), text=f"{each.name} {text}")
+
     def foreseen(self, *, asks: bool = True) -> Iterator[Problem]:
         """Yield the problems that resources foresee; with ``asks`` those of the federation, which may take a moment.
 
         Without a connection the rest is not asked.
         """
+        yield from self.missing(sorted(self._resources))
         waiting = [each for _, each in sorted(self._resources.items()) if each.state < ResourceState.READY]
         for each in waiting:
             yield from getattr(each, "missing", list)()
-        asked = [each for each in waiting if asks and hasattr(each, "foreseen") and not _lacks_attribute(each)]
+        asked = [each for each in waiting if asks and hasattr(each, "foreseen") and not each.missing_attributes()]
         for place, each in enumerate(asked):
             try:
                 yield from each.foreseen()
@@ -299,10 +306,6 @@ class Registry:
             except FedmonError as error:
                 text = f"{each.name} cannot be looked at: {error}"
                 yield Problem(kind="not-asked", severity="warning", guids=(each.guid,), text=text)
-
-
-def _lacks_attribute(resource: ResourceManager) -> bool:
-    return any(resource.get(name) in (None, "") for name in type(resource)._required_attributes)  # noqa: SLF001
 
 
 def _plain_verbs(rclass: type[ResourceManager]) -> tuple[Verb, ...]:

@@ -7,7 +7,7 @@ import datetime
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar, cast, get_args
 
 from fedmon.common.errors import FedmonError
@@ -559,8 +559,8 @@ class ResourceManager:
             self.debug(f"ignored {verb} within itself")
         elif here.is_in(self):  # a part of the running verb, or that verb itself, called by the experiment
             self._check_may(verb)
-            if verb == "deploy":
-                self._check_parts()
+            for text in self.missing_parts() if verb == "deploy" else ():
+                raise ExperimentError(f"{self.name} {text}")
             with Hook(self, verb):
                 getattr(self, f"do_{verb}")()
         else:
@@ -644,13 +644,18 @@ class ResourceManager:
         error.is_over = state >= ResourceState.FAILED
         raise error
 
-    def _check_parts(self) -> None:
-        for attribute in map(self._attribute, filter(self.has_attribute, self._required_attributes)):
-            if attribute.value in (None, ""):
-                raise ExperimentError(f"{self.name} has no {attribute.name}: set it to {attribute.takes()}")
+    def missing_attributes(self) -> list[Attribute]:
+        """Return the required attributes without a value."""
+        required = map(self._attribute, filter(self.has_attribute, self._required_attributes))
+        return [each for each in required if each.value in (None, "")]
+
+    def missing_parts(self) -> Iterator[str]:
+        """Yield the attributes and connections that its deploy lacks, in words that continue its name."""
+        for attribute in self.missing_attributes():
+            yield f"has no {attribute.name}: set it to {attribute.takes()}"
         for rtypes in self._required_connections:
             if not any(each.is_rm_instance(rtype) for each in self.get_connected() for rtype in rtypes):
-                raise ExperimentError(f"{self.name} has no {' or '.join(rtypes)}: connect it to one")
+                yield f"has no {' or '.join(rtypes)}: connect it to one"
 
     def end_at_once(self) -> None:
         """Kill running work, after its release timed out or as it is removed; for types, which must not block here."""

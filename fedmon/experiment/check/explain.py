@@ -8,7 +8,7 @@ import msgspec
 
 from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.natures import Natures, lasts, natures, needed
+from fedmon.experiment.natures import lasts, nature, needed
 from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceState
 
@@ -54,21 +54,21 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
-    """Explain a resource as things stand at ``now``; pass ``nature`` for many calls."""
-    nature, resource = natures() if nature is None else nature, state.resources[guid]
-    waiting = tuple(_waiting(state, resource, now, nature))
+def explain(state: State, guid: int, now: float) -> Explanation:
+    """Explain a resource as things stand at ``now``."""
+    resource = state.resources[guid]
+    waiting = tuple(_waiting(state, resource, now))
     return Explanation(
         guid=guid,
         rtype=resource.rtype,
         state=resource.state,
-        reason=_reason(state, resource, waiting, nature),
+        reason=_reason(state, resource, waiting),
         waiting=waiting,
-        chain=_chain(state, guid, now, nature),
+        chain=_chain(state, guid, now),
     )
 
 
-def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], nature: Natures) -> str:
+def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
     if resource.state is ResourceState.FAILED:
         return f"it failed: {resource.reason or 'no reason given'}"
     if resource.state is ResourceState.RELEASED:
@@ -78,7 +78,7 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], natu
         then = "is not retried, because the experiment was aborted," if state.is_aborted else "is retried"
         return f"its {resource.retrying} {then} after {failures}: {resource.reason}"
     if resource.calling is None:
-        return _reason_at_rest(state, resource, waiting, nature)
+        return _reason_at_rest(state, resource, waiting)
     if resource.calling == "deploy" and any(each.guids for each in waiting):
         return "its deploy waits for connected resources"
     if resource.rtype == "fedmon::TrainingPlan" and resource.state is ResourceState.RESERVED:
@@ -86,7 +86,7 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], natu
     return f"its {resource.calling} is running{f' after {failures}' if resource.attempt else ''}"
 
 
-def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...], nature: Natures) -> str:
+def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
     is_running = resource.state is ResourceState.STARTED
     actions = list(dict.fromkeys(each.action for each in waiting))
     if is_running and actions == ["stop"] and (resource.guid, "stop") not in state.wants:
@@ -98,18 +98,18 @@ def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ..
     if resource.group is None and resource.state < ResourceState.STARTED:
         return "deploy was not called for it"
     if is_running:
-        is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources, nature)
+        is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources)
         return f"it runs, and {'ends by itself' if is_ending else 'no condition stops it'}"
     return "it ended" if resource.state is ResourceState.STOPPED else "it waits for no known cause"
 
 
-def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
+def _waiting(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     for name in ("deploy", "start", "stop", *resource.sets):
         want = state.wants.get((resource.guid, name))
         if want is not None:
             yield from _of_want(state, want, now)
     yield from _of_group(state, resource, now)
-    yield from _of_needs(state, resource, now, nature)
+    yield from _of_needs(state, resource, now)
     yield from _of_verb(state, resource, now)
 
 
@@ -144,7 +144,7 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
     yield Waiting(action="start", guids=guids, text=text, since=since)
 
 
-def _of_needs(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
+def _of_needs(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     """Return the resources that its deploy or its end waits for by its type."""
     if resource.calling == "deploy":
         verb = "deploy"
@@ -153,9 +153,7 @@ def _of_needs(state: State, resource: Resource, now: float, nature: Natures) -> 
     else:
         return
     missing = {
-        other.guid: need.state
-        for need, other in needed(resource, verb, state.resources, nature)
-        if other.state < need.state
+        other.guid: need.state for need, other in needed(resource, verb, state.resources) if other.state < need.state
     }
     if missing:
         since = max((t for _, t in resource.times), default=now)
@@ -197,11 +195,11 @@ def _named(state: State, guids: tuple[int, ...]) -> str:
     )
 
 
-def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:
+def _chain(state: State, guid: int, now: float) -> tuple[int, ...]:
     """Follow the waits to a resource that waits for no other; a circle ends where it closes."""
     chain = [guid]
     while len(set(chain)) == len(chain) < _MAX_CHAIN:
-        waiting = _waiting(state, state.resources[chain[-1]], now, nature)
+        waiting = _waiting(state, state.resources[chain[-1]], now)
         following = next((each.guids[0] for each in waiting if each.guids), chain[-1])
         if following == chain[-1]:
             break

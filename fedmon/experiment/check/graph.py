@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb
-from fedmon.experiment.natures import Natures, natures, needed
+from fedmon.experiment.natures import nature, needed
 from fedmon.experiment.situation import Group, Resource, State, has_held
 from fedmon.experiment.states import ResourceState
 
@@ -107,8 +107,8 @@ class Dependencies:
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
 
-    def __init__(self, state: State, nature: Natures, roots: Iterable[int] = ()) -> None:
-        self._state, self._resources, self._nature = state, state.resources, nature
+    def __init__(self, state: State, roots: Iterable[int] = ()) -> None:
+        self._state, self._resources = state, state.resources
         self._needs: dict[Step, list[Step]] = {}
         self._conditions: dict[int, AnyCondition] = {}
         self._missing: dict[Step, int] = {}
@@ -152,13 +152,13 @@ class Dependencies:
     def _asked(self, resource: Resource, verb: ActionVerb) -> list[AnyCondition]:
         """Return the conditions of a verb, and the needs that its type declares as conditions of number 0."""
         conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
-        found = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
+        found = list(needed(resource, verb, self._resources)) if resource.connections else []
         own = [StateCondition(number=0, group=(other.guid,), state=need.state) for need, other in found]
         if verb != "stop":
             return [*conditions, *own]
-        nature = self._nature(resource.rtype)
-        ends_freely = nature.ending == "always" and all(need.verb != "stop" for need in nature.needs)
-        if ends_freely or nature.ending == "maybe":
+        mine = nature(resource.rtype)
+        ends_freely = mine.ending == "always" and all(need.verb != "stop" for need in mine.needs)
+        if ends_freely or mine.ending == "maybe":
             conditions = []
         elif own and conditions:
             return []  # whichever comes first ends it
@@ -191,7 +191,7 @@ class Dependencies:
         if isinstance(condition, StateCondition):
             return condition.state
         other = self._resources.get(guid)
-        is_early = other is not None and self._nature(other.rtype).measures_when_ready
+        is_early = other is not None and nature(other.rtype).measures_when_ready
         return ResourceState.READY if is_early else ResourceState.STARTED
 
     def _is_there(self, condition: AnyCondition, guid: int) -> bool:
@@ -268,7 +268,7 @@ def refuse_circles(
     state: State, *, deploying: Collection[int], group: int | None = None, wait_all_ready: bool = True
 ) -> None:
     """Refuse a deployment in which resources would wait for each other forever. Raises ImpossiblePlanError."""
-    nature, joined = natures(), None if group is None else state.groups.get(group)
+    joined = None if group is None else state.groups.get(group)
     candidates = map(state.resources.get, (*deploying, *(() if joined is None else joined.members)))
     # Most resources of a large experiment wait for nothing.
     roots = [
@@ -278,5 +278,5 @@ def refuse_circles(
     ]
     if roots:
         state = grouped(state, deploying, group=NEW_GROUP if group is None else group, wait_all_ready=wait_all_ready)
-        if circle := Dependencies(state, nature, roots).circle():
+        if circle := Dependencies(state, roots).circle():
             raise ImpossiblePlanError([circle])

@@ -23,12 +23,11 @@ from fedmon.experiment.check.graph import (
     Step,
     grouped,
     refuse_circles,
-    titled,
     waits_of,
 )
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
-from fedmon.experiment.natures import Natures, is_kind, lasts, natures
+from fedmon.experiment.natures import lasts, nature
 from fedmon.experiment.situation import Impossible, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -77,15 +76,13 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
 
     Resources that are in no group are planned as one. ``problems`` are those that are known already.
     """
-    nature = natures()
-    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready), nature)
+    graph = Dependencies(grouped(state, state.resources, wait_all_ready=wait_all_ready))
     stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
     ]
-    checks = _Checks(state, nature).of([*state.resources.values()])
-    found = [*problems, *filter(None, [graph.circle()]), *checks]
+    found = [*filter(None, [graph.circle()]), *problems, *_Waits(state).problems(state.resources.values())]
     if state.is_aborted:
         text = f"the experiment was aborted and starts nothing more: {state.level_reason}"
         found.append(Problem(kind="aborted", text=text))
@@ -104,14 +101,16 @@ def refuse_impossible(
     group: int | None,
     wait_all_ready: bool,
     asked_for: AbstractSet[int],
+    problems: Iterable[Problem],
 ) -> None:
     """Refuse a deployment that is known to fail, without asking the federation; cheap enough for each deployment.
 
     ``group`` is the number of the group that they join (None: a new one), ``asked_for`` holds all members of
-    conditions. Raises ImpossiblePlanError for missing parts, waits for lost resources, and circles.
+    conditions, ``problems`` those that are known already. Raises ImpossiblePlanError for these, waits for lost
+    resources, and circles.
     """
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
-    if found := [one for one in _Checks(state, natures()).of(chosen) if one.severity == "error"]:
+    if found := [one for one in (*problems, *_Waits(state).problems(chosen)) if one.severity == "error"]:
         raise ImpossiblePlanError(found)
     # A new circle leads through a member of the group, or through a resource that another one waits for.
     if group is not None or any(one.connections for one in chosen) or not asked_for.isdisjoint(deploying):
@@ -148,36 +147,13 @@ class _Found(NamedTuple):
     severity: Severity = "error"
 
 
-class _Checks:
-    """Checks an experiment piece by piece."""
+class _Waits:
+    """The waits of an experiment, each checked by itself."""
 
-    def __init__(self, state: State, nature: Natures) -> None:
-        self._state, self._resources, self._nature = state, state.resources, nature
+    def __init__(self, state: State) -> None:
+        self._state, self._resources = state, state.resources
 
-    def of(self, resources: Collection[Resource]) -> Iterator[Problem]:
-        """Return all problems of some resources but circles."""
-        for resource in resources:
-            for text in self._missing_parts(resource):
-                yield Problem(kind="missing-part", guids=(resource.guid,), text=f"{self._titled(resource.guid)} {text}")
-        yield from self._waits(resources)
-
-    def _titled(self, guid: int) -> str:
-        return titled(guid, self._state)
-
-    def _missing_parts(self, resource: Resource) -> Iterator[str]:
-        """Return missing attributes and connections; the texts continue after the resource."""
-        if resource.state >= ResourceState.READY:
-            return
-        mine = self._nature(resource.rtype)
-        for name in mine.attributes:
-            if resource.attributes.get(name) in (None, ""):
-                yield f"has no {name}: set the attribute"
-        others = [self._resources[guid].rtype for guid in resource.connections if guid in self._resources]
-        for rtypes in mine.connections:
-            if not any(is_kind(other, rtype, self._nature) for other in others for rtype in rtypes):
-                yield f"has no {' or '.join(rtypes)}: connect it to one"
-
-    def _waits(self, resources: Collection[Resource]) -> Iterator[Problem]:
+    def problems(self, resources: Iterable[Resource]) -> Iterator[Problem]:
         """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
         checked: dict[tuple[int, str], list[_Found]] = {}
         for resource in resources:
@@ -188,8 +164,8 @@ class _Checks:
                 if key not in checked:
                     checked[key] = list(self._of_condition(condition, name))
                 for kind, text, guids, severity in checked[key]:
-                    text = f"{what} of {self._titled(resource.guid)} {text}"  # noqa: PLW2901 - the whole text
-                    yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=text)
+                    whole = f"{what} of {resource.title} {text}"
+                    yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=whole)
 
     def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
         yield from self._losses(condition, name)
@@ -218,9 +194,9 @@ class _Checks:
         if other.state >= ResourceState.STOPPED or has_held(condition, other):
             return
         metric = condition.metric.name
-        if self._nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
+        if nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
             advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
-            text = f"waits for {metric} of {self._titled(other.guid)}, which is not in the table of metrics; {advice}"
+            text = f"waits for {metric} of {other.title}, which is not in the table of metrics; {advice}"
             yield _Found("unknown-metric", text, (other.guid,), "warning")
 
     def _endings(self, condition: StateCondition) -> Iterator[_Found]:
@@ -228,10 +204,10 @@ class _Checks:
         lasting = [
             one
             for one in filter(None, map(self._resources.get, condition.group))
-            if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, self._resources, self._nature)
+            if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, self._resources)
         ]
         for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
-            text = f"waits for {self._titled(one.guid)} to be STOPPED, but its type runs until a stop or its release"
+            text = f"waits for {one.title} to be STOPPED, but its type runs until a stop or its release"
             yield _Found("not-stopped", text, (one.guid,), "warning")
 
 

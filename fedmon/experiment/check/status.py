@@ -16,7 +16,6 @@ from fedmon.common.text import plural
 from fedmon.experiment.check.explain import Explanation, explain
 from fedmon.experiment.check.graph import titled
 from fedmon.experiment.journal import Follower
-from fedmon.experiment.natures import natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
@@ -92,9 +91,8 @@ def standings(state: State, explained: Mapping[int, Explanation]) -> tuple[Stand
 
 def explanations(state: State, now: float) -> dict[int, Explanation]:
     """Return why resources are not over yet, for the first `MAX_EXPLAINED`."""
-    nature = natures()
     unfinished = sorted(guid for guid, each in state.resources.items() if each.state < ResourceState.STOPPED)
-    return {guid: explain(state, guid, now, nature) for guid in unfinished[:MAX_EXPLAINED]}
+    return {guid: explain(state, guid, now) for guid in unfinished[:MAX_EXPLAINED]}
 
 
 def blocker(state: State, now: float, explained: Mapping[int, Explanation]) -> str:

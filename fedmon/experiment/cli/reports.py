@@ -26,7 +26,7 @@ from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Follower
-from fedmon.experiment.natures import is_kind, natures
+from fedmon.experiment.natures import is_kind
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.diagram import Bar, timeline_png
@@ -89,7 +89,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
     follower = Follower(run_dir, on_event=take)
     shown = followed(follower)
     state, folder = follower.run.state, follower.folder
-    jobs = {each.guid for each in shown.resources if is_kind(each.rtype, "fedmon::Job", natures())}
+    jobs = {each.guid for each in shown.resources if is_kind(each.rtype, "fedmon::Job")}
     traces = traces_in(folder, state.resources)
     measured = _series_of(numbers)
     found = RunReport(

@@ -191,16 +191,13 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
 
 def _is_over(state: State) -> bool:
     """Tell whether all that was deployed ended, except resources that run until they are stopped."""
-    from fedmon.experiment.natures import lasts, natures
+    from fedmon.experiment.natures import lasts
 
-    nature = natures()
     return state.is_aborted or all(
         one.state >= ResourceState.STOPPED
         or (one.state is ResourceState.NEW and one.group is None)  # it was never deployed
         or (
-            one.state is ResourceState.STARTED
-            and (one.guid, "stop") not in state.wants
-            and lasts(one, state.resources, nature)
+            one.state is ResourceState.STARTED and (one.guid, "stop") not in state.wants and lasts(one, state.resources)
         )
         for one in state.resources.values()
     )
