@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -210,7 +209,6 @@ class Engine:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._actions: deque[Action] = deque()
-        self._looks: dict[Timer, float] = {}
         self._actor = Actor("fedmon-experiment")
         self._stops = 0
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
@@ -370,7 +368,7 @@ class Engine:
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
             case Alarm(timer=timer, at=moment):
-                self._look_at(timer, moment)
+                self._schedule(moment, functools.partial(self._look, timer))
             case Inform(guid=guid):
                 self._inform(guid)
             case Abandon(guid=guid):
@@ -409,25 +407,14 @@ class Engine:
                 self._is_timed = True
         self._actor.at(moment - self._start, work)
 
-    def _look_at(self, timer: Timer, moment: float) -> None:
-        """Look at a timer at a moment; a look before then finds that it is due later."""
-        with self._lock:
-            if moment < self._looks.get(timer, math.inf):
-                self._looks[timer] = moment
-                self._schedule(moment, functools.partial(self._look, timer, moment))
-
-    def _look(self, timer: Timer, moment: float) -> None:
+    def _look(self, timer: Timer) -> None:
         """Fire a timer if it is due; else look again when it is."""
-        with self._lock:
-            if self._looks.get(timer) != moment:  # there was an earlier look
-                return
-            del self._looks[timer]
+        with self._lock:  # until it fired: a verb that begins meanwhile has a later one
             due = due_at(self.state, timer)
             if due is not None and due > self.now():
-                self._look_at(timer, due)
-                return
-        if due is not None:
-            self.note(Fired(timer=timer, waits_for=str(getattr(self._find(timer.guid), "waits_for", ""))))
+                self._schedule(due, functools.partial(self._look, timer))
+            elif due is not None:
+                self.note(Fired(timer=timer, waits_for=str(getattr(self._find(timer.guid), "waits_for", ""))))
 
 
 # --- the hooks that a thread runs -----------------------------------------------------------------------------------
