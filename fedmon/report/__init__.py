@@ -16,8 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from fedmon.report.extra import report_extra
+
 if TYPE_CHECKING:
-    from fedmon.report.document import write as write_report
+    from fedmon.report.document.report import write as write_report
     from fedmon.report.frames import LearningCurves, TidyTable, WideTable, frame, learning_curves, plot, save
     from fedmon.report.source import Source
 
@@ -28,7 +30,7 @@ __all__ = [
 _LAZY = {
     **{name: ("fedmon.report.frames", name) for name in __all__},
     "Source": ("fedmon.report.source", "Source"),
-    "write_report": ("fedmon.report.document", "write"),
+    "write_report": ("fedmon.report.document.report", "write"),
 }
 
 
@@ -37,7 +39,8 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    return getattr(importlib.import_module(module), attribute)
+    with report_extra("a report"):
+        return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

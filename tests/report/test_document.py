@@ -18,14 +18,13 @@ import pytest
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import LostRange, Recording
-from fedmon.report.document import write
-from fedmon.report.document.model import WORDS, Document, Facts, Findings, Section, TextTable
+from fedmon.report.document.model import Document, Facts, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, hardware_table, missing, user_table
+from fedmon.report.document.report import build, hardware_table, missing, user_table, write
 from fedmon.report.document.summary import about, node_table, summary
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Case, Finding, Node, Severity
+from fedmon.report.findings.case import WORDS, Case, Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep

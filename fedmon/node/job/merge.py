@@ -280,7 +280,7 @@ class _Steps:
 
     def report(self, source: Source) -> Iterable[Path]:
         """Write the report as a page."""
-        from fedmon.report.document import write
+        from fedmon.report.document.report import write
 
         return write(source, html=self._folder.report_html, job=self._job(source))
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from fedmon.common.text import plural
-from fedmon.report.findings.case import Finding, Severity
 
 if TYPE_CHECKING:
     from fedmon.report.charts.chart import Chart, Charts
-
-WORDS: Mapping[Severity, str] = {
-    Severity.PROBLEM: "Problem",
-    Severity.WARNING: "Look at",
-    Severity.NOTE: "Note",
-    Severity.GOOD: "Good",
-    Severity.UNKNOWN: "Unknown",
-}
+    from fedmon.report.findings.case import Finding
 
 LONGEST = 400
 """Most letters shown of one name or reason: one of megabytes must not fill the report."""

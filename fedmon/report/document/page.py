@@ -18,7 +18,6 @@ from fedmon.report.charts.catalogue import FLOATING
 from fedmon.report.charts.chart import Chart, Charts
 from fedmon.report.document.model import (
     LONGEST_TEXT,
-    WORDS,
     Bars,
     Document,
     Drawn,
@@ -31,7 +30,7 @@ from fedmon.report.document.model import (
     TextTable,
     shown,
 )
-from fedmon.report.findings.case import Finding
+from fedmon.report.findings.case import WORDS, Finding
 
 NUMERIC, WIDE = ' class="n"', ' class="wide"'
 _MOST_LETTERS = 60

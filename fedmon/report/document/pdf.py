@@ -16,7 +16,6 @@ from fedmon.report.charts.draw import drawn
 from fedmon.report.document.model import (
     LONGEST,
     LONGEST_TEXT,
-    WORDS,
     Document,
     Drawn,
     Facts,
@@ -26,7 +25,7 @@ from fedmon.report.document.model import (
     TextTable,
     shown,
 )
-from fedmon.report.findings.case import Severity
+from fedmon.report.findings.case import WORDS, Severity
 
 _LOOKED_AT = 60
 """Rows that decide how wide columns are: measuring thousands takes longer than drawing them."""

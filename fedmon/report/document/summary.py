@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import duration, joined, moment, percent, plural, short_ids, shorten, size, table
 from fedmon.report.amounts import significant
-from fedmon.report.document.model import WORDS, Bars, Facts, TextTable, shown
-from fedmon.report.findings.case import Case, Finding, Node, Severity, summed
+from fedmon.report.document.model import Bars, Facts, TextTable, shown
+from fedmon.report.findings.case import WORDS, Case, Finding, Node, Severity, summed
 from fedmon.report.findings.completeness import gap_share, main_stream
 from fedmon.report.findings.cpu import BUSY, cpu_use
 from fedmon.report.findings.energy import NODE_JOULES, job_joules

@@ -29,6 +29,16 @@ class Severity(enum.Enum):
     UNKNOWN = "unknown"
 
 
+WORDS: Mapping[Severity, str] = {
+    Severity.PROBLEM: "Problem",
+    Severity.WARNING: "Look at",
+    Severity.NOTE: "Note",
+    Severity.GOOD: "Good",
+    Severity.UNKNOWN: "Unknown",
+}
+"""Severities as reports name them."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, in words.
 

@@ -145,7 +145,8 @@ def test_a_plot_that_cannot_be_made_is_refused_and_leaves_nothing(tmp_path: Path
 
 def test_only_what_is_drawn_needs_the_extra() -> None:
     code = (
-        "import sys; sys.modules['networkx'] = sys.modules['matplotlib'] = None\n"
+        "import sys; sys.modules['networkx'] = sys.modules['matplotlib'] = sys.modules['numpy'] = None\n"
+        "import fedmon.experiment.cli.reports\n"
         "from fedmon.experiment.check.diagram import *; from fedmon.experiment.situation import State\n"
         "print(len(dot_of(picture_of(State()))) > 50, len(mermaid_of(picture_of(State()))) > 10)\n"
         "content_of(picture_of(State()), 'svg')"
