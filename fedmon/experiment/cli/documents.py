@@ -81,7 +81,6 @@ def graph(
 ) -> None:
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
     from fedmon.experiment.check.diagram import content_of
-    from fedmon.report.extra import report_extra
 
     kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
     if output == Path("-") and json:
@@ -91,8 +90,7 @@ def graph(
             f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"
         )
     name, picture = _pictured(what)
-    with report_extra("a drawing"):
-        content = content_of(picture, kind)
+    content = content_of(picture, kind)
     if output == Path("-"):
         sys.stdout.buffer.write(content)
         return
