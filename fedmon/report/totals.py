@@ -16,18 +16,13 @@ from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
-IDLE_BELOW: Mapping[str, float] = dict.fromkeys(
-    ("gpu_utilization_ratio", "job_gpu_sm_ratio", "host_cpu_core_busy_ratio"), 0.05
-)
-"""Below so much a device counts as idle: a driver's and a monitor's own activity stay under 5 %."""
-
-SPREAD = frozenset({"job_cpus_busy"})
+SPREAD = frozenset({"job_cpus_busy", "gpu_utilization_ratio"})
 """Metrics of which not only the mean matters, but for how long they lay at which value."""
 _LEVELS_OF_ONE = 20
-"""Values are told apart by a twentieth of one."""
+"""Values are rounded down to a twentieth of one."""
 
 _NUMBERS = ("weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
-            "grown_s", "idle_below", "idle_s")  # fmt: skip
+            "grown_s")  # fmt: skip
 _RUNNING = np.dtype(
     [("count", np.int64), ("is_counter", bool), ("is_by_perf", bool), *((one, float) for one in _NUMBERS)]
 )
@@ -47,9 +42,7 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
     ``increase`` is how much a counter grew within ``grown_s`` seconds, holes included, by perf's own clock for its
     counts, without growth that restarts hid; None for other kinds, and for a single reading.
-    ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
-    (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
-    metrics (SPREAD).
+    ``levels`` are values with the share of the time that they held, in order, of some metrics (SPREAD).
     """
 
     series: str
@@ -62,7 +55,6 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     mean: float
     increase: float | None = None
-    low_share: float | None = None
     grown_s: float = 0.0
     levels: tuple[tuple[float, float], ...] = ()
 
@@ -290,7 +282,6 @@ class RunningTotals:
                 mean=min(max(one["sum"] / one["weight"], one["low"]), one["high"]),
                 increase=one["increase"] if one["is_counter"] and one["grown_s"] > 0 else None,
                 levels=_shares(self._levels[at]) if at in self._levels else (),
-                low_share=one["idle_s"] / one["weight"] if one["idle_below"] > 0 else None,
             )
 
     def _places_of(self, names: tuple[str, ...]) -> NDArray[np.intp]:
@@ -305,7 +296,6 @@ class RunningTotals:
         made["low"], made["high"], made["covered"] = np.inf, -np.inf, np.nan
         made["is_counter"] = [is_counter(name) for name in new]
         made["is_by_perf"] = [is_by_perf_clock(name) for name in new]
-        made["idle_below"] = [IDLE_BELOW.get(metric_name(name), 0.0) for name in new]
         self._of = np.concatenate([self._of, made])
         self._last_names = names
         self._last_places = np.array([self._places[name] for name in names], dtype=np.intp)
@@ -322,15 +312,10 @@ class RunningTotals:
         of["low"][at] = np.minimum(of["low"][at], values.min(axis=1))
         of["high"][at] = np.maximum(of["high"][at], values.max(axis=1))
         self._grow(at, values, moments, was_read)
-        idle = of["idle_below"][at]
-        if idle.any():
-            rows = np.flatnonzero(idle)
-            below = values[rows] < idle[rows, None]
-            of["idle_s"][at[rows]] += below[:, 0] * first_weights[rows] + below[:, 1:] @ weights
         for row, place in enumerate(at.tolist()):
             if place in self._levels:
-                levels, rounded = np.unique(np.round(values[row] * _LEVELS_OF_ONE), return_inverse=True)
-                held = np.bincount(rounded, np.concatenate([first_weights[row : row + 1], weights]))
+                levels, places = np.unique(np.floor(values[row] * _LEVELS_OF_ONE), return_inverse=True)
+                held = np.bincount(places, np.concatenate([first_weights[row : row + 1], weights]))
                 self._levels[place].update(dict(zip((levels / _LEVELS_OF_ONE).tolist(), held.tolist(), strict=True)))
         fresh = at[of["count"][at] == 0]
         of["first"][fresh], of["first_t"][fresh] = values[of["count"][at] == 0, 0], t[0]

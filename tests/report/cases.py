@@ -8,7 +8,7 @@ from typing import Any
 from fedmon.common.store.recording import LostRange
 from fedmon.report.findings import Case, Finding, Node
 from fedmon.report.source import Host
-from fedmon.report.totals import IDLE_BELOW, ClockStep, Hole, SeriesTotal, StreamTotal
+from fedmon.report.totals import ClockStep, Hole, SeriesTotal, StreamTotal
 
 T = 1_700_000_000.0
 SECONDS = 1000.0
@@ -17,11 +17,11 @@ Values = Mapping[str, float | SeriesTotal]
 
 
 def gauge(name: str, mean: float, *, low: float | None = None, high: float | None = None,
-          low_share: float | None = None) -> SeriesTotal:  # fmt: skip
+          levels: tuple[tuple[float, float], ...] = ()) -> SeriesTotal:  # fmt: skip
     return SeriesTotal(
         series=name, values=1000, first=mean, first_t=T, last=mean, last_t=T + SECONDS,
         low=mean if low is None else low, high=mean if high is None else high, mean=mean,
-        low_share=low_share,
+        levels=levels,
     )  # fmt: skip
 
 
@@ -81,4 +81,4 @@ def _total(name: str, value: float | SeriesTotal) -> SeriesTotal:
     bare = name.partition("{")[0]
     if bare.endswith("_total"):
         return counter(name, value)
-    return gauge(name, value, low_share=float(value < IDLE_BELOW[bare]) if bare in IDLE_BELOW else None)
+    return gauge(name, value, levels=((value, 1.0),) if bare == "gpu_utilization_ratio" else ())

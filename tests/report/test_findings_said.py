@@ -53,7 +53,7 @@ def full(busy: float, left: float, lowest: float) -> Values:
 
 def gpu(use: float, idle: float, number: int = 0) -> Values:
     name = f'gpu_utilization_ratio{{gpu="{number}"}}'
-    return {name: gauge(name, use, low_share=idle)}
+    return {name: gauge(name, use, levels=((0.0, idle),))}
 
 
 INFO = 'gpu_info{gpu="1",uuid="GPU-abc",name="H100",driver="550"}'

@@ -39,7 +39,7 @@ def busy(*levels: tuple[float, float]) -> Values:
 
 def gpu(number: int, mean: float, idle: float) -> dict[str, float | SeriesTotal]:
     name = f'gpu_utilization_ratio{{gpu="{number}"}}'
-    return {name: gauge(name, mean, low_share=idle)}
+    return {name: gauge(name, mean, levels=((0.0, idle),))}
 
 
 def memory(share: float) -> Values:

@@ -38,7 +38,7 @@ def gpu_uses(node: Node) -> list[GpuUse]:
                 name=f"GPU {gpu} of {node.name}",
                 gpu=gpu,
                 mean=total.mean,
-                idle_share=total.low_share or 0.0,
+                idle_share=sum(share for value, share in total.levels if value < limits.GPU_BUSY),
                 memory=(used.high, capacity.last) if used is not None and capacity is not None else None,
                 is_used_by_job=gpu in of_job,
             )

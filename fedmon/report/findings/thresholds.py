@@ -14,6 +14,8 @@ MEMORY_NEAR_LIMIT = 0.9
 """A tenth more and the kernel kills, and inputs differ by more than that."""
 MEMORY_FAR_FROM_LIMIT = 0.25
 """Three quarters of the request kept others waiting; half is a sensible reserve."""
+GPU_BUSY = 0.05
+"""A driver's and a monitor's own use of a GPU stay below."""
 GPU_IDLE = 0.9
 """Share of the time below 5 % use: a GPU that worked for less than a tenth of the time was not needed."""
 GPU_OFTEN_IDLE = 0.4
