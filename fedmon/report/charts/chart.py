@@ -240,7 +240,7 @@ class _Maker:
         return made
 
     def _over_time(self, figure: Figure, each: str, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
-        lines = {part: self._line(figure, part) for part in parts}
+        lines = {part: on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event) for part in parts}
         nodes = sorted({part.node for part in parts}, key=natural)
         devices: dict[str, dict[str, list[Line]]] = {part.name: {} for part in parts}
         for part in sorted(parts, key=lambda part: natural(part.node)):
@@ -297,9 +297,6 @@ class _Maker:
                 node = self._bins.machines.get(key.node_id, node)
             found.append((_Part(key, node, " ".join(filter(None, kept)), " ".join(device)), labels))
         return found
-
-    def _line(self, figure: Figure, part: _Part) -> Line:
-        return on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event)
 
     def _limits(self, figure: Figure, each: str, lines: Sequence[Line]) -> tuple[tuple[str, float], ...]:
         """Return the limits of one node that are not far above all lines."""
