@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -82,7 +82,7 @@ def plan(state: State, *, problems: Iterable[Problem] = (), wait_all_ready: bool
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
     ]
-    found = [*filter(None, [graph.circle()]), *problems, *_Waits(state).problems(state.resources.values())]
+    found = [*filter(None, [graph.circle()]), *problems, *_waits(state, state.resources.values())]
     if state.is_aborted:
         text = f"the experiment was aborted and starts nothing more: {state.level_reason}"
         found.append(Problem(kind="aborted", text=text))
@@ -110,7 +110,7 @@ def refuse_impossible(
     resources, and circles.
     """
     chosen = [one for one in map(state.resources.get, deploying) if one is not None]
-    if found := [one for one in (*problems, *_Waits(state).problems(chosen)) if one.severity == "error"]:
+    if found := [one for one in (*problems, *_waits(state, chosen)) if one.severity == "error"]:
         raise ImpossiblePlanError(found)
     # A new circle leads through a member of the group, or through a resource that another one waits for.
     if group is not None or any(one.connections for one in chosen) or not asked_for.isdisjoint(deploying):
@@ -147,68 +147,56 @@ class _Found(NamedTuple):
     severity: Severity = "error"
 
 
-class _Waits:
-    """The waits of an experiment, each checked by itself."""
+def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
+    """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
+    checked: dict[tuple[int, str], list[_Found]] = {}
+    for resource in resources:
+        for name, what, condition in waits_of(resource, state):
+            if any(verb == name and resource.state >= COMES_TO[verb] for verb in VERB_OF.values()):
+                continue
+            key = (id(condition), name)
+            if key not in checked:
+                checked[key] = list(_of_condition(condition, name, state.resources))
+            for kind, text, guids, severity in checked[key]:
+                whole = f"{what} of {resource.title} {text}"
+                yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=whole)
 
-    def __init__(self, state: State) -> None:
-        self._state, self._resources = state, state.resources
 
-    def problems(self, resources: Iterable[Resource]) -> Iterator[Problem]:
-        """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
-        checked: dict[tuple[int, str], list[_Found]] = {}
-        for resource in resources:
-            for name, what, condition in waits_of(resource, self._state):
-                if any(verb == name and resource.state >= COMES_TO[verb] for verb in VERB_OF.values()):
-                    continue
-                key = (id(condition), name)
-                if key not in checked:
-                    checked[key] = list(self._of_condition(condition, name))
-                for kind, text, guids, severity in checked[key]:
-                    whole = f"{what} of {resource.title} {text}"
-                    yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=whole)
+def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Resource]) -> Iterator[_Found]:
+    want, members = Want(key=(0, name), since=0.0), list(filter(None, map(resources.get, condition.group)))
+    found = verdict_on_condition(condition, want, resources, 0.0)
+    if isinstance(found, Impossible):
+        kind: ProblemKind = "may-not-come" if isinstance(condition, MetricCondition) else "failed-resource"
+        kind = kind if condition.at_least is None else "impossible-quorum"
+        guids = tuple(one.guid for one in members if kind != "failed-resource" or one.has_failed)
+        yield _Found(kind, f"can never come: {found.reason}", guids)
+    if isinstance(condition, MetricCondition):
+        for one in members:
+            yield from _of_metric(condition, one)
+    elif condition.state is ResourceState.STOPPED:
+        yield from _endings(condition, members, resources)
 
-    def _of_condition(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
-        yield from self._losses(condition, name)
-        if isinstance(condition, MetricCondition):
-            for other in filter(None, map(self._resources.get, condition.group)):
-                yield from self._of_metric(condition, other)
-        elif condition.state is ResourceState.STOPPED:
-            yield from self._endings(condition)
 
-    def _losses(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
-        """Return why a condition can no longer hold."""
-        if condition.at_least is None and isinstance(condition, StateCondition):
-            # Members that are still to come are waited for first, but the wait fails with this one all the same.
-            for guid in condition.group if condition.state is not ResourceState.FAILED else ():
-                member = self._resources.get(guid)
-                if member is not None and member.state is ResourceState.FAILED and member.critical:
-                    yield _Found("failed-resource", f"waits for {member.title}, which is critical and failed", (guid,))
-            return
-        want = Want(key=(0, name), since=0.0, conditions=(condition,))
-        found = verdict_on_condition(condition, want, self._resources, 0.0)
-        if isinstance(found, Impossible):
-            kind: ProblemKind = "impossible-quorum" if condition.at_least is not None else "may-not-come"
-            yield _Found(kind, f"can never come: {found.reason}", condition.group)
+def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[_Found]:
+    if other.state >= ResourceState.STOPPED or has_held(condition, other):
+        return
+    metric = condition.metric.name
+    if nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
+        advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
+        text = f"waits for {metric} of {other.title}, which is not in the table of metrics; {advice}"
+        yield _Found("unknown-metric", text, (other.guid,), "warning")
 
-    def _of_metric(self, condition: MetricCondition, other: Resource) -> Iterator[_Found]:
-        if other.state >= ResourceState.STOPPED or has_held(condition, other):
-            return
-        metric = condition.metric.name
-        if nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
-            advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
-            text = f"waits for {metric} of {other.title}, which is not in the table of metrics; {advice}"
-            yield _Found("unknown-metric", text, (other.guid,), "warning")
 
-    def _endings(self, condition: StateCondition) -> Iterator[_Found]:
-        """Return members that must be STOPPED, and that nothing known stops; a call still may."""
-        lasting = [
-            one
-            for one in filter(None, map(self._resources.get, condition.group))
-            if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, self._resources)
-        ]
-        for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
-            text = f"waits for {one.title} to be STOPPED, but its type runs until a stop or its release"
-            yield _Found("not-stopped", text, (one.guid,), "warning")
+def _endings(
+    condition: StateCondition, members: Iterable[Resource], resources: Mapping[int, Resource]
+) -> Iterator[_Found]:
+    """Return members that must be STOPPED, and that nothing known stops; a call still may."""
+    lasting = [
+        one for one in members if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, resources)
+    ]
+    for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
+        text = f"waits for {one.title} to be STOPPED, but its type runs until a stop or its release"
+        yield _Found("not-stopped", text, (one.guid,), "warning")
 
 
 # --- the plan in words ------------------------------------------------------------------------------------------------

@@ -270,6 +270,7 @@ def test_a_wait_for_a_lost_resource_is_refused(ec: ExperimentController, asked: 
 
     assert ec.state(waiting) is ResourceState.NEW
     ec.unregister_condition(waiting, lost)
+    ec.register_condition(waiting, "STOP", lost, "RELEASED")
     assert ec.plan().is_possible
 
 
