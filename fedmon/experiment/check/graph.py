@@ -202,8 +202,7 @@ class Dependencies:
         if isinstance(condition, MetricCondition):
             reached = self._wanted(condition, guid) <= other.state < ResourceState.FAILED
             return reached or has_held(condition, other)
-        is_lost = other.state is ResourceState.FAILED and condition.state is not ResourceState.FAILED
-        return other.state >= condition.state and not is_lost
+        return other.state >= condition.state and not (condition.state < ResourceState.FAILED and other.has_failed)
 
     def _order(self) -> set[Step]:
         """Fill the waves, and return the steps that never come."""

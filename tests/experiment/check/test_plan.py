@@ -144,6 +144,9 @@ def test_lost_resources_are_named() -> None:
     assert plan(optional).is_possible
     some = experiment(3, (1, START, (2, 3), STARTED), at_least=2)
     assert [one.kind for one in plan(after(some, lost)).errors] == ["impossible-quorum"]
+    both = experiment(4, (1, START, (2, 3, 4), STARTED), (3, START, 1, STARTED), at_least=2)
+    released = after(both, lost, events.Became(t=2, guids=(2,), state=ResourceState.RELEASED))
+    assert [one.kind for one in plan(released).errors] == ["condition-cycle"]
 
 
 @pytest.mark.parametrize(
