@@ -96,11 +96,10 @@ class Hooks:
         self._is_closed = False
 
     def put(self, job: HookJob) -> None:
-        """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
+        """Queue a job for `start`; after `close` it is dropped."""
         with self._changed:
             if not self._is_closed:
                 (self._others if job.guid is None else self._verbs).append(job)
-        self.start()
 
     def start(self) -> None:
         """Call or start a thread, if a job could run; it does the same when it has taken one."""
@@ -244,13 +243,19 @@ class Engine:
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
-        self.hooks.put(HookJob(work))
+        self._put(HookJob(work))
 
     def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
         # What ends a resource must not wait for hooks that do not end.
         limited = None if verb in (None, "fail", "release") else guid
-        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
+        self._put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
+
+    def _put(self, job: HookJob) -> None:
+        """Have a thread run a job; during actions, when these are performed: until then it could only block."""
+        self.hooks.put(job)
+        if not self._is_performing:
+            self.hooks.start()
 
     def wait(
         self,
@@ -333,7 +338,7 @@ class Engine:
                     raise
             for event in happened:
                 self._apply(event)
-            if self._is_performing:  # in an action of this thread, which goes on with what follows
+            if self._is_performing or not self._actions:  # an action of this thread goes on with what follows
                 return
             self._is_performing = True
             try:
@@ -341,6 +346,7 @@ class Engine:
                     self.perform(self._actions.popleft())
             finally:
                 self._is_performing = False
+                self.hooks.start()
 
     def _write(self, happened: Sequence[AnyEvent]) -> None:
         if self._journal is None or self._is_journal_lost:

@@ -490,3 +490,12 @@ def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:
         assert not ec.wait_started(blocked, timeout=0)
         gate.set()
         assert ec.wait_started(blocked, timeout=60)
+
+
+def test_thousands_of_short_hooks_take_turns_on_few_threads(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Short", do_start=flaky("start", itertools.count(), 0))) as ec:
+        guids = [ec.register_resource("test::Short") for _ in range(2000)]
+        ec.deploy()
+
+        assert ec.wait_started(guids, timeout=60)
+        assert threading.active_count() < 1000
