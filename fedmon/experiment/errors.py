@@ -13,15 +13,13 @@ class ExperimentError(FedmonError):
     """The root of the errors of experiments."""
 
     exit_code = 2
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
 
 
 class UnknownGuidError(ExperimentError, KeyError):
     """The experiment has no resource of this guid or name; the message lists the known ones."""
 
     exit_code = 3
-
-    def __str__(self) -> str:  # KeyError would show the message in quotes
-        return str(self.args[0])
 
 
 class UnknownNameError(ExperimentError, KeyError):
@@ -32,9 +30,6 @@ class UnknownNameError(ExperimentError, KeyError):
     def __init__(self, what: str, name: object, known: Iterable[object]) -> None:
         self.name, self.known = name, tuple(known)
         super().__init__(f"{what} {name!r}{_near(name, self.known)}")
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class UnknownAttributeError(UnknownNameError):
