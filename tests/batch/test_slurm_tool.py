@@ -14,7 +14,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(180)]
 EXAMPLE = Path("docs/examples/job_slurm.sh")
-FOUND = {"linuxproc": ("scheduler", "high"), "cgroup": ("cgroup", "certain")}
 ONLY_CGROUP = pytest.mark.parametrize("running_slurm", ["cgroup"], indirect=True)
 ONLY_LINUXPROC = pytest.mark.parametrize("running_slurm", ["linuxproc"], indirect=True)
 
@@ -27,12 +26,12 @@ def work(slurm: Slurm, *lines: str) -> str:
     return str(file)
 
 
-def measuring(slurm: Slurm, job: str, hosts: int = 1) -> None:
-    """Wait until a job's processes have been found on so many hosts."""
+def measuring(slurm: Slurm, job: str) -> None:
+    """Wait until a job's processes have been found."""
     logs = slurm.work / f"job-metrics-{job}" / "logs"
 
     def found() -> bool:
-        return sum("the job was found by" in file.read_text() for file in logs.rglob("*.log")) == hosts
+        return any("the job was found by" in file.read_text() for file in logs.rglob("*.log"))
 
     wait_until(found, what=f"the measuring of job {job}")
 

@@ -83,12 +83,11 @@ class Program:
 
 
 class Watch:
-    """A job that is watched without a sampler: each tick is asked for."""
+    """A job "a" that is watched without a sampler: each tick is asked for."""
 
-    def __init__(self, roots: Roots | None = None, *, job_id: str = "a") -> None:
+    def __init__(self, roots: Roots | None = None) -> None:
         self.streams: dict[str, Sequence[Collector]] = {}
         self.watches = JobWatches(roots or Roots(), self.streams.__setitem__, self.streams.__delitem__)
-        self.job_id = job_id
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +101,7 @@ class Watch:
         self.watches._maker.rest()
 
     def add(self, *pids: int, cgroup: str | None = None) -> Self:
-        self.watches.add(self.job_id, pids=pids, cgroup=cgroup)
+        self.watches.add("a", pids=pids, cgroup=cgroup)
         return self
 
     def tick(self, *names: str, mono: float | None = None) -> Reading:
@@ -110,17 +109,17 @@ class Watch:
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         now = Instant(t=time.time(), mono=time.monotonic() if mono is None else mono)
-        for collector in self.streams[f"job-{self.job_id}"]:
+        for collector in self.streams["job-a"]:
             if not names or collector.name in names:
                 reading = collector.collect(now)
                 values.update(reading.values)
                 reasons.update(reading.reasons)
-        self.watches.handed_on(self.job_id)
+        self.watches.handed_on("a")
         return Reading(values, reasons)
 
     def end(self) -> None:
         """Have the next tick read everything, as at the end of a job."""
-        for collector in self.streams[f"job-{self.job_id}"]:
+        for collector in self.streams["job-a"]:
             getattr(collector, "ending", lambda: None)()
 
     def value(self, name: str, reading: Reading | None = None) -> float:

@@ -27,7 +27,6 @@ class ProcTree:
         state: str = "S",
         used: tuple[int, int] = (0, 0),
         reaped: tuple[int, int] = (0, 0),
-        faults: int = 10,
         reaped_faults: int = 0,
         threads: int = 1,
         vsize: int = 4096,
@@ -47,7 +46,7 @@ class ProcTree:
         """
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
-        before = [parent, group or pid, session or pid, 0, -1, flags, faults, reaped_faults, 0, 0]
+        before = [parent, group or pid, session or pid, 0, -1, flags, 10, reaped_faults, 0, 0]
         after = [20, 0, threads, 0, start, vsize, pages, *[0] * 28]
         numbers = " ".join(map(str, [*before, *used, *reaped, *after]))
         (folder / "stat").write_text(f"{pid} ({name}) {state} {numbers}\n")

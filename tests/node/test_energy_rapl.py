@@ -12,8 +12,8 @@ from fedmon.node.collectors.energy.sources import RAPL, find_zones, rapl_collect
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 
-def rapl(tree: EnergyTree, *, max_watts: float = 1000.0) -> SourceReader:
-    return rapl_collector(tree.sys, max_watts=max_watts)
+def rapl(tree: EnergyTree) -> SourceReader:
+    return rapl_collector(tree.sys, max_watts=1000.0)
 
 
 def zone(label: str) -> str:

@@ -365,12 +365,10 @@ def test_memory_and_multiprocessors_are_summed_over_the_processes_of_a_job() -> 
     assert nine.collect(NOW) == Reading({})
 
 
-def table_of(gpu: FakeGpu, *, readings: int = 1) -> NvmlSession:
-    """Return a session whose fast lane was read some times."""
+def table_of(gpu: FakeGpu) -> NvmlSession:
+    """Return a session whose fast lane was read."""
     session = NvmlSession(Nvml(FakeNvml(gpu)), monotonic=lambda: 0.0)
-    reader = LaneReader(session, queries.FAST, with_processes=True)
-    for _ in range(readings):
-        reader.read()
+    LaneReader(session, queries.FAST, with_processes=True).read()
     return session
 
 

@@ -22,8 +22,8 @@ NOT_LINKS = tuple(query for query in queries.MEDIUM if query not in LINKS)
 NOT_SUPPORTED, TIMEOUT = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT
 
 
-def reader(fake: FakeNvml, asked: tuple[Query, ...] = EVERYTHING, *, retry_s: float = 0.0) -> LaneReader:
-    return LaneReader(NvmlSession(Nvml(fake), retry_s=retry_s, monotonic=lambda: 0.0), asked, with_processes=True)
+def reader(fake: FakeNvml, asked: tuple[Query, ...] = EVERYTHING) -> LaneReader:
+    return LaneReader(NvmlSession(Nvml(fake), retry_s=0.0, monotonic=lambda: 0.0), asked, with_processes=True)
 
 
 def of_gpu(found: Round, gpu: str) -> dict[str, float | None]:

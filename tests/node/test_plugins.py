@@ -43,11 +43,11 @@ class Counting:
     name = "counting"
     lane = Lane.FAST
 
-    def __init__(self, read: Callable[[], dict[str, Any]], reasons: dict[str, str] | None = None) -> None:
-        self._read, self._reasons = read, reasons or {}
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        self._read = read
 
     def collect(self, _now: Instant) -> Reading:
-        return Reading(self._read(), self._reasons)
+        return Reading(self._read())
 
     def probe(self) -> dict[str, str | None]:
         return dict.fromkeys(self._read())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.ids import new_id
-from fedmon.node.runs.folder import Ending, JobFolder, Logged, Reported
+from fedmon.node.runs.folder import Ending, JobFolder, Reported
 from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
@@ -22,10 +22,8 @@ NO_OP = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n        
 class Ran:
     """How a plan ended, and what it said."""
 
-    def __init__(self, ending: Ending, result: bytes, events: list[Reported | Logged]) -> None:
-        self.ending, self.result = ending, result
-        self.scalars = [event for event in events if isinstance(event, Reported)]
-        self.logs = [event for event in events if isinstance(event, Logged)]
+    def __init__(self, ending: Ending, result: bytes, scalars: list[Reported]) -> None:
+        self.ending, self.result, self.scalars = ending, result, scalars
 
     @property
     def said(self) -> tuple[str, str]:
@@ -69,4 +67,4 @@ def run_source(
     folder = JobFolder(Path(order.folder))
     ending = jobs().ending(folder)
     result = folder.result.read_bytes() if ending.result_format is not None else b""
-    return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported | Logged)])
+    return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported)])

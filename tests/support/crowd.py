@@ -21,11 +21,9 @@ class Crowd:
     ``answers(node_id, request)`` tells whether a node answers a request. ``received`` holds topic and request.
     """
 
-    def __init__(
-        self, port: int, node_ids: Sequence[str], *, answers: Callable[[str, Message], bool] | None = None
-    ) -> None:
+    def __init__(self, port: int, node_ids: Sequence[str]) -> None:
         self.node_ids, self._port = list(node_ids), port
-        self.answers = answers or (lambda _node_id, _request: True)
+        self.answers: Callable[[str, Message], bool] = lambda _node_id, _request: True
         self.received: list[tuple[str, Message]] = []
         self._subscribed = threading.Event()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "crowd")

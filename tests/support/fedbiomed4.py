@@ -135,20 +135,13 @@ class V4Researcher(Party):
 class V4Node(Party):
     """A node of version 4.4: answers in order, and says nothing to a search without a match.
 
-    ``answer(message)`` replaces what it answers: a list of messages or bytes.
+    ``answer(message)`` may be replaced; it returns a list of messages or bytes.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        node_id: str,
-        *,
-        databases: tuple[Message, ...] = (),
-        answer: Callable[[Message], list[Message | bytes]] | None = None,
-    ) -> None:
+    def __init__(self, broker: Broker, node_id: str, *, databases: tuple[Message, ...] = ()) -> None:
         super().__init__(broker, REQUESTS, ("general/nodes", f"general/{node_id}"), "general/researcher")
         self.node_id, self.databases = node_id, databases
-        self.answer = answer or self.honest
+        self.answer: Callable[[Message], list[Message | bytes]] = self.honest
         self.decided: dict[str, str] = {}
 
     def handle(self, message: Message) -> None:

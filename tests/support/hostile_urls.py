@@ -156,6 +156,6 @@ class Sentinel:
             connected.close()
             number += 1
 
-    def aimed(self, urls: tuple[str, ...] = URLS) -> list[str]:
+    def aimed(self) -> list[str]:
         """Return addresses with its own port in them."""
-        return [url.replace("{p}", str(self.port)) for url in urls]
+        return [url.replace("{p}", str(self.port)) for url in URLS]

@@ -23,9 +23,9 @@ class RecordingNode(EchoNode):
 
     knows_since = True
 
-    def __init__(self, port: int, node_id: str, *, page: int = 10, process: int = 1, **options: Any) -> None:
+    def __init__(self, port: int, node_id: str, *, page: int = 10, **options: Any) -> None:
         super().__init__(port, node_id, **options)
-        self.process, self.page = process, page
+        self.process, self.page = 1, page
         self.kept: dict[Key, dict[int, float]] = {}
         self.next_seq: dict[Key, int] = {}
         self.on_resend: Callable[[Message], Any] | None = None
@@ -57,9 +57,9 @@ class RecordingNode(EchoNode):
             message = head | {"boot": key[0], "stream": stream} | batch
             self.publish(f"general/monitoring/{self.node_id}", message, qos=qos)
 
-    def forget(self, below: int, *, stream: str = "host", process: int | None = None) -> None:
+    def forget(self, below: int) -> None:
         """Lose the oldest samples, as a bounded recording does."""
-        kept = self.kept[process or self.process, stream]
+        kept = self.kept[self.process, "host"]
         for seq in [seq for seq in kept if seq < below]:
             del kept[seq]
 

@@ -46,13 +46,13 @@ class Trace:
         rows = (line.split(maxsplit=2) for line in (self.folder / _FILES).read_text().splitlines())
         return [(int(pid), file) for mark, pid, file in rows if int(mark) == self._mark]
 
-    def settled(self, *, quiet_s: float, timeout_s: float = 60.0) -> list[tuple[int, str]]:
+    def settled(self, *, quiet_s: float) -> list[tuple[int, str]]:
         """Wait until something ran, and then nothing more for a while; return what did."""
         found: list[tuple[int, str]] = []
         # Python's own clock: ours would be traced, and taken for what is waited for.
         begun = quiet_since = time.monotonic()
         while not found or time.monotonic() - quiet_since < quiet_s:
-            assert time.monotonic() - begun < timeout_s, "nothing ran, or it never ended"
+            assert time.monotonic() - begun < 60.0, "nothing ran, or it never ended"
             threading.Event().wait(quiet_s / 10)
             if (now := self.ran()) != found:
                 found, quiet_since = now, time.monotonic()

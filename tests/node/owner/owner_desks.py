@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,12 @@ def made_folder(path: Path, *, node_id: str = "hospital-a", url: str = "mqtt://1
 
 
 @contextlib.contextmanager
-def desk_of(
-    path: Path, environ: Mapping[str, str] | None = None, running: RunningNode | None = None
-) -> Iterator[OwnerCommands]:
+def desk_of(path: Path, *, running: RunningNode | None = None) -> Iterator[OwnerCommands]:
     """Open the registers of a stopped node, as the shell does, and let the owner command there."""
     folder = NodeFolder.open(path)
-    settings, boot = load_node(folder.path, environ or {}), read_boot(folder.boot_file)
+    settings, boot = load_node(folder.path, {}), read_boot(folder.boot_file)
     with folder.hold("test"), Registers(folder, settings, boot=boot) as registers:
-        yield OwnerCommands(folder, settings, registers, environ=environ or {}, boot=lambda: boot, running=running)
+        yield OwnerCommands(folder, settings, registers, environ={}, boot=lambda: boot, running=running)
 
 
 def running_node(**parts: Any) -> RunningNode:

@@ -47,11 +47,11 @@ def refused(folder: Path, *words: str, code: int, environ: Mapping[str, str] | N
 class Terminal:
     """A verb with a person at its terminal, 80 columns wide."""
 
-    def __init__(self, *words: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *words: str) -> None:
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fedmon", "node", *words],
-            env=plain_environment(TERM="xterm", COLUMNS="80", **(environ or {})),
+            env=plain_environment(TERM="xterm", COLUMNS="80"),
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -68,9 +68,9 @@ class Terminal:
         self._process.wait()
         os.close(self._master)
 
-    def read_until(self, text: str, timeout_s: float = 60.0) -> str:
+    def read_until(self, text: str) -> str:
         """Return what was shown once ``text`` is part of it."""
-        deadline = Deadline(timeout_s)
+        deadline = Deadline(60.0)
         while text not in self.shown:
             assert select.select([self._master], [], [], deadline.left_s())[0], f"{text!r} never came:\n{self.shown}"
             self.shown += self._chunk()

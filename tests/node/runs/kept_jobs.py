@@ -13,7 +13,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.confinement import lay_out
-from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits
+from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox.interpreter import look_at
 
@@ -52,22 +52,13 @@ class KeptJobs:
             self.pokes.append(job_id)
             self._poked.notify_all()
 
-    def order(
-        self,
-        job_id: str,
-        *,
-        level: Level | None = "landlock",
-        trace_bytes: int = 65_536,
-        data: Path | None = None,
-        **changes: Any,
-    ) -> JobOrder:
+    def order(self, job_id: str, *, level: Level | None = "landlock", **changes: Any) -> JobOrder:
         limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
         given: dict[str, Any] = {
             "interpreter": self.interpreter,
             "node_id": "node-1",
             "name": "plan.py",
             "minimum": "limits",
-            "dataset": data and GivenDataset(dataset_id="d", name="d", data_type="csv", path=str(data)),
         }
         return JobOrder(
             job_id=job_id,
@@ -75,7 +66,7 @@ class KeptJobs:
             runtime=str(self.runtime),
             limits=Limits(**{**_LIMITS, **limits}),
             level=level,
-            trace_bytes=trace_bytes,
+            trace_bytes=65_536,
             **{**given, **changes},
         )
 
@@ -87,15 +78,15 @@ class KeptJobs:
         folder = self.launch(body, self.order(job_id, **options))
         return self.ending(folder), folder
 
-    def ending(self, folder: JobFolder, timeout_s: float = TIMEOUT_S) -> Ending:
+    def ending(self, folder: JobFolder) -> Ending:
         """Wait for the poke that tells of the ending."""
-        self.wait_poked(lambda: folder.ending() is not None, timeout_s)
+        self.wait_poked(lambda: folder.ending() is not None)
         ending = folder.ending()
-        assert ending is not None, f"no ending of {folder.path} within {timeout_s:g} s"
+        assert ending is not None, f"no ending of {folder.path} within {TIMEOUT_S:g} s"
         return ending
 
-    def wait_poked(self, condition: Any, timeout_s: float = TIMEOUT_S) -> None:
-        deadline = Deadline(timeout_s)
+    def wait_poked(self, condition: Any) -> None:
+        deadline = Deadline(TIMEOUT_S)
         with self._poked:
             while not condition() and not deadline.passed():
                 self._poked.wait(deadline.left_s())

@@ -13,9 +13,9 @@ from fedmon.common.wire.runs import TracePiece
 from fedmon.node.runs.folder import TraceWriter, read_trace
 
 
-def whole(path: Path, max_bytes: int = 1000, start: int = 0) -> tuple[str, int]:
+def whole(path: Path, max_bytes: int = 1000) -> tuple[str, int]:
     """Read page by page until nothing comes; return the text and how much was skipped."""
-    text, skipped, offset = "", 0, start
+    text, skipped, offset = "", 0, 0
     while True:
         page = read_trace(path, offset, max_bytes)
         text, skipped = text + page.text, skipped + page.skipped_bytes
