@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Reading, Roots
+from fedmon.node.collectors.job.cgroup import find_hierarchies
 from fedmon.node.measure.jobs import JobWatches
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
 
 CHILD = Path(__file__).with_name("job_child.py")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def is_empty(folder: Path) -> bool:
+    """Tell whether no process is in a cgroup."""
+    return not (folder / "cgroup.procs").read_text()
+
+
+@contextlib.contextmanager
+def made(*names: str) -> Iterator[list[Path]]:
+    """Make a cgroup of one name in some hierarchies of this machine; it is removed once its processes are gone."""
+    hierarchies = find_hierarchies(Path("/sys/fs/cgroup"))
+    require(all(name in hierarchies for name in names), f"the hierarchies {', '.join(names)} are not mounted here")
+    name = f"fedmon-test-{uuid.uuid4().hex[:8]}"
+    folders = [hierarchies[each] / name for each in names]
+    try:
+        for folder in folders:
+            folder.mkdir()
+    except OSError as error:
+        require(None, f"no cgroup can be made here: {error.strerror}")
+    try:
+        yield folders
+    finally:
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):
+                wait_until(partial(is_empty, folder), what="an empty cgroup")
+                folder.rmdir()
 
 
 class Program:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import uuid
-from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,38 +15,12 @@ from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchi
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
 from fedmon.node.measure.jobs import MAX_JOBS
-from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
+from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s, is_empty, made
 from tests.node.jobs_trees import TICKS, ProcTree
-from tests.support.requirements import require
+from tests.support.machine_tree import write_tree
 from tests.support.waiting import wait_until
 
-ROOT = Path("/sys/fs/cgroup")
 MEGABYTE = 1_000_000
-
-
-def is_empty(folder: Path) -> bool:
-    return not (folder / "cgroup.procs").read_text()
-
-
-@contextlib.contextmanager
-def made(*names: str) -> Iterator[list[Path]]:
-    """Make a cgroup in some hierarchies of this machine."""
-    hierarchies = find_hierarchies(ROOT)
-    require(all(name in hierarchies for name in names), f"the hierarchies {', '.join(names)} are not mounted here")
-    folders = [hierarchies[name] / f"fedmon-test-{uuid.uuid4().hex[:8]}" for name in names]
-    folders = [folder.with_name(folders[0].name) for folder in folders]
-    try:
-        for folder in folders:
-            folder.mkdir()
-    except OSError as error:
-        require(None, f"no cgroup can be made here: {error.strerror}")
-    try:
-        yield folders
-    finally:
-        for folder in folders:
-            with contextlib.suppress(FileNotFoundError):
-                wait_until(partial(is_empty, folder), what="an empty cgroup")
-                folder.rmdir()
 
 
 def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
@@ -196,22 +167,15 @@ V2 = {
 }
 
 
-def written(folder: Path, files: Mapping[str, str]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return folder
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Roots:
     """A machine of version 2 with one process, whose cgroup is /slurm/job_7."""
     proc = ProcTree(tmp_path / "proc")
     proc.put(10, used=(1, 1))
     (proc.root / "10" / "cgroup").write_text("0::/slurm/job_7\n")
-    written(tmp_path / "cgroup", {"cgroup.controllers": "cpu io memory pids\n", "cgroup.procs": ""})
-    written(tmp_path / "cgroup/slurm", {"cgroup.procs": ""})
-    written(tmp_path / "cgroup/slurm/job_7", V2)
+    write_tree(tmp_path / "cgroup", {"cgroup.controllers": "cpu io memory pids\n", "cgroup.procs": ""})
+    write_tree(tmp_path / "cgroup/slurm", {"cgroup.procs": ""})
+    write_tree(tmp_path / "cgroup/slurm/job_7", V2)
     (tmp_path / "sys/dev/block").mkdir(parents=True)
     (tmp_path / "sys/dev/block/8:0").symlink_to("../../devices/pci/block/sda")
     return Roots(proc=proc.root, sys=tmp_path / "sys", cgroup=tmp_path / "cgroup")
@@ -245,7 +209,7 @@ def test_every_file_of_version_2_is_understood(machine: Roots) -> None:
     }
     assert {key: values.get(key) for key in expected} == expected
     assert "job_memory_limit_bytes" not in values
-    written(machine.cgroup / "slurm/job_7", {"memory.max": "4096\n"})
+    write_tree(machine.cgroup / "slurm/job_7", {"memory.max": "4096\n"})
     assert watch.tick().values["job_memory_limit_bytes"] == 4096
 
 
@@ -256,7 +220,7 @@ def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machi
 
     for _ in range(500):
         user += told.randrange(1, 1_000_000)
-        written(machine.cgroup / "slurm/job_7", {"cpu.stat": f"user_usec {user}\nsystem_usec {system}\n"})
+        write_tree(machine.cgroup / "slurm/job_7", {"cpu.stat": f"user_usec {user}\nsystem_usec {system}\n"})
         reading = watch.tick()
 
         assert reading.values["job_cpu_user_seconds_total"] == pytest.approx(user / 1e6, abs=1e-9), reading.reasons
@@ -265,7 +229,7 @@ def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machi
 
 def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(machine: Roots) -> None:
     proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
-    written(folder, {"cgroup.procs": "10\n20\n40\n"})
+    write_tree(folder, {"cgroup.procs": "10\n20\n40\n"})
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0))
     job = JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder})
     proc.put(30, name="outside", start=100, used=(TICKS, 0))
@@ -274,14 +238,14 @@ def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(
     before = cpu.read()
 
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0), reaped=(3 * TICKS, TICKS))
-    written(folder, {"cpu.stat": "user_usec 5000000\nsystem_usec 2000000\n"})
+    write_tree(folder, {"cpu.stat": "user_usec 5000000\nsystem_usec 2000000\n"})
 
     assert (before, cpu.read()) == ((1.0, 1.0), (4.0, 2.0))
 
 
 def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots) -> None:
     proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
-    written(folder, {"cgroup.procs": "10\n20\n30\n"})
+    write_tree(folder, {"cgroup.procs": "10\n20\n30\n"})
     proc.put(20, name="fedmon", used=(TICKS, 0))
     proc.put(30, name="perf", parent=20, start=200, used=(TICKS // 2, 0))
     excluded = Excluded([20])
@@ -292,7 +256,7 @@ def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots
 
     proc.take(30)
     proc.put(20, name="fedmon", used=(TICKS, 0), reaped=(TICKS // 2, 0))
-    written(folder, {"cpu.stat": "user_usec 4000000\nsystem_usec 1000000\n", "cgroup.procs": "10\n20\n"})
+    write_tree(folder, {"cpu.stat": "user_usec 4000000\nsystem_usec 1000000\n", "cgroup.procs": "10\n20\n"})
 
     assert found == [10]
     assert with_perf == ((0.5, 1.0), {20: 100, 30: 200})
@@ -302,7 +266,7 @@ def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots
 def test_a_daemon_that_has_become_a_program_of_the_job_counts(machine: Roots) -> None:
     daemons, watch = {20}, Watch(machine)
     ProcTree(machine.proc).put(20)
-    written(machine.cgroup / "slurm/job_7", {"cgroup.procs": "10\n20\n"})
+    write_tree(machine.cgroup / "slurm/job_7", {"cgroup.procs": "10\n20\n"})
     watch.watches.add("a", cgroup="/slurm/job_7", is_overhead_now=lambda pid: pid in daemons)
 
     before = watch.tick().values["job_processes"]
@@ -344,7 +308,7 @@ def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
 def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old_version_2(tmp_path: Path) -> None:
     proc = ProcTree(tmp_path / "proc")
     proc.put(10)
-    written(tmp_path / "cgroup/unified", {"cgroup.controllers": ""})
+    write_tree(tmp_path / "cgroup/unified", {"cgroup.controllers": ""})
     for controller, files in {
         "unified": {},
         "cpu,cpuacct": {
@@ -365,8 +329,8 @@ def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old
             "blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\nTotal 3\n",
         },
     }.items():  # fmt: skip
-        written(tmp_path / "cgroup" / controller, {"cgroup.procs": ""})
-        written(tmp_path / "cgroup" / controller / "oar/alice_3", {"cgroup.procs": "10\n", **files})
+        write_tree(tmp_path / "cgroup" / controller, {"cgroup.procs": ""})
+        write_tree(tmp_path / "cgroup" / controller / "oar/alice_3", {"cgroup.procs": "10\n", **files})
     watch = Watch(Roots(proc=proc.root, sys=tmp_path, cgroup=tmp_path / "cgroup")).add(cgroup="/oar/alice_3")
 
     values = watch.tick().values
@@ -390,10 +354,10 @@ def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old
 
 
 def test_hierarchies_of_both_versions_are_found(tmp_path: Path) -> None:
-    written(tmp_path / "v2", {"cgroup.controllers": ""})
-    written(tmp_path / "hybrid/unified", {"cgroup.controllers": "", "cgroup.procs": ""})
-    written(tmp_path / "hybrid/memory", {"cgroup.procs": ""})
-    written(tmp_path / "v1/memory", {"cgroup.procs": ""})
+    write_tree(tmp_path / "v2", {"cgroup.controllers": ""})
+    write_tree(tmp_path / "hybrid/unified", {"cgroup.controllers": "", "cgroup.procs": ""})
+    write_tree(tmp_path / "hybrid/memory", {"cgroup.procs": ""})
+    write_tree(tmp_path / "v1/memory", {"cgroup.procs": ""})
     (tmp_path / "none").mkdir()
 
     found = {name: {*find_hierarchies(tmp_path / name)} for name in ("v2", "hybrid", "v1", "none", "absent")}

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,16 +16,14 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Reading
+from fedmon.node.collectors.job.cgroup import UNIFIED
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
-from tests.node.jobs_real import Program
+from tests.node.jobs_real import Program, made
 from tests.node.test_perf_replay import gone, reading_with
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
-UNIFIED = next(
-    (p for p in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (p / "cgroup.procs").exists()), None
-)
 TASK_CLOCK = "perf_task_clock_seconds_total"
 COUNTED = "perf_counted_seconds_total"
 BURN = [sys.executable, "-SEIc", "while True: pass"]
@@ -119,21 +116,13 @@ def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source:
 
 
 def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -> None:
-    require(UNIFIED is not None and os.geteuid() == 0, "cgroup version 2 needs root here")
-    assert UNIFIED is not None
-    folder = UNIFIED / f"fedmon-test-{uuid.uuid4().hex[:8]}"
-    folder.mkdir()
-    clock = Clock()
-    try:
-        with (
-            burning(where=folder) as pid,
-            burning(),
-            closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,
-        ):
-            reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, clock)
-    finally:
-        wait_until(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
+    with (
+        made(UNIFIED) as (folder,),
+        burning(where=folder) as pid,
+        burning(),
+        closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,
+    ):
+        reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, Clock())
 
     # The process beside the cgroup would make it two.
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5

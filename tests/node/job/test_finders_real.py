@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,7 @@ from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, loo
 from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
 from tests.node.job.machine import TOOL, Commands, Machine, program, said
-from tests.node.jobs_real import Program, Watch
-from tests.support.requirements import require
+from tests.node.jobs_real import Program, Watch, made
 from tests.support.waiting import wait_until
 
 JOB_ID = f"77{os.getpid()}"
@@ -127,29 +128,21 @@ def names_in_session(session: int) -> list[str]:
 
 @pytest.mark.parametrize("kept", ["tree", "cgroup"])
 def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path, kept: str) -> None:
-    folder = Path("/sys/fs/cgroup/freezer") / f"fedmontest-{os.getpid()}"
-    if kept == "cgroup":
-        require(os.access(folder.parent, os.W_OK), "cgroup version 1 is not mounted, or not for us")
-        folder.mkdir()
     (tmp_path / "srun").symlink_to(shutil.which("sh") or "")
     script = 'read go; "$0" -c "sleep 600 & wait"; :'
-    job = subprocess.Popen(["sh", "-c", script, str(tmp_path / "srun")], stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        with Watch() as watch:
-            if kept == "cgroup":
-                (folder / "cgroup.procs").write_text(str(job.pid))
-                watch.watches.add("a", cgroup=folder.name, is_overhead_now=is_overhead_now)
-            else:
-                watch.watches.add("a", pids=[job.pid], is_overhead_now=is_overhead_now)
-            assert watch.value("job_processes") == 1
-            assert job.stdin is not None
-            os.write(job.stdin.fileno(), b"go\n")
-            wait_until(lambda: names_in_session(job.pid) == ["sh", "sleep", "srun"], what="the job's processes")
+    with contextlib.ExitStack() as stack:
+        folders = stack.enter_context(made("freezer")) if kept == "cgroup" else []
+        watch = stack.enter_context(Watch())
+        words = ["sh", "-c", script, str(tmp_path / "srun")]
+        job = stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True))
+        stack.callback(os.killpg, job.pid, signal.SIGKILL)
+        for folder in folders:
+            (folder / "cgroup.procs").write_text(str(job.pid))
+        wish: dict[str, Any] = {"cgroup": folders[0].name} if folders else {"pids": [job.pid]}
+        watch.watches.add("a", **wish, is_overhead_now=is_overhead_now)
+        assert watch.value("job_processes") == 1
+        assert job.stdin is not None
+        os.write(job.stdin.fileno(), b"go\n")
+        wait_until(lambda: names_in_session(job.pid) == ["sh", "sleep", "srun"], what="the job's processes")
 
-            assert watch.value("job_processes") == 2
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.communicate()
-        if kept == "cgroup":
-            wait_until(lambda: not (folder / "cgroup.procs").read_text(), what="the end of the processes")
-            folder.rmdir()
+        assert watch.value("job_processes") == 2

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.cgroup import remove_cgroup
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
-from tests.support.requirements import require
+from tests.node.jobs_real import Program, made
 from tests.support.waiting import wait_until
 
 AGAIN = "it is looked for again"
@@ -27,7 +26,7 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, sched
     environ = environment(SLURM_JOB_ID=f"{10**9 + os.getpid()}", SLURM_JOB_END_TIME=str(ends_at))
     if scheduler == "pbs":
         environ = environment(PBS_JOBID=f"{10**9 + os.getpid()}", PBS_WALLTIME="20")
-    with step(environ), start(tmp_path / "saved", "-i", "0.2", environ=environ) as tool:
+    with Program(environ=environ), start(tmp_path / "saved", "-i", "0.2", environ=environ) as tool:
         tool.wait(60)
 
     job = the(tmp_path / "saved").job
@@ -45,16 +44,6 @@ def ended(folder: Path, job_id: str) -> Iterator[None]:
         (folder / f".ipc-{job_id}").write_text("FINISHED")
 
 
-@contextlib.contextmanager
-def step(environ: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A step of a job, which ends with the block."""
-    with subprocess.Popen(["sleep", "600"], env=environ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.timeout(180)
 def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
     # A host where nothing of the job runs yet, as the second one of a job before its first step
@@ -67,7 +56,7 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
 
         # when two steps follow one another
         for number in (1, 2):
-            with step(environ):
+            with Program(environ=environ):
                 wait_until(lambda number=number: len(starts(folder)) == number)  # type: ignore[misc]
             wait_until(lambda number=number: logs(folder).count(AGAIN) == number)  # type: ignore[misc]
 
@@ -77,22 +66,13 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
 
 
 def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_its_processes(tmp_path: Path) -> None:
-    name, job_id = f"fedmon-test-{os.getpid()}", str(10**9 + os.getpid())
-    empty, own = Path("/sys/fs/cgroup/pids", name), Path("/sys/fs/cgroup/freezer", name)
-    require(os.geteuid() == 0 and own.parent.is_dir() and empty.parent.is_dir(), "this takes root and cgroups v1")
-    environ = environment(SLURM_JOB_ID=job_id, FEDMON_JOB_CGROUPS=name)
-    try:
-        for folder in (empty, own):
-            folder.mkdir()
-        with step(environment()) as process:
-            (own / "cgroup.procs").write_text(str(process.pid))
-            with start(tmp_path, "-i", "0.2", environ=environ):
-                wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
-                process.kill()
-    finally:
-        remove_cgroup([empty, own])
+    with made("pids", "freezer") as (_empty, own), Program(cgroups=[own]) as program:
+        environ = environment(SLURM_JOB_ID=str(10**9 + os.getpid()), FEDMON_JOB_CGROUPS=own.name)
+        with start(tmp_path, "-i", "0.2", environ=environ):
+            wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
+            program.end()
 
-    assert (the(tmp_path).job["method"], the(tmp_path).job["pids"]) == ("cgroup", [process.pid])
+    assert (the(tmp_path).job["method"], the(tmp_path).job["pids"]) == ("cgroup", [program.pid])
     assert "the job's cgroup cannot be watched, its processes are" in logs(tmp_path)
 
 
