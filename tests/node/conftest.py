@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.registers.database import Database
+from tests.node.jobs_real import Program
 
 
 @pytest.fixture
@@ -15,3 +16,10 @@ def database(tmp_path: Path) -> Iterator[Database]:
     """The register of a node."""
     with Database(tmp_path / "state.sqlite") as opened:
         yield opened
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    """A program that runs already."""
+    with Program() as started:
+        yield started

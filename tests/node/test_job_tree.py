@@ -27,12 +27,6 @@ MEGABYTE = 1_000_000
 
 
 @pytest.fixture
-def program() -> Iterator[Program]:
-    with Program() as program:
-        yield program
-
-
-@pytest.fixture
 def watch(program: Program) -> Iterator[Watch]:
     with Watch() as watch:
         yield watch.add(program.pid)

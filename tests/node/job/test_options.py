@@ -19,6 +19,7 @@ from fedmon.node.job.identity import identify
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.options import JobOptions, checked, read
 from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
+from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
 
 HERE = Path("/tmp")
@@ -156,17 +157,14 @@ def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Pa
     ]
 
 
-def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
+def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: Path, program: Program) -> None:
     words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--json"]
     command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=60)
     with subprocess.Popen(
         [*words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as tool:
         wait_measured(tmp_path, hosts=2)
-        program.kill()
-        program.wait()
+        program.end()
         document, complained = tool.communicate(timeout=60)
     merge = subprocess.run(
         [FEDMON, "job", "merge", str(tmp_path / "run"), "--json"], capture_output=True, env=environment(), timeout=60

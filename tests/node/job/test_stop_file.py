@@ -17,6 +17,7 @@ from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings, start, wait_measured
+from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
 
 SLURM = {"SLURM_JOB_ID": "4711"}
@@ -120,11 +121,8 @@ class Job:
     ) -> bool:
         """Tell whether a process that starts now, on this host, obeys a stop from then."""
         identity = job or identify({}, hostname="n1", pid=1)
-        with subprocess.Popen(["sleep", "60"]) as process:
-            try:
-                return changed >= run_start(process.pid, self.folder, identity, host, environ or environment())
-            finally:
-                process.kill()
+        with Program() as process:
+            return changed >= run_start(process.pid, self.folder, identity, host, environ or environment())
 
 
 @pytest.fixture

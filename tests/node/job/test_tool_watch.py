@@ -29,15 +29,15 @@ from tests.node.job.tool_runs import (
     the,
     wait_measured,
 )
+from tests.node.jobs_real import Program
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 
-def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: Program) -> None:
     with start(tmp_path, "-i", "300", "--pid", str(program.pid), environ=environment()) as tool:
         wait_measured(tmp_path)
-        program.kill()
-        program.wait()
+        program.end()
         said = tool.communicate(timeout=60)  # long before the next sample is due
 
     found = the(tmp_path)
@@ -50,7 +50,7 @@ def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: su
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
-    tmp_path: Path, program: subprocess.Popen[bytes], number: signal.Signals
+    tmp_path: Path, program: Program, number: signal.Signals
 ) -> None:
     exports = ("-e", "csv") if number is signal.SIGTERM else ()
     with start(tmp_path, *beside(program), *exports) as tool:
@@ -64,7 +64,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     assert f"received {number.name}" == the(tmp_path).job["reason"]
     assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
     # The job goes on, and its last sample has its memory.
-    assert program.poll() is None
+    assert program.tell("burn 0") == ""
     (path,) = recordings(tmp_path)
     with Recording(path, read_only=True) as recording:
         *_, last = (batch for batch in recording.read() if batch.stream.startswith("job-"))
@@ -73,9 +73,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
 
 
 @pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
-def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
-    tmp_path: Path, program: subprocess.Popen[bytes], begun: str
-) -> None:
+def test_a_signal_while_the_run_begins_ends_it_with_a_recording(tmp_path: Path, program: Program, begun: str) -> None:
     with start(tmp_path, *beside(program)) as tool:
         wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
         tool.terminate()
@@ -168,13 +166,13 @@ def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
     assert the(folders[-1]).samples["host"] >= 2
 
 
-def test_what_a_killed_run_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+def test_what_a_killed_run_recorded_can_be_read(tmp_path: Path, program: Program) -> None:
     killed_at(tmp_path, program.pid, [0.3, 0.6, 0.9, 1.4, 2.0])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: Program) -> None:
     chance = random.Random(4)
     for number in range(50):
         killed_at(tmp_path / str(number), program.pid, [chance.uniform(0.1, 3.0) for _ in range(3)])

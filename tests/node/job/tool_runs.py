@@ -14,6 +14,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
+from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
 
 FEDMON = str(Path(sys.executable).with_name("fedmon"))
@@ -105,7 +106,7 @@ def fitting(values: Sequence[float | None]) -> Iterator[float]:
     return (value for value in values if value is not None)
 
 
-def beside(process: subprocess.Popen[bytes]) -> tuple[str, ...]:
+def beside(process: Program) -> tuple[str, ...]:
     """Return the options that measure a process five times a second."""
     return "-i", "0.2", "--pid", str(process.pid)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.node.folder import DAEMON, NodeFolder
+from tests.node.jobs_real import Program
 from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
@@ -44,7 +45,7 @@ def folder(tmp_path: Path, lasting_broker: Broker) -> Path:
 
 
 def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Broker) -> None:
-    with NodeProcess(folder, by_verb=True) as process, subprocess.Popen(["sleep", "60"]) as bystander:
+    with NodeProcess(folder, by_verb=True) as process, Program() as bystander:
         process.wait_online()
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         libraries = Path(f"/proc/{process.pid}/maps").read_text()
@@ -54,8 +55,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
         # A daemon in a container knows its number there, which is that of another process here.
         NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
         stopped = told(folder, "stop", "--timeout", "60")
-        exit_code, is_spared = process.wait(60.0), bystander.poll() is None
-        bystander.kill()
+        exit_code, is_spared = process.wait(60.0), bystander.tell("burn 0") == ""
 
     # Nothing of the command line stays in the memory of the daemon.
     assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
