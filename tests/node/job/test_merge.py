@@ -20,6 +20,7 @@ from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch, flat, seqs
+from tests.support.full_disk import files_of_at_most
 
 
 @pytest.fixture
@@ -239,23 +240,12 @@ def test_of_no_recordings_at_all_comes_one_without_samples(folder: JobFolder) ->
         assert (source.streams, source.hosts) == ([], [])
 
 
-def test_a_full_disk_leaves_the_merged_recording_of_before(folder: JobFolder, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_merged_recording_of_before(folder: JobFolder) -> None:
     record(folder, "a")
     merge(folder)
     record(folder, "b", 3000)
-    # The limit is that of a whole process, so it is set in a child.
-    child = os.fork()
-    if child == 0:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-        try:
-            merge(folder)
-        except StorageError:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with files_of_at_most(40_000), pytest.raises(StorageError):
+        merge(folder)
     assert merged(folder) == {"a": list(range(100))}
     assert not list(folder.path.glob(".merge-*"))
     merge(folder)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import resource
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,8 +17,9 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.node.measure.recorder import BUFFERED, DROPPED_BOUND, FILE_BYTES, RECORDED, Recorder
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
 from tests.common.store.recordings import NODE, batch, flat, seqs
+from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import wait_until
 
 
@@ -38,7 +35,7 @@ def running(path: Path, **more: Any) -> Iterator[Recorder]:
     try:
         yield recorder
     finally:
-        assert recorder.stop(10.0)
+        assert recorder.stop(60.0)
 
 
 def everything(recorder: Recorder, *, boot: int = 1, first: int = 0, last: int = 10**9) -> list[Batch]:
@@ -89,54 +86,33 @@ def test_samples_that_come_one_by_one_share_a_row_and_are_stored_at_the_end(path
         assert flat(recording.read()) == flat([batch(0, 25)])
 
 
-FULL_DISK = """
-    import resource, sys, threading
-    from pathlib import Path
-    from fedmon.node.measure.recorder import *
-    from tests.common.store.recordings import batch, seqs
-    from tests.support.waiting import wait_until
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    recorder = Recorder(Path(sys.argv[1]), node_id="a", buffer_bytes=40_000)
-    recorder.start()
-    wait_until(lambda: recorder.ready)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: Path) -> None:
     produced = 0
-    def adds_up():
+
+    def adds_up() -> bool:
         counts = recorder.counts()
-        return produced == counts[RECORDED] + counts[DROPPED_FULL] + counts[BUFFERED]
-    right = True
-    while not recorder.counts()[DROPPED_FULL]:
+        return produced == sum(counts[name] or 0 for name in (RECORDED, DROPPED_FULL, BUFFERED))
+
+    with running(path, buffer_bytes=40_000) as recorder:
+        wait_until(lambda: recorder.ready)
+        with files_of_at_most(200_000):
+            while not recorder.counts()[DROPPED_FULL]:
+                recorder.keep(batch(produced))
+                produced += 10
+                assert adds_up()
+                if produced % 100 == 0:
+                    wait_until(lambda: recorder.problem or not recorder.counts()[BUFFERED])
+            problem, counts = recorder.problem, recorder.counts()
+            assert len(seqs(everything(recorder))) == (counts[RECORDED] or 0) + (counts[BUFFERED] or 0)
+        wait_until(lambda: not recorder.counts()[BUFFERED])
         recorder.keep(batch(produced))
         produced += 10
-        right = right and adds_up()
-        if produced % 100 == 0:
-            wait_until(lambda: recorder.problem or not recorder.counts()[BUFFERED])
-    print(right, "cannot write" in recorder.problem)
-    readable = seqs(recorder.samples("host", 1, 0, produced, wanted=lambda _: True))
-    counts = recorder.counts()
-    print(len(readable) == counts[RECORDED] + counts[BUFFERED])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    wait_until(lambda: not recorder.counts()[BUFFERED])
-    recorder.keep(batch(produced)); produced += 10
-    print(recorder.stop(30), adds_up(), recorder.counts()[BUFFERED], recorder.problem == "")
-    print(recorder.counts()[RECORDED], produced)
-"""
 
-
-def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: Path) -> None:
-    assert hasattr(resource, "RLIMIT_FSIZE")
-
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=60
-    )
-
-    assert child.returncode == 0, child.stderr
-    *told, counted = child.stdout.splitlines()
-    assert told == ["True True", "True", "True True 0 True"]
-    recorded, produced = map(int, counted.split())
+    assert "cannot write" in problem
+    assert (adds_up(), recorder.counts()[BUFFERED], recorder.problem) == (True, 0, "")
     with Recording(path, read_only=True) as recording:
         kept = seqs(recording.read())
-    assert (len(kept), kept[-1]) == (recorded, produced - 1)
+    assert (len(kept), kept[-1]) == (recorder.counts()[RECORDED], produced - 1)
 
 
 def test_samples_on_their_way_to_the_disk_take_room_in_memory_as_those_that_wait(path: Path, tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,29 +16,9 @@ from fedmon.node.registers.database import SCHEMA, SCHEMA_VERSION, Database
 from fedmon.node.registers.grants import Declared, GrantRequest
 from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
+from tests.support.full_disk import files_of_at_most
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
-
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from fedmon.common.errors import StorageError
-from fedmon.node.registers.database import Database
-database = Database(Path(sys.argv[1]))
-database.execute("INSERT INTO removed_defaults VALUES (?)", ("a" * 64,))
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-try:
-    with database.transaction():
-        database.execute("INSERT INTO removed_defaults VALUES (?)", ("b" * 64,))
-        for number in range(100):
-            database.execute(sys.argv[2], ("r", str(number) * 10_000))
-except StorageError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-database.execute("INSERT INTO removed_defaults VALUES (?)", ("c" * 64,))
-print([row["sha256"][0] for row in database.rows("SELECT * FROM removed_defaults ORDER BY sha256")])
-"""
 
 
 @pytest.fixture
@@ -112,13 +91,14 @@ def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(pat
 
 
 def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), EFFECT], capture_output=True, text=True, timeout=60, check=True
-    )
+    with Database(path) as database:
+        database.execute(EFFECT, ("r", "before"))
+        large = [partial(database.execute, EFFECT, ("r", str(number) * 10_000)) for number in range(100)]
+        with files_of_at_most(200_000), pytest.raises(StorageError, match=f"^the register {path} cannot be used: "):
+            _done(database, partial(database.execute, EFFECT, ("r", "meanwhile")), *large)
+        database.execute(EFFECT, ("r", "later"))
 
-    refusal, kept = child.stdout.splitlines()
-    assert refusal.startswith(f"the register {path} cannot be used: ")
-    assert kept == "['a', 'c']"
+        assert _effects(database) == ["before", "later"]
 
 
 def _set_aside(path: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.errors import StorageError
 from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit, chain_files, verify
+from tests.support.full_disk import files_of_at_most
 
 WRITE_FOR_EVER = """
 import itertools, sys
@@ -35,24 +36,6 @@ for number in itertools.count():
     else:
         audit.record_durably("decision", number=number)
     print(number, flush=True)
-"""
-
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from fedmon.common.errors import StorageError
-from fedmon.node.requests.audit import Audit
-audit = Audit(Path(sys.argv[1]))
-audit.record_durably("before")
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-try:
-    audit.record_durably("decision", note="x" * 1000)
-except StorageError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-audit.record("after")
-audit.close()
 """
 
 
@@ -352,11 +335,12 @@ def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
-    )
+    with Audit(tmp_path) as audit:
+        audit.record_durably("before")
+        with files_of_at_most(600), pytest.raises(StorageError, match=f"^cannot write {tmp_path}/audit.jsonl: "):
+            audit.record_durably("decision", note="x" * 1000)
+        audit.record("after")
 
-    assert child.stdout.startswith(f"cannot write {tmp_path}/audit.jsonl: ")
     assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
     assert verify(tmp_path).ok
 
