@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ __all__ = [
     "NO_RUNS",
     "OFTEN",
     "NodeProcess",
+    "audited",
     "fedmon",
     "plain_environment",
     "write_node_folder",
@@ -67,6 +69,12 @@ def write_node_folder(
     file.write_text(tomlkit.dumps(document))
     file.chmod(0o600)
     return folder
+
+
+def audited(folder: Path, event: str = "") -> list[dict[str, Any]]:
+    """Return the lines of a node's audit, or those of one event, oldest first."""
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_bytes().splitlines()]
+    return [line for line in lines if event in ("", line["event"])]
 
 
 CELLS = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"

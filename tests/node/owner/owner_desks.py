@@ -12,7 +12,7 @@ from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.registers.state import Registers
 from tests.support.envelopes import approval
-from tests.support.node_process import write_node_folder
+from tests.support.node_process import audited, write_node_folder
 
 PLAN = b"rate = 0.1\nepochs = 3\n"
 
@@ -45,10 +45,7 @@ def ask_approval(desk: OwnerCommands, source: bytes = PLAN, *, name: str = "logi
 
 def events(path: Path) -> list[str]:
     """Return the events of a folder's audit, oldest first."""
-    from fedmon.node.requests.audit import chain_files, read_line
-
-    lines = [read_line(raw) for file in chain_files(path) for raw in file.read_bytes().splitlines(keepends=True)]
-    return [line.event for line in lines if line is not None]
+    return [line["event"] for line in audited(path)]
 
 
 def done(desk: OwnerCommands, command: str, **args: object) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import approval, envelope
+from tests.support.node_process import audited
 
 PLAN = b"""from fedmon import TrainingPlan
 
@@ -96,8 +97,7 @@ def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path
     (kept,) = told(folder, "plan", "show", plan_id)["grants"]
     assert (kept["grant"], kept["runs_left"]) == (grant, 5)
     assert "--- grant, 5 runs left ---\nfor        alice, bob\n" in node(folder, "plan", "show", plan_id).stdout
-    lines = map(json.loads, (folder / "audit.jsonl").read_text().splitlines())
-    assert [line["grant"] for line in lines if line["event"] == "plan-decision"] == [grant]
+    assert [line["grant"] for line in audited(folder, "plan-decision")] == [grant]
 
 
 def test_the_note_to_one_researcher_is_told_to_no_other(tmp_path: Path) -> None:

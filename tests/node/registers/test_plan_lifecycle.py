@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.outbox import Outbox
 from tests.support.envelopes import approval
+from tests.support.node_process import audited
 
 SOURCES = st.sampled_from([b"x = 1\n", b"x = 1", b"x = 2\n"])
 RESEARCHERS = st.sampled_from(["r", "s"])
@@ -112,7 +112,7 @@ class PlanLifecycle(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_approved_without_a_line(self) -> None:
-        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
+        lines = audited(self.folder)
         last = {line["sha256"]: line.get("status") for line in lines if line["event"].startswith("plan-")}
         for plan in self.plans.all(status=PlanStatus.APPROVED):
             assert last[plan.sha256] == "approved"

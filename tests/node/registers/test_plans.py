@@ -23,7 +23,7 @@ from fedmon.node.registers.plans import PlanRegister, PlanType
 from fedmon.node.requests.audit import Audit, verify
 from tests.node.owner.owner_desks import desk_of
 from tests.support.envelopes import approval
-from tests.support.node_process import write_node_folder
+from tests.support.node_process import audited, write_node_folder
 
 APPROVED, PENDING, REJECTED = PlanStatus.APPROVED, PlanStatus.PENDING, PlanStatus.REJECTED
 SOURCE = b"class Plan:\n    pass\n"
@@ -68,11 +68,6 @@ def plans(database: Database, audit: Audit, tmp_path: Path) -> PlanRegister:
 
 def _approval(source: bytes = SOURCE, **fields: Any) -> Approval:
     return approval(source, **{"by": "r", "name": "plan", **fields})
-
-
-def _audited(folder: Path) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["event"].startswith("plan-")]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +121,9 @@ def test_a_decision_names_its_plan_its_time_and_who_must_hear(plans: PlanRegiste
     assert (message.node_id, message.researcher_id, message.boot) == ("n", "r", 3)
     assert (message.plan_id, message.sha256, message.name) == (plan.plan_id, plan.sha256, "plan")
     assert (message.status, message.note, message.problem, message.decided) == (APPROVED, "fine", "", decision.time)
-    (line,) = _audited(tmp_path)
-    assert [line[key] for key in ("event", "sha256", "was", "status", "note", "by")] == [
-        "plan-decision", plan.sha256, "pending", "approved", "fine", "alice",
+    (line,) = audited(tmp_path, "plan-decision")
+    assert [line[key] for key in ("sha256", "was", "status", "note", "by")] == [
+        plan.sha256, "pending", "approved", "fine", "alice",
     ]  # fmt: skip
 
 
@@ -360,7 +355,7 @@ def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_no
         answered = {
             ("approval", json.loads(row["reply"])["sha256"]) for row in database.rows("SELECT reply FROM effects")
         }
-    lines = {("approved", line["sha256"]) for line in _audited(folder) if line.get("status") == "approved"}
+    lines = {("approved", line["sha256"]) for line in audited(folder) if line.get("status") == "approved"}
     assert acknowledged <= kept | approved
     assert (answered, told) == (kept, approved)
     assert approved <= lines

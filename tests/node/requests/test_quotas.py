@@ -30,7 +30,7 @@ from tests.support.brokers import Broker
 from tests.support.envelopes import approval, envelope
 from tests.support.fedbiomed4 import V4Researcher
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, audited, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.running_node import PLAN as SCRIPTED_PLAN
 from tests.support.running_node import RunningNode, json_parcel
@@ -176,7 +176,7 @@ def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tm
         assert {node.ask(Monitor(action="start", **envelope()))["code"] for _ in range(3)} == {"unsupported"}
         assert (folder / "audit.jsonl").stat().st_size == size_bytes
         assert 65_536 <= node.local.registers.quotas.used(ALICE)["audit_bytes"] < 70_000
-    counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
+    counts = audited(folder)[-1]["counts"]
     assert counts["served"] == {"alice monitor": 3}
     assert counts["busy"] == {"alice audit_bytes_per_day": 1}
     assert verify(folder).ok
@@ -203,7 +203,7 @@ def test_refused_and_malformed_messages_write_few_lines_and_are_counted(tmp_path
         wait_until(are_answered, what="the answers")
 
     # then 20 lines were written at once and one in 5 seconds after that
-    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    lines = audited(folder)
     written = Counter(line["to"] for line in lines if line["event"] == "reply")
     declined = lines[-1]["counts"]["declined"]
     assert 20 <= written[ALICE] <= 25
@@ -252,7 +252,7 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_b
         assert counters["refused over quota"] > 0
         assert (folder / "audit.jsonl").stat().st_size < 1_000 * allowed
         assert node.stop() == 0
-    counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
+    counts = audited(folder)[-1]["counts"]
     assert 0 < counts["busy"]["alice requests_per_s"] < 45_000
 
 

@@ -24,7 +24,7 @@ from fedmon.node.requests.dialect import Outgoing
 from fedmon.node.runs.register import JobRecord
 from tests.node.owner.owner_desks import running_node
 from tests.support.envelopes import envelope
-from tests.support.node_process import CELLS, write_node_folder
+from tests.support.node_process import CELLS, audited, write_node_folder
 from tests.support.waiting import wait_until
 
 PLAN = b"""from fedmon import TrainingPlan
@@ -162,8 +162,7 @@ class Bench:
 
     def audit(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of the audit about one event."""
-        lines = (self.path / "audit.jsonl").read_text().splitlines()
-        return [line for line in map(msgspec.json.decode, lines) if line["event"] == event]
+        return audited(self.path, event)
 
     def _post(self, job: Callable[[], object]) -> bool:
         is_refused, self.refuses_next = self.is_full or self.refuses_next, False
