@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import Watch
 from tests.batch.daemons import running
 from tests.batch.slurm import Slurm
@@ -25,10 +24,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
     )
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302\n")
     running("/usr/bin/sleep 302")
-    with (
-        NodeProcess(folder, environ=slurm.environ),
-        Federation(mosquitto.url, researcher_id="anna", folder=tmp_path / "anna") as federation,
-    ):
+    with NodeProcess(folder, environ=slurm.environ), mosquitto.researcher(tmp_path) as federation:
         wait_until(lambda: federation.ping(timeout_s=1.0).ok, what="the node")
 
         watched = _verb(slurm, folder, "watch", job)

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.node.folder import read_boot
-from fedmon.researcher.federation import Federation
 from tests.node.runs.run_desks import QUIET, bench, digest
 from tests.support.brokers import Broker
 from tests.support.envelopes import approval
@@ -100,8 +98,7 @@ def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are
         pass
     with contextlib.closing(sqlite3.connect(folder / "recording.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
-    with NodeProcess(folder) as node, Federation(settings=settings) as fed:
+    with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
         node.wait_online()
         with fed.record(tmp_path / "store", nodes=["newer"], interval_s=0.2) as record:
             wait_until(lambda: record.counts.stored >= 3, what="live samples in the record")
@@ -132,8 +129,7 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
 def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs=NO_RUNS)
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
-    with NodeProcess(folder) as node, Federation(settings=settings) as fed:
+    with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "m" in fed.nodes())
         write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS, recording={"enabled": False})
         node.signal(signal.SIGHUP)
@@ -150,8 +146,7 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
 
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs={"enabled": True})
-    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as fed:
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "m" in fed.nodes() and "run" in fed.nodes()["m"].capabilities)
         write_node_folder(folder, node_id="m", url=mosquitto.url, runs={"enabled": False})
         node.signal(signal.SIGHUP)

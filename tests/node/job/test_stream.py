@@ -11,27 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from fedmon.common.settings import (
-    BrokerHost,
-    BrokerSettings,
-    MetricsSettings,
-    NodeSettings,
-    RecordingSettings,
-    ResearcherSettings,
-)
+from fedmon.common.settings import BrokerHost, BrokerSettings, MetricsSettings, NodeSettings, RecordingSettings
 from fedmon.common.store.recording import Recording
 from fedmon.node.job import monitor
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
 from tests.node.job.tool_runs import environment, numbers, start
 from tests.support.brokers import Broker
@@ -93,17 +84,11 @@ class Run:
         return numbers(self.recording, NODE)
 
 
-@contextlib.contextmanager
-def researcher(broker: Broker, folder: Path) -> Iterator[Federation]:
-    with Federation(settings=ResearcherSettings(id="alice", broker=broker.settings, folder=folder / "alice")) as one:
-        yield one
-
-
 def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_in_between(tmp_path: Path) -> None:
     broker = Broker("mosquitto", tmp_path)
     seen: list[LiveSample] = []
     try:
-        with Run(broker.settings, tmp_path) as run, researcher(broker, tmp_path) as federation:
+        with Run(broker.settings, tmp_path) as run, broker.researcher(tmp_path) as federation:
             record = federation.record(tmp_path / "store.fmr")
             with federation.monitor(seen.append, ordered=True, nodes=[NODE]):
                 wait_until(lambda: len(seen) >= 3, what="live samples")
@@ -146,7 +131,7 @@ def test_a_job_that_is_killed_while_researchers_pull_its_last_samples_is_offline
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     words = [sys.executable, "-c", COMES_UP_AGAIN, mosquitto.url, NODE]
-    with researcher(mosquitto, tmp_path) as federation:
+    with mosquitto.researcher(tmp_path) as federation:
         with subprocess.Popen(words, stdin=subprocess.PIPE) as job:
             assert job.stdin is not None
             wait_until(lambda: NODE in federation.nodes(), what="the job")

@@ -17,13 +17,12 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import timestamp, utc_now
-from fedmon.common.settings import QuotaSettings, ResearcherSettings
+from fedmon.common.settings import QuotaSettings
 from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
 from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Throttle, Window
 from fedmon.researcher.asking.outcome import Outcome, OutcomeStatus
-from fedmon.researcher.federation import Federation
 from tests.node.owner.owner_shell import told
 from tests.node.runs.run_desks import ALICE, Bench, bench, run
 from tests.support.brokers import Broker
@@ -230,7 +229,7 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_b
         thread = threading.Thread(target=flood)
         started = time.monotonic()
         thread.start()
-        with Federation(lasting_broker.url, researcher_id="bob", folder=tmp_path / "bob", timeout_s=20.0) as bob:
+        with lasting_broker.researcher(tmp_path, "bob") as bob:
             others = [bob.ping(nodes=["ward"])["ward"].status]
             wait_until(flooded.is_set, 120, what="the end of the flood")
             others.append(bob.ping(nodes=["ward"])["ward"].status)
@@ -309,10 +308,7 @@ def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(
 
 def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(lasting_broker: Broker, tmp_path: Path) -> None:
     folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=0.1)
-    with (
-        NodeProcess(folder) as node,
-        Federation(lasting_broker.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as alice,
-    ):
+    with NodeProcess(folder) as node, lasting_broker.researcher(tmp_path) as alice:
         node.wait_online()
         pings: list[Outcome[Any]] = []
 
@@ -351,8 +347,7 @@ def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up
             return head | envelope | busy
 
         node.answer = answer
-        settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path / "alice")
-        with Federation(settings=settings, timeout_s=10.0) as alice:
+        with lasting_broker.researcher(tmp_path) as alice:
             handle = alice.run(f"sha256:{SCRIPTED_PLAN}", nodes=["scripted"])
             node.end(handle.job_id, told=False, result=json_parcel({"rows": 3}))
 
