@@ -13,11 +13,10 @@ import pytest
 
 from fedmon.common.errors import ConflictError
 from fedmon.node.collectors.job.family import descendants
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_source import CodeCheck, check_source
 from fedmon.node.registers.plans import PlanRecord
+from tests.node.owner.owner_desks import done
 from tests.node.runs.run_desks import QUIET, Bench, bench, digest
 from tests.support.envelopes import approval
 from tests.support.waiting import wait_until
@@ -105,20 +104,18 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
         return node.local.registers.plans.get(digest(DECLARING))
 
     # given a node that cannot start the reader of a plan
-    path = tmp_path / "n"
-    with bench(path, is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
         node.local.workers.start()
         plans, sha256 = node.local.registers.plans, digest(DECLARING)
-        owner = OwnerCommands(NodeFolder.open(path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
         node.ask(approval(DECLARING))
         wait_until(lambda: standing(node).problem, what="the failed check")
         with pytest.raises(ConflictError, match="could not be checked: No such file or directory: try again"):
-            owner.run("plan-show", {"plan": sha256}, by="eve")
+            done(node.desk(), "plan-show", plan=sha256)
 
         # when it can
         monkeypatch.undo()
-        shown = owner.run("plan-show", {"plan": sha256}, by="eve")
+        shown = done(node.desk(), "plan-show", plan=sha256)
         assert plans.unchecked() == (sha256,)
         node.local.check_plan(sha256)
         wait_until(lambda: standing(node).checked, what="the check")

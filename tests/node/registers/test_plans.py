@@ -31,20 +31,17 @@ OTHER_LAYOUT = b"class Plan: pass  # same code\n"
 DECIDE_FOR_EVER = """
 import itertools, os, sys
 from pathlib import Path
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.commands import OwnerCommands
+from tests.node.owner.owner_desks import done
 from tests.node.runs.run_desks import bench, digest
 from tests.support.envelopes import approval
 
 def decide(first):
     with bench(Path(sys.argv[1]), is_ready=False) as node:
-        folder, registers = NodeFolder.open(node.path), node.local.registers
-        owner = OwnerCommands(folder, node.settings, registers, environ={}, boot=lambda: 1)
         for number in itertools.count(first):
             source = f"x = {number}".encode()
             print("approval", node.ask(approval(source))["sha256"], flush=True)
             grant = {"grant_id": f"grant-{number}", "sha256": digest(source)}
-            owner.run("plan-decide", {"plan": digest(source), "status": "approved", "grant": grant}, by="eve")
+            done(node.desk(), "plan-decide", plan=digest(source), status="approved", grant=grant)
             print("approved", digest(source), flush=True)
 
 for trial in range(15):

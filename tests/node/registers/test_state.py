@@ -138,7 +138,7 @@ def _told_of_restore(folder: Path) -> str:
 def _restored(folder: Path) -> str:
     """Open the register as the shell does, and return what is told of a restore."""
     with desk_of(folder) as desk:
-        restored = desk.run("status", {}, by="eve")["restored"]
+        restored = done(desk, "status")["restored"]
     return "" if restored is None else str(restored["report"])
 
 
@@ -294,7 +294,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
     with desk_of(folder) as desk:
         desk.registers.plans.load_defaults(defaults)
         desk.registers.database.copy(desk.registers.audit.end)
-        gone = desk.run("plan-delete", {"plan": "gone"}, by="eve")["plan"]
+        gone = done(desk, "plan-delete", plan="gone")["plan"]
     (folder / "state.sqlite").write_bytes(b"")
 
     with NodeProcess(folder):
@@ -309,7 +309,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
 def test_a_register_is_restored_after_the_audit_was_pruned(folder: Path, has_copy: bool) -> None:
     expected = _known(folder)
     with desk_of(folder) as desk:
-        desk.run("audit-prune", {"keep_days": 1}, by="eve")  # which renews the copy
+        done(desk, "audit-prune", keep_days=1)  # which renews the copy
         desk.registers.audit.prune(utc_now() + datetime.timedelta(minutes=1), by="eve")
     (folder / "state.sqlite").write_bytes(b"")
     if not has_copy:

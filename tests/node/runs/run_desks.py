@@ -18,11 +18,11 @@ from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.runs import Run
 from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.commands import OwnerCommands
+from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.requests.dialect import Outgoing
 from fedmon.node.runs.register import JobRecord
-from tests.node.owner.owner_desks import running_node
+from tests.node.owner.owner_desks import done, running_node
 from tests.support.envelopes import envelope
 from tests.support.node_process import CELLS, audited, write_node_folder
 from tests.support.waiting import wait_until
@@ -82,9 +82,12 @@ class Bench:
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Run an owner's command at the running node."""
         running = running_node(runs=self.runs, live=lambda: None, measuring=self.local.pipeline)
-        folder = NodeFolder.open(self.path)
-        owner = OwnerCommands(folder, self.settings, self.local.registers, environ={}, boot=lambda: 1, running=running)
-        return owner.run(command, args, by="eve")
+        return done(self.desk(running), command, **args)
+
+    def desk(self, running: RunningNode | None = None) -> OwnerCommands:
+        """Let the owner command, by default as at a stopped node."""
+        folder, registers = NodeFolder.open(self.path), self.local.registers
+        return OwnerCommands(folder, self.settings, registers, environ={}, boot=lambda: 1, running=running)
 
     def approve(self, source: bytes = PLAN, name: str = "rows", **terms: Any) -> str:
         """Register a plan once, without limits unless ``terms`` are given; return its digest."""

@@ -14,10 +14,9 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import TrainingPlanStatus
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.registers.grants import MAX_REQUESTS
 from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH
+from tests.node.owner.owner_desks import done
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
 from tests.support.envelopes import approval, envelope
 from tests.support.waiting import wait_until
@@ -101,13 +100,10 @@ class Ward:
         self.node = node
         self.datasets = {name: node.offer(name) for name in ("cells", "more")}
         self.plans: dict[str, str] = {}
-        self._owner = OwnerCommands(
-            NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1
-        )
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Have a command of the owner run."""
-        return self._owner.run(command, args, by="eve")
+        return done(self.node.desk(), command, **args)
 
     def ask(self, source: str, *, by: str, name: str = "bins", **fields: Any) -> dict[str, Any]:
         """Have a researcher ask for the approval of a plan; returns the reply."""

@@ -18,8 +18,6 @@ from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.commands import OwnerCommands
 from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import EVENTS, ORDER, STOP, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
@@ -160,8 +158,7 @@ def test_a_plan_rejected_while_no_daemon_runs_is_stopped_though_the_files_of_one
     place = node.path / "runs" / unreadable / STOP
     place.mkdir()
 
-    stopped = OwnerCommands(NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1)
-    stopped.run("plan-decide", {"plan": digest(source), "status": "rejected"}, by="eve")
+    done(node.desk(), "plan-decide", plan=digest(source), status="rejected")
     place.rmdir()
 
     assert {node.over(job_id)["job"]["state"] for job_id in jobs} == {"plan-rejected"}
