@@ -73,7 +73,7 @@ def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
 
         def told() -> list[dict[str, Any]]:
             node.work()
-            return [each for each in map(json.loads, (one.payload for one in node.sent)) if "problem" in each]
+            return [each for each in node.said if "problem" in each]
 
         (decision,) = wait_until(told, what="the finding")
 

@@ -78,14 +78,12 @@ def node(tmp_path: Path) -> Iterator[Bench]:
 
 
 def _decisions(node: Bench) -> list[dict[str, Any]]:
-    found = [msgspec.json.decode(each.payload) for each in node.sent]
-    return [each for each in found if each["command"] == "plan-decision"]
+    return [each for each in node.said if each["command"] == "plan-decision"]
 
 
 def _ack_anew(node: Bench) -> None:
     """Acknowledge nothing, from a new session."""
-    ack = Ack(ids=["none"], **{**envelope("r"), "session": new_id()})
-    node.local.router.receive("general/nodes/r/hospital", msgspec.json.encode(ack))
+    node.receive(Ack(ids=["none"], **envelope("r") | {"session": new_id()}))
 
 
 def test_a_message_that_is_sent_again_is_counted_and_has_one_line(node: Bench) -> None:
@@ -138,5 +136,5 @@ def test_a_reply_that_is_too_large_is_answered_with_an_error(node: Bench) -> Non
 
     node.local.delivery.reply(pong, Recipient(researcher_id="r"), ping)
 
-    (told,) = [msgspec.json.decode(each.payload) for each in node.sent]
+    (told,) = node.said
     assert (told["command"], told["id"], told["code"]) == ("error", ping.id, "too-large")

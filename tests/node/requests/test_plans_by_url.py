@@ -10,8 +10,6 @@ import msgspec
 import pytest
 
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire import topics
-from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Approval
 from fedmon.node.daemon import MAX_DOWNLOADS
 from tests.node.runs.run_desks import ALICE, QUIET, Bench, bench
@@ -33,18 +31,12 @@ def by_url(url: str, source: bytes = SOURCE) -> Approval:
     return msgspec.structs.replace(approval(source), source=None, url=url)
 
 
-def receive(node: Bench, request: Request) -> None:
-    """Have a node receive a request that it may answer later."""
-    node.local.router.receive(topics.command(request.researcher_id, "hospital"), msgspec.json.encode(request))
-
-
 def replies(node: Bench, number: int) -> list[dict[str, Any]]:
     """Return the replies to requests once there are so many."""
 
     def found() -> list[dict[str, Any]] | None:
         node.work()
-        told = [msgspec.json.decode(each.payload) for each in node.sent]
-        return told if len(told) >= number else None
+        return node.said if len(node.sent) >= number else None
 
     told = wait_until(found, what=f"{number} replies")
     assert told is not None
@@ -58,7 +50,7 @@ def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_pa
     ):
         request = by_url(repository.put("plan.py", SOURCE))
         for _ in range(5):
-            receive(node, request)
+            node.receive(request)
         assert node.local.counters()["served"] == 1
         assert node.local.registers.quotas.used(ALICE)["changes"] == 1
         node.local.workers.start()
@@ -72,11 +64,11 @@ def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_pa
 def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
     with opened(tmp_path / "n") as node:
         node.local.workers.start()
-        receive(node, by_url("http://127.0.0.1:1/plan.py"))
+        node.receive(by_url("http://127.0.0.1:1/plan.py"))
         before = replies(node, 1)[-1]
         allowing = RepositorySettings(allowed_urls=("http://127.0.0.1:1/",))
         node.local.follow(msgspec.structs.replace(node.settings, repository=allowing))
-        receive(node, by_url("http://127.0.0.1:1/plan.py"))
+        node.receive(by_url("http://127.0.0.1:1/plan.py"))
         after = replies(node, 2)[-1]
 
     assert "not under an allowed address" in before["reason"]
@@ -92,10 +84,10 @@ def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, 
     ):
         node.local.workers.start()
         node.local.follow(msgspec.structs.replace(node.settings, max_plan_bytes=1024))
-        receive(node, by_url(repository.put("p", source), source) if comes == "by its URL" else approval(source))
+        node.receive(by_url(repository.put("p", source), source) if comes == "by its URL" else approval(source))
         refused = replies(node, 1)[-1]
         node.local.follow(node.settings)
-        receive(node, approval(source))
+        node.receive(approval(source))
         taken = replies(node, 2)[-1]
 
     assert (refused["command"], "1024" in refused["reason"]) == ("error", True)
@@ -123,7 +115,7 @@ def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: 
         opened(tmp_path / "n", quota={"undecided_plans": 1}, repository={"allowed_urls": [repository.url]}) as node,
     ):
         for source in (SOURCE, SOURCE * 2):
-            receive(node, by_url(repository.put(f"{len(source)}.py", source), source))
+            node.receive(by_url(repository.put(f"{len(source)}.py", source), source))
         node.local.workers.start()
 
         refused, taken = replies(node, 2)
@@ -134,7 +126,7 @@ def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: 
 def test_one_plan_more_than_may_wait_is_answered_busy(tmp_path: Path) -> None:
     with opened(tmp_path / "n", quota={"undecided_plans": 1000}) as node:
         for _ in range(MAX_DOWNLOADS + 1):
-            receive(node, by_url("http://127.0.0.1:1/plan.py"))
+            node.receive(by_url("http://127.0.0.1:1/plan.py"))
 
         (reply,) = replies(node, 1)
 

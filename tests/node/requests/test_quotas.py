@@ -191,7 +191,7 @@ def test_refused_and_malformed_messages_write_few_lines_and_are_counted(tmp_path
             sent[who] += 1
 
         def answered() -> Counter[str]:
-            return Counter(msgspec.json.decode(each.payload)["researcher_id"] for each in node.sent)
+            return Counter(each["researcher_id"] for each in node.said)
 
         # when both send until each has 30 answers, of which 20 come at once and 5 a second after that
         def are_answered() -> bool:

@@ -73,11 +73,19 @@ class Bench:
     def ask(self, request: Request) -> dict[str, Any]:
         """Return the reply to a request."""
         before = len(self.sent)
+        self.receive(request)
+        return next(reply for reply in self.said[before:] if reply.get("id") == request.id)
+
+    def receive(self, request: Request) -> None:
+        """Receive a request that may be answered later."""
         node_id = self.settings.id
         directed = msgspec.structs.replace(request, node_id=node_id)
         self.local.router.receive(topics.command(request.researcher_id, node_id), msgspec.json.encode(directed))
-        replies = [msgspec.json.decode(each.payload) for each in self.sent[before:]]
-        return next(reply for reply in replies if reply.get("id") == request.id)
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        """All messages that were sent so far."""
+        return [msgspec.json.decode(each.payload) for each in self.sent]
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Run an owner's command at the running node."""
@@ -155,13 +163,11 @@ class Bench:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Return the outcomes that were sent so far."""
-        found = [msgspec.json.decode(each.payload) for each in self.sent]
-        return [each for each in found if each["command"] == "job-outcome"]
+        return [each for each in self.said if each["command"] == "job-outcome"]
 
     def scalars(self) -> list[dict[str, Any]]:
         """Return the scalars that were sent so far."""
-        found = [msgspec.json.decode(each.payload) for each in self.sent]
-        return [scalar for each in found if each["command"] == "run-scalars" for scalar in each["scalars"]]
+        return [scalar for each in self.said if each["command"] == "run-scalars" for scalar in each["scalars"]]
 
     def audit(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of the audit about one event."""

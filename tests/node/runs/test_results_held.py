@@ -120,8 +120,7 @@ def test_the_bytes_of_a_released_result_belong_to_the_cost_of_its_round(tmp_path
         node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
         node.outcome(job_id)
 
-        sent = [msgspec.json.decode(each.payload) for each in node.sent]
-        costs = [cost for each in sent if each["command"] == "run-scalars" for cost in each["costs"]]
+        costs = [cost for each in node.said if each["command"] == "run-scalars" for cost in each["costs"]]
 
     assert [cost["transferred_bytes"] for cost in costs] == [0, len('{"numbers":[1,2,3,4]}')]
     assert [cost["wall_s"] for cost in costs] == [costs[0]["wall_s"]] * 2

@@ -213,9 +213,7 @@ def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
     assert outcome["job"]["problem"] == {"type": "AttributeError", "message": None, "traceback": None}
     assert "NoneType" not in msgspec.json.encode(outcome).decode()
     assert outcome["id"] in [each.id for each in node.local.registers.outbox.unacked("alice")]
-    node.local.router.receive(
-        "general/nodes/alice/hospital", msgspec.json.encode(Ack(ids=[outcome["id"]], **envelope()))
-    )
+    node.receive(Ack(ids=[outcome["id"]], **envelope()))
     assert outcome["id"] not in [each.id for each in node.local.registers.outbox.unacked("alice")]
 
 
