@@ -1,25 +1,14 @@
-"""The node folder is private, belongs to one process at a time, and replaces its files in one step."""
+"""The node folder is private and belongs to its user."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
+from fedmon.common.errors import NotFoundError, StorageError
 from fedmon.node.folder import NodeFolder, user_name
-
-HOLD = """
-import sys
-from pathlib import Path
-from fedmon.node.folder import NodeFolder
-with NodeFolder(Path(sys.argv[1])).hold("daemon"):
-    print("begun", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -27,21 +16,6 @@ def folder(tmp_path: Path) -> NodeFolder:
     made = NodeFolder.create(tmp_path / "node")
     made.write_private(made.settings_file, b"id = 'a'\n")
     return made
-
-
-def _started(script: str, folder: NodeFolder) -> subprocess.Popen[str]:
-    """Start a script on a folder, and wait for its first line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    return process
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
 
 
 @pytest.mark.parametrize("name", ["", "node.toml", "state.sqlite", "audit.jsonl", "client_id"])
@@ -57,22 +31,6 @@ def test_what_other_users_can_read_is_refused_with_the_command_that_closes_it(fo
 def test_a_folder_without_a_node_names_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="fedmon node init"):
         NodeFolder.open(tmp_path)
-
-
-def test_a_held_folder_names_its_holder_to_everybody_else(folder: NodeFolder) -> None:
-    process = _started(HOLD, folder)
-    try:
-        with pytest.raises(FolderInUseError, match=rf"already running, pid {process.pid}"), folder.hold("plan approve"):
-            pass
-        holder = folder.holder()
-    finally:
-        _end(process)
-
-    assert holder is not None
-    assert (process.pid, "daemon") == (holder.pid, holder.purpose)
-    assert folder.holder() is None
-    with folder.hold("plan approve"):
-        assert folder.holder() is not None
 
 
 def test_a_user_that_the_system_does_not_know_goes_by_number() -> None:
