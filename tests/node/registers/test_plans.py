@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -243,16 +244,43 @@ def test_a_plan_folder_that_cannot_be_written_takes_no_plan(plans: PlanRegister,
     assert plans.all() == []
 
 
-def test_the_bytes_of_a_deleted_plan_go_even_when_a_crash_came_between(
+def test_what_a_crash_left_and_the_bytes_of_a_deleted_plan_go_at_the_next_start_and_nothing_of_others(
     plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
 ) -> None:
-    plans.request(_approval(), SOURCE)
-    plans.delete("plan")
+    kept = plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).sha256
+    plans.request(_approval(name="deleted"), SOURCE)
+    plans.delete("deleted")
     plans.store.write(SOURCE)
+    (tmp_path / "plans" / f".{kept}.{'0' * 16}").write_bytes(b"half")
+    (tmp_path / "plans" / "README").write_bytes(b"not ours")
 
     PlanRegister(database, tmp_path / "plans", audit=audit)
 
-    assert list((tmp_path / "plans").iterdir()) == []
+    assert {path.name for path in (tmp_path / "plans").iterdir()} == {kept, "README"}
+
+
+def test_bytes_are_kept_under_their_digest_for_their_owner_only(plans: PlanRegister, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        sha256 = plans.request(_approval(), SOURCE).sha256
+    finally:
+        os.umask(before)
+
+    (file,) = (tmp_path / "plans").iterdir()
+    assert (file.name, file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (sha256, SOURCE, 0o600)
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_link_in_place_of_the_bytes_of_a_plan_is_never_followed(plans: PlanRegister, tmp_path: Path) -> None:
+    file = tmp_path / "plans" / plans.request(_approval(), SOURCE).sha256
+    secret = file.rename(tmp_path / "secret")
+    file.symlink_to(secret)
+
+    with pytest.raises(StorageError, match="cannot read"):
+        plans.decide("plan", APPROVED)
+    plans.request(_approval(), SOURCE)
+
+    assert not file.is_symlink()
 
 
 class Known(NamedTuple):
