@@ -9,6 +9,7 @@ import pytest
 
 from fedmon.node.registers.database import Database
 from tests.node.jobs_real import Program
+from tests.node.jobs_trees import ProcTree
 
 
 @pytest.fixture
@@ -16,6 +17,12 @@ def database(tmp_path: Path) -> Iterator[Database]:
     """The register of a node."""
     with Database(tmp_path / "state.sqlite") as opened:
         yield opened
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcTree:
+    """A /proc of files, without any process."""
+    return ProcTree(tmp_path / "proc")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class ProcTree:
         threads: int = 1,
         vsize: int = 4096,
         pages: int = 1,
-        io: int | str | None = None,
+        io: int | None = None,
         flags: int = 0,
         environ: bytes = b"",
         group: int | None = None,
@@ -51,7 +51,7 @@ class ProcTree:
         numbers = " ".join(map(str, [*before, *used, *reaped, *after]))
         (folder / "stat").write_text(f"{pid} ({name}) {state} {numbers}\n")
         if io is not None:
-            (folder / "io").write_text(io if isinstance(io, str) else io_text(io))
+            (folder / "io").write_text(io_text(io))
         if ran:
             (folder / "schedstat").write_text(f"{1000 * ran} 5 {ran}\n")
         (folder / "environ").write_bytes(environ)

@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 
 WRITTEN = "job_io_written_bytes_total"
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> ProcTree:
-    return ProcTree(tmp_path / "proc")
 
 
 def watched(proc: ProcTree, *pids: int) -> Watch:

@@ -168,9 +168,8 @@ V2 = {
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Roots:
+def machine(proc: ProcTree, tmp_path: Path) -> Roots:
     """A machine of version 2 with one process, whose cgroup is /slurm/job_7."""
-    proc = ProcTree(tmp_path / "proc")
     proc.put(10, used=(1, 1))
     (proc.root / "10" / "cgroup").write_text("0::/slurm/job_7\n")
     write_tree(tmp_path / "cgroup", {"cgroup.controllers": "cpu io memory pids\n", "cgroup.procs": ""})
@@ -227,8 +226,8 @@ def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machi
         assert reading.values["job_cpu_system_seconds_total"] == pytest.approx(system / 1e6, abs=1e-9)
 
 
-def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(machine: Roots) -> None:
-    proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
+def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(proc: ProcTree, machine: Roots) -> None:
+    folder = machine.cgroup / "slurm/job_7"
     write_tree(folder, {"cgroup.procs": "10\n20\n40\n"})
     proc.put(20, name="mpirun", start=100, used=(TICKS, 0))
     job = JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder})
@@ -243,8 +242,8 @@ def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(
     assert (before, cpu.read()) == ((1.0, 1.0), (4.0, 2.0))
 
 
-def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots) -> None:
-    proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
+def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(proc: ProcTree, machine: Roots) -> None:
+    folder = machine.cgroup / "slurm/job_7"
     write_tree(folder, {"cgroup.procs": "10\n20\n30\n"})
     proc.put(20, name="fedmon", used=(TICKS, 0))
     proc.put(30, name="perf", parent=20, start=200, used=(TICKS // 2, 0))
@@ -263,9 +262,9 @@ def test_a_process_of_who_measures_is_forgotten_once_it_has_ended(machine: Roots
     assert (cpu.read(), excluded.processes) == ((2.5, 1.0), {20: 100})
 
 
-def test_a_daemon_that_has_become_a_program_of_the_job_counts(machine: Roots) -> None:
+def test_a_daemon_that_has_become_a_program_of_the_job_counts(proc: ProcTree, machine: Roots) -> None:
     daemons, watch = {20}, Watch(machine)
-    ProcTree(machine.proc).put(20)
+    proc.put(20)
     write_tree(machine.cgroup / "slurm/job_7", {"cgroup.procs": "10\n20\n"})
     watch.watches.add("a", cgroup="/slurm/job_7", is_overhead_now=lambda pid: pid in daemons)
 
@@ -305,8 +304,9 @@ def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:
     }
 
 
-def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old_version_2(tmp_path: Path) -> None:
-    proc = ProcTree(tmp_path / "proc")
+def test_version_1_is_understood_with_controllers_mounted_together_beside_an_old_version_2(
+    proc: ProcTree, tmp_path: Path
+) -> None:
     proc.put(10)
     write_tree(tmp_path / "cgroup/unified", {"cgroup.controllers": ""})
     for controller, files in {
@@ -386,8 +386,8 @@ def test_a_cgroup_that_cannot_be_a_jobs_is_refused(
         Watch(machine).add(cgroup=path)
 
 
-def test_a_process_outside_of_the_named_cgroup_is_refused(machine: Roots) -> None:
-    ProcTree(machine.proc).put(11)
+def test_a_process_outside_of_the_named_cgroup_is_refused(proc: ProcTree, machine: Roots) -> None:
+    proc.put(11)
 
     with pytest.raises(InvalidInputError, match="process 11 is not in cgroup"):
         Watch(machine).add(11, cgroup="/slurm/job_7")

@@ -141,8 +141,7 @@ def test_files_are_closed_with_the_job() -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Roots:
-    proc = ProcTree(tmp_path / "proc")
+def machine(proc: ProcTree, tmp_path: Path) -> Roots:
     proc.put(2, name="kthreadd", flags=0x0020_8040, parent=0)
     proc.put(10)
     proc.put(11, parent=10)
@@ -202,8 +201,7 @@ def test_one_process_belongs_to_one_job_at_most(machine: Roots) -> None:
         watch.watches.add("b", pids=[11])
 
 
-def test_no_more_than_64_jobs_are_watched(tmp_path: Path) -> None:
-    proc = ProcTree(tmp_path / "proc")
+def test_no_more_than_64_jobs_are_watched(proc: ProcTree) -> None:
     watches = JobWatches(Roots(proc=proc.root), lambda _stream, _collectors: None, lambda _stream: None)
     for number in range(MAX_JOBS + 1):
         proc.put(1000 + number)
