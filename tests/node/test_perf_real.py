@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_until
 
 TASK_CLOCK = "perf_task_clock_seconds_total"
 COUNTED = "perf_counted_seconds_total"
+_SECONDS = itertools.count(10**9)
 BURN = [sys.executable, "-SEIc", "while True: pass"]
 
 
@@ -41,15 +43,9 @@ def may_count_everything() -> bool:
     return os.geteuid() == 0 or (paranoid.exists() and int(paranoid.read_text()) < 0)
 
 
-class Clock:
-    """Instants that a collector takes for one second each, so that it need not hold back."""
-
-    def __init__(self) -> None:
-        self.mono = 1e9
-
-    def __call__(self) -> Instant:
-        self.mono += 1.0
-        return Instant(t=0.0, mono=self.mono)
+def next_second() -> Instant:
+    """Return an instant that a collector takes for one second later, so that it need not hold back."""
+    return Instant(t=0.0, mono=float(next(_SECONDS)))
 
 
 def value(reading: Reading, name: str) -> float:
@@ -71,7 +67,7 @@ def burning(*, where: Path | None = None) -> Iterator[int]:
 
 def test_the_machine_is_counted_and_what_it_lacks_has_a_reason(source: PerfSource) -> None:
     with closing(PerfCollector(source)) as collector:
-        reading = reading_with(collector, lambda reading: value(reading, COUNTED) > 0, Clock())
+        reading = reading_with(collector, lambda reading: value(reading, COUNTED) > 0, next_second)
         report = collector.probe()
     if any(str(reason).startswith("no permission") for reason in report.values()):
         require(None, "perf may not count the whole machine (CAP_PERFMON)")
@@ -84,31 +80,29 @@ def test_the_machine_is_counted_and_what_it_lacks_has_a_reason(source: PerfSourc
 
 
 def test_the_processes_of_a_job_are_counted_with_the_children_they_fork(source: PerfSource) -> None:
-    clock = Clock()
     with Program() as program:
         pids = [program.pid]
         with closing(PerfJobCollector(source, job="tree", pids=lambda: list(pids))) as collector:
-            reading_with(collector, lambda _reading: collector._session.attached_at is not None, clock)
+            reading_with(collector, lambda _reading: collector._session.attached_at is not None, next_second)
             pids.append(int(program.tell("worker 0.4")))
-            reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.3, clock)
+            reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.3, next_second)
 
     assert value(reading, "perf_starts_total") == 1
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5
 
 
 def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source: PerfSource) -> None:
-    clock = Clock()
     with burning() as first, burning() as second:
         pids = [first]
         with closing(PerfJobCollector(source, job="late", pids=lambda: list(pids))) as collector:
-            before = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
+            before = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, next_second)
             pids.append(second)
             after = reading_with(
                 collector,
                 lambda reading: value(reading, "perf_starts_total") == 2 and value(reading, "perf_cpus_utilized") > 0,
-                clock,
+                next_second,
             )
-            again = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
+            again = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, next_second)
 
     assert value(before, "perf_starts_total") == 1
     assert value(after, TASK_CLOCK) > value(before, TASK_CLOCK)
@@ -122,7 +116,7 @@ def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -
         burning(),
         closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,
     ):
-        reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, Clock())
+        reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, next_second)
 
     # The process beside the cgroup would make it two.
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5

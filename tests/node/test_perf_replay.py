@@ -251,9 +251,10 @@ def test_a_missing_perf_says_what_to_install_and_a_closed_one_is_named(replay: R
     assert reason == f"no permission: {replay.perf}" if is_there else re.match("not found: .* linux-perf", reason)
 
 
-def session(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0) -> PerfSession:
+@contextmanager
+def running(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0) -> Iterator[PerfSession]:
     source = replay.source("cycles", interval_s=interval_s)
-    return PerfSession(
+    made = PerfSession(
         source,
         prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
         target=PerfTarget,
@@ -261,10 +262,6 @@ def session(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0
         backoff=Backoff(0.05, longest_s=0.1),
         patience_s=patience_s,
     )
-
-
-@contextmanager
-def running(made: PerfSession) -> Iterator[PerfSession]:
     made.start()
     try:
         yield made
@@ -274,7 +271,7 @@ def running(made: PerfSession) -> Iterator[PerfSession]:
 
 def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
     replay.answers(die_after=1, last_words="Segmentation weather\n", status=3)
-    with running(session(replay)) as perf:
+    with running(replay) as perf:
         problem = wait_until(lambda: perf.problem)
         wait_until(lambda: perf.starts >= 3)
         replay.answers()
@@ -300,7 +297,7 @@ def test_a_perf_that_prints_nothing_leaves_a_reason(replay: Replay, monkeypatch:
 
 def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
     replay.answers(deaf=True)
-    with running(session(replay, patience_s=0.3)) as perf:
+    with running(replay, patience_s=0.3) as perf:
         pid = wait_until(lambda: perf.pid if perf.attached_at is not None and perf.pid else 0)
         perf.stop()
 
@@ -310,19 +307,17 @@ def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
 
 def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it(replay: Replay) -> None:
     replay.does("*--log-fd*", "exec sleep 60")
-    made = session(replay, interval_s=60.0, patience_s=60.0)
     # A suite in the background of a script ignores SIGINT, and so would its children; perf never does.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     # As the daemon does, whose signals belong to its main thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
-        made.start()
-        wait_until(lambda: made.pid and Path(f"/proc/{made.pid}/comm").read_text() == "sleep\n", what="perf")
-        assert made.end(30.0)
+        with running(replay, interval_s=60.0, patience_s=60.0) as perf:
+            wait_until(lambda: perf.pid and Path(f"/proc/{perf.pid}/comm").read_text() == "sleep\n", what="perf")
+            assert perf.end(60.0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
-        made.stop()
 
 
 def test_perf_counts_beside_more_than_1024_open_files(replay: Replay) -> None:
@@ -344,7 +339,7 @@ def test_no_descriptor_stays_open(replay: Replay) -> None:
     gc.collect()  # what earlier tests left closes its files late
     before = len(os.listdir("/proc/self/fd"))
     replay.answers(die_after=1)
-    with running(session(replay)) as perf:
+    with running(replay) as perf:
         wait_until(lambda: perf.starts >= 3)
 
     assert len(os.listdir("/proc/self/fd")) == before

@@ -45,12 +45,6 @@ def test_an_outcome_is_a_result_or_the_error_whatever_it_was(workers: Workers) -
     assert "its log says why" in str(third)
 
 
-def test_no_more_than_the_given_number_waits(workers: Workers) -> None:
-    taken = [workers.post("plans", lambda: None, lambda _outcome: None, most=2) for _ in range(3)]
-
-    assert taken == [True, True, False]
-
-
 def test_slow_work_of_one_kind_holds_up_no_other(workers: Workers) -> None:
     over, outcomes = threading.Event(), Outcomes()
     workers.start()

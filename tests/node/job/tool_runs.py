@@ -14,6 +14,7 @@ import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
+from tests.common.store.recordings import seqs
 from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
 
@@ -93,7 +94,7 @@ def the(folder: Path) -> Left:
 def numbers(path: Path, node_id: str) -> list[int]:
     """Return the numbers of a host's samples that a recording holds."""
     with Recording(path, read_only=True) as recording:
-        return [seq for one in recording.read(node_id, stream="host") for seq in range(one.seq, one.last_seq + 1)]
+        return seqs(recording.read(node_id, stream="host"))
 
 
 def logs(folder: Path) -> str:

@@ -25,13 +25,13 @@ def _add(folder: Path, file: str, name: str, tags: str) -> tuple[str, ...]:
 
 def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
     words = (*_add(folder, "a.csv", "Ages", "age, weight"), "--parameters", '{"target": "age"}')
-    added = told(folder, *words, "--description", "Three people")["dataset"]
+    added = told(folder, *words, "--description", "  Three people ")["dataset"]
     listed = told(folder, "dataset", "list")["datasets"]
 
     assert (added["shape"], added["dtypes"]) == ([3, 3], {"id": "int64", "age": "int64", "weight": "float64"})
     assert (added["data_type"], added["tags"]) == ("csv", ["age", "weight"])
-    assert added["dataset_parameters"] == {"target": "age"}
-    assert listed == [added]
+    assert (added["description"], added["dataset_parameters"]) == ("Three people", {"target": "age"})
+    assert listed == [added] == [told(folder, "dataset", "show", "Ages")["dataset"]]
     assert events(folder) == ["dataset-add"]
 
 

@@ -40,19 +40,6 @@ def _add(register: DatasetRegister, path: Path | str, /, **fields: Any) -> Datas
     return register.add(DatasetFields(**given))
 
 
-def test_a_table_is_offered_with_its_shape_and_types(register: DatasetRegister, table: Path) -> None:
-    record = _add(register, table, description="  two patients ", dataset_parameters={"target": "sex"})
-
-    assert record.dataset_id.startswith("dataset_")
-    assert (record.name, record.data_type, record.tags) == ("patients", "csv", ("mri", "brain"))
-    assert (record.shape, record.dtypes) == ([2, 3], {"age": "int64", "weight": "float64", "sex": "object"})
-    assert (record.description, record.dataset_parameters) == ("two patients", {"target": "sex"})
-    assert record.path == str(table)
-    assert record.created == record.modified
-    assert register.get("patients") == register.get(record.dataset_id) == record
-    assert register.all() == [record]
-
-
 def test_images_and_subjects_are_counted_and_other_types_need_only_be_there(
     register: DatasetRegister, images: Path
 ) -> None:
