@@ -22,15 +22,15 @@ def launch(argv: Sequence[str], *, output: IO[bytes], env: Mapping[str, str] | N
     )
 
 
-def end(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ask a daemon to end, and kill it when it does not."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(timeout_s)
+            process.wait(10.0)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout_s)
+            process.wait(60.0)
 
 
 def command(pid: int) -> str:
@@ -71,7 +71,7 @@ def kill_all(find: Callable[[], list[int]], what: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
-    wait_until(none_left, timeout_s=10, what=f"the end of {what}")
+    wait_until(none_left, what=f"the end of {what}")
 
 
 def remove_cgroups(tops: list[Path]) -> None:
@@ -84,4 +84,4 @@ def remove_cgroups(tops: list[Path]) -> None:
                     Path(folder).rmdir()
         return not any(top.exists() for top in tops)
 
-    wait_until(removed, timeout_s=10, what=f"the end of {[str(top) for top in tops]}")
+    wait_until(removed, what=f"the end of {[str(top) for top in tops]}")

@@ -73,7 +73,7 @@ class Oar:
             last_first.callback(remove_cgroups, made)
             if self._init is not None:
                 # unshare passes no signal on, but takes its child with it when it dies.
-                last_first.callback(self._init.wait, 10)
+                last_first.callback(self._init.wait, 60)
                 last_first.callback(self._init.kill)
             for link in LINKS:
                 if link not in self._links_before and link.is_symlink():

@@ -203,7 +203,7 @@ class FakeNvml:
         self.calls[name] += 1
         if name == self._hanging and self._hanging_on in (None, *arguments[:1]):
             self.hanging += 1
-            self.release.wait(20.0)
+            self.release.wait(100.0)
         for refused, code, when in self._refusals:
             if refused == name and when(arguments):
                 raise pynvml.NVMLError(code)

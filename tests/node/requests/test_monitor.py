@@ -72,7 +72,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     recorder.start()
     wait_until(lambda: recorder.ready)
     yield Node(recorder, allowing("*"))
-    assert recorder.stop(5.0)
+    assert recorder.stop(60.0)
 
 
 def allowing(*metrics: str) -> Policy:
