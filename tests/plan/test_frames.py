@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,8 +24,8 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
-from fedmon.plan.frames import FrameChannel
 from fedmon.plan.parcels import pack
+from tests.plan.trials import heard
 
 
 def frame(kind: bytes, fields: Any) -> bytes:
@@ -127,29 +125,16 @@ def test_any_bytes_are_refused_or_frames_and_nothing_else_happens(pieces: list[b
 
 
 def test_a_report_of_a_signal_handler_amid_a_long_report_is_sent_after_it() -> None:
-    read_end, write_end = os.pipe()
-    channel = FrameChannel(write_end)
-    context = PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
-    received, ticks = bytearray(), itertools.count()
-
-    def receive_slowly() -> None:
-        with open(read_end, "rb", buffering=0) as file:
-            while data := file.read(4096):
-                received.extend(data)
-                time.sleep(0.0005)
-
-    reading = threading.Thread(target=receive_slowly)
-    reading.start()
-    before = signal.signal(signal.SIGALRM, lambda *_: context.report(tick=next(ticks)))
     long: dict[str, Any] = {f"n{'x' * 58}{number:03}": 1.0 for number in range(100)}
-    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
-    for _ in range(300):
-        context.report(**long)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-    context.report(last=1)
-    os.close(write_end)
-    reading.join()
+    ticks = itertools.count()
+    with heard(pause_s=0.0005) as (context, _, received):
+        before = signal.signal(signal.SIGALRM, lambda *_: context.report(tick=next(ticks)))
+        signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+        for _ in range(300):
+            context.report(**long)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        context.report(last=1)
 
     told = [each.values for each in FrameReader(output_bytes=100).feed(received) if isinstance(each, Scalars)]
     assert {each["tick"] for each in told if "tick" in each} == {*range(next(ticks))}
@@ -157,29 +142,15 @@ def test_a_report_of_a_signal_handler_amid_a_long_report_is_sent_after_it() -> N
 
 
 def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_result() -> None:
-    read_end, write_end = os.pipe()
-    channel = FrameChannel(write_end)
-    context = PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
-    received = bytearray()
-
-    def receive() -> None:
-        with open(read_end, "rb", buffering=0) as file:
-            while data := file.read(4096):
-                received.extend(data)
-
-    def report() -> None:
+    def report(context: PlanContext) -> None:
         for step in range(200):
             context.report(step=step, n=step)
 
-    threads = [threading.Thread(target=receive), *(threading.Thread(target=report) for _ in range(4))]
-    for thread in threads:
-        thread.start()
-    for thread in threads[1:]:
-        thread.join()
-    channel.send_result(pack({"a": 1}))
-    context.log("too late")
-    os.close(write_end)
-    threads[0].join()
+    with heard() as (context, channel, received):
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(report, [context] * 4))
+        channel.send_result(pack({"a": 1}))
+        context.log("too late")
     reader = FrameReader(output_bytes=100)
     found = list(reader.feed(received))
     reader.close()

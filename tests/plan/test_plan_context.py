@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,18 +13,15 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.plan import frames
 from fedmon.plan.context import PlanContext
 from fedmon.plan.frame_reader import FrameReader, LogLine, Scalars
-from fedmon.plan.frames import FrameChannel
+from tests.plan.trials import heard
 
 
 def said(say: Callable[[PlanContext], object]) -> list[Any]:
     """Return what a plan says that does this."""
-    read_end, write_end = os.pipe()
-    with open(read_end, "rb") as heard, open(write_end, "wb") as written:
-        channel = FrameChannel(write_end)
+    with heard() as (context, channel, received):
         channel.send(frames.BEGUN, {})
-        say(PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel))
-        written.close()
-        return list(FrameReader(output_bytes=100).feed(heard.read()))[1:]
+        say(context)
+    return list(FrameReader(output_bytes=100).feed(received))[1:]
 
 
 def test_numbers_of_any_library_are_reported_and_what_is_not_finite_is_null_with_one_warning() -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import tempfile
 import textwrap
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedmon.common.ids import new_id
 from fedmon.node.runs.folder import Ending, JobFolder, Reported
+from fedmon.plan.context import PlanContext
+from fedmon.plan.frames import FrameChannel
 from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
@@ -68,3 +74,26 @@ def run_source(
     ending = jobs().ending(folder)
     result = folder.result.read_bytes() if ending.result_format is not None else b""
     return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported)])
+
+
+@contextlib.contextmanager
+def heard(*, pause_s: float = 0.0) -> Iterator[tuple[PlanContext, FrameChannel, bytearray]]:
+    """Have what a plan sees of its node, its channel, and all that came through it once the block is over."""
+    read_end, write_end = os.pipe()
+    received = bytearray()
+
+    def receive() -> None:
+        with open(read_end, "rb", buffering=0) as file:
+            while piece := file.read(4096):
+                received.extend(piece)
+                time.sleep(pause_s)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    channel = FrameChannel(write_end)
+    context = PlanContext(job_id="j", node_id="n", dataset=None, arguments={}, inputs={}, channel=channel)
+    try:
+        yield context, channel, received
+    finally:
+        os.close(write_end)
+        receiving.join()
