@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import sqlite3
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -257,11 +257,8 @@ def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
                 recorder.keep(batch(first, stream=stream))
                 recorder.extents()
 
-        threads = [threading.Thread(target=produce, args=(f"job-{number}",)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(produce, [f"job-{number}" for number in range(4)]))
         wait_until(lambda: recorder.counts()[RECORDED] == 2000)
 
         assert {(one.stream, one.oldest_seq, one.last_seq) for one in recorder.extents()} == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -114,12 +114,8 @@ def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() ->
         for number in range(100):
             values.add_scalar(name, number)
 
-    threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(report, "abcdefgh"))
 
     assert len(samples) == 800
     assert [sample.mono for sample in samples] == sorted(sample.mono for sample in samples)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -370,7 +371,7 @@ def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
 
 def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tmp_path: Path) -> None:
     results: list[bool] = []
-    writing = threading.Event()
+    is_written = threading.Event()
     with Audit(tmp_path, rotate_bytes=30_000) as audit:
 
         def write(name: str) -> None:
@@ -379,18 +380,14 @@ def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tm
                 audit.count("logs", [name])
 
         def read() -> None:
-            while not (results and writing.is_set()):
+            while not (results and is_written.is_set()):
                 results.append(verify(tmp_path).ok)
 
-        threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-        reader = threading.Thread(target=read)
-        reader.start()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        writing.set()
-        reader.join()
+        with ThreadPoolExecutor(5) as threads:
+            reading = threads.submit(read)
+            list(threads.map(write, "abcd"))
+            is_written.set()
+            reading.result()
 
     lines = _lines(tmp_path)
     assert [[line["number"] for line in lines if line.get("name") == name] for name in "abcd"] == [list(range(400))] * 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.wire.runs import TracePiece
 from fedmon.node.runs.folder import TraceWriter, read_trace
+from tests.support.full_disk import files_of_at_most
 
 
 def whole(path: Path, max_bytes: int = 1000) -> tuple[str, int]:
@@ -120,11 +120,9 @@ def test_a_reader_beside_a_fast_writer_sees_only_what_was_printed_there(tmp_path
 def test_a_full_disk_loses_what_is_printed_and_stops_nobody(tmp_path: Path) -> None:
     trace = TraceWriter(tmp_path / "t", size_bytes=2**20)
     trace.write(b"kept")
-    full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, trace._fd)  # the disk of this file is full from now on
-    os.close(full)
 
-    trace.write(b"lost" * 100)
+    with files_of_at_most(len(b"kept")):
+        trace.write(b"lost" * 100)
 
     assert read_trace(tmp_path / "t", 0, 100).text == "kept"
 
