@@ -45,8 +45,7 @@ def test_every_layout_of_pbs_cgroups_is_known(tmp_path: Path, controllers: Seque
     assert got.overhead == {62: 100}
 
 
-def test_a_site_can_say_where_its_cgroups_are(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_site_can_say_where_its_cgroups_are(machine: Machine) -> None:
     machine.put(60, cgroup="/site/jobs/batch-123.server.x")
 
     by_option = found(machine, patterns=["site/*/batch-{id}*"])
@@ -55,16 +54,14 @@ def test_a_site_can_say_where_its_cgroups_are(tmp_path: Path) -> None:
     assert by_option.cgroup == by_variable.cgroup == "/site/jobs/batch-123.server.x"
 
 
-def test_a_job_of_an_array_has_its_brackets_in_the_name_of_its_cgroup(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_job_of_an_array_has_its_brackets_in_the_name_of_its_cgroup(machine: Machine) -> None:
     machine.put(60, cgroup="/pbspro/12[3].server")
     machine.put(61, cgroup="/pbspro/123.server")
 
     assert found(machine, environ={"PBS_JOBID": "12[3].server"}).pids == (60,)
 
 
-def test_the_session_that_pbs_pro_tells_is_the_job(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_the_session_that_pbs_pro_tells_is_the_job(machine: Machine) -> None:
     machine.put(40, "pbs_mom", command="/opt/pbs/sbin/pbs_mom")
     machine.put(5001, "bash", parent=40, session=5001, environ=PBS)
     machine.put(5002, "mpiexec", parent=5001, session=5001, environ=PBS)
@@ -76,8 +73,7 @@ def test_the_session_that_pbs_pro_tells_is_the_job(tmp_path: Path) -> None:
     assert (got.detail, got.marker) == ("qstat -f 123.server, session 5001", "PBS_JOBID=123.server")
 
 
-def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_session_of_the_first_host_says_nothing_about_the_second(machine: Machine) -> None:
     machine.put(5001, session=5001, environ={"PBS_JOBID": "9.server"})
     machine.put(6000, environ=PBS)
     got = found(machine, Commands(recorded("pbs_pro/qstat-full")), host="n2")
@@ -86,15 +82,13 @@ def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Pat
     assert "a session on n1 only" in dict(got.tried)["scheduler"]
 
 
-def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_session_that_is_of_another_job_by_now_misleads_nobody(machine: Machine) -> None:
     machine.put(5001, session=5001, environ={"PBS_JOBID": "9.server"})
     with pytest.raises(JobNotFoundError, match="1 without any sign of the job"):
         found(machine, Commands(recorded("pbs_pro/qstat-full")))
 
 
-def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_torque_over_slurm_tells_no_session_and_the_environment_does(machine: Machine) -> None:
     inside = {name: text for name, text in environment("torque/job").items() if not name.startswith("SLURM")}
     machine.put(19806, "slurm_script", environ=inside)
     machine.put(19809, "sleep", parent=19806, environ=inside)
@@ -191,9 +185,8 @@ def test_oarstat_tells_the_cpuset_of_a_job(tmp_path: Path) -> None:
     ],
 )
 def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
-    tmp_path: Path, job_id: str, why: str
+    machine: Machine, job_id: str, why: str
 ) -> None:
-    machine = Machine(tmp_path)
     machine.put(70)
     names = {"2": "waiting", "1": "finished", "4711": "unknown"}
     commands = Commands(recorded(f"oar/oarstat-{names[job_id]}"))

@@ -38,8 +38,7 @@ def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(
     assert dict(got.tried)["scheduler"] == "scontrol did not end within 0.3 s"
 
 
-def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_number_that_was_given_again_is_never_the_jobs(machine: Machine) -> None:
     machine.put(50, "slurmstepd", command=f"slurmstepd: [{JOB_ID}.0]")
     machine.put(60, parent=50, start=100)
     machine.put(61, parent=50, start=100)
@@ -55,8 +54,7 @@ def test_a_number_that_was_given_again_is_never_the_jobs(tmp_path: Path) -> None
     assert got.starts == {61: 100}
 
 
-def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(machine: Machine) -> None:
     search = machine.search(MARKER)
     assert search.again() is None
 
@@ -64,13 +62,12 @@ def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(tmp_path: Pa
     assert search.find(retries=0).pids == (60,)
 
 
-def test_a_tool_that_is_named_as_a_job_is_refused(tmp_path: Path) -> None:
+def test_a_tool_that_is_named_as_a_job_is_refused(machine: Machine) -> None:
     with pytest.raises(InvalidInputError, match="is this tool itself"):
-        Machine(tmp_path).search({}, pids=(60, TOOL)).find()
+        machine.search({}, pids=(60, TOOL)).find()
 
 
-def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(machine: Machine) -> None:
     machine.put(50, "bash")
     machine.put(51, "run.sh", parent=50)
     machine.put(52, "work", parent=51)
@@ -82,8 +79,7 @@ def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nob
 
 
 @pytest.mark.parametrize("service", ["sshd", "tmux: server", "screen", "containerd-shim", "supervisord"])
-def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path, service: str) -> None:
-    machine = Machine(tmp_path)
+def test_a_tool_that_nobody_of_a_job_started_finds_none(machine: Machine, service: str) -> None:
     machine.put(50, service)
     machine.put(60, "other", parent=50)
     machine.put(TOOL, "fedmon", parent=50)
@@ -91,8 +87,7 @@ def test_a_tool_that_nobody_of_a_job_started_finds_none(tmp_path: Path, service:
         machine.search({}).find()
 
 
-def test_an_id_is_looked_for_with_the_scheduler_that_writes_it_and_is_there(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_an_id_is_looked_for_with_the_scheduler_that_writes_it_and_is_there(machine: Machine, tmp_path: Path) -> None:
     machine.put(60, environ={"OAR_JOB_ID": "7"})
     machine.put(61, environ={"PBS_JOBID": "7.server"})
     look = functools.partial(look_up, scheduler=None, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3)

@@ -47,9 +47,8 @@ def found(
 
 @pytest.mark.parametrize("job_id", ["", "1"])
 def test_the_cgroup_of_a_job_holds_all_of_it_and_neither_daemons_launchers_nor_the_tool(
-    tmp_path: Path, job_id: str
+    machine: Machine, job_id: str
 ) -> None:
-    machine = Machine(tmp_path)
     running(machine, cgroups=True)
     got = found(machine, job_id=job_id)
 
@@ -60,8 +59,7 @@ def test_the_cgroup_of_a_job_holds_all_of_it_and_neither_daemons_launchers_nor_t
     assert dict.fromkeys(got.pids, 100) == got.starts
 
 
-def test_without_cgroups_scontrol_names_the_processes_and_each_bears_a_sign(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_without_cgroups_scontrol_names_the_processes_and_each_bears_a_sign(machine: Machine) -> None:
     running(machine, cgroups=False)
     real = recorded("slurm/cgroup/listpids-running")
     at_node = Output(argv=(*real.argv, "node1"), rc=0, stdout=real.stdout, stderr="")
@@ -72,8 +70,7 @@ def test_without_cgroups_scontrol_names_the_processes_and_each_bears_a_sign(tmp_
     assert [method for method, _ in got.tried] == ["cgroup"]
 
 
-def test_what_scontrol_loses_the_environment_of_an_orphan_tells(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_what_scontrol_loses_the_environment_of_an_orphan_tells(machine: Machine) -> None:
     running(machine, cgroups=False)
     got = found(machine)
 
@@ -82,8 +79,7 @@ def test_what_scontrol_loses_the_environment_of_an_orphan_tells(tmp_path: Path) 
     assert "is not installed" in dict(got.tried)["scheduler"]
 
 
-def test_where_nothing_tells_the_script_that_started_the_tool_is_the_job(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_where_nothing_tells_the_script_that_started_the_tool_is_the_job(machine: Machine) -> None:
     machine.put(50, "slurmstepd", command="slurmstepd: [8.batch]")
     machine.put(51, "slurm_script", parent=50)
     machine.put(52, "python3", parent=51)
@@ -131,8 +127,7 @@ def test_of_two_nodes_on_one_machine_each_finds_its_own_half_by_cgroup_or_by_its
     assert ({*whole.pids}, whole.cgroup) == ({18837, 18838}, None)
 
 
-def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_task_of_an_array_is_asked_for_by_its_raw_id(machine: Machine) -> None:
     machine.put(18055, environ=environment("slurm/cgroup/array-3"))
     machine.put(18099, environ=environment("slurm/cgroup/array-5"))
     asked = Commands(
@@ -159,8 +154,7 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
         ("800 11 batch 0 0", "names no process of the job"),
     ],
 )
-def test_a_scontrol_that_lies_misleads_nobody(tmp_path: Path, listed: str, doubt: str) -> None:
-    machine = Machine(tmp_path)
+def test_a_scontrol_that_lies_misleads_nobody(machine: Machine, listed: str, doubt: str) -> None:
     machine.put(1, "systemd")
     machine.put(70, environ={"SLURM_JOB_ID": "8"}, cgroup="/slurm/uid_0/job_8/step_0")
     machine.put(71, environ={"HOME": "/root"})
@@ -173,8 +167,7 @@ def test_a_scontrol_that_lies_misleads_nobody(tmp_path: Path, listed: str, doubt
     assert doubt in dict(caught.value.tried)["scheduler"]
 
 
-def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_told(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_told(machine: Machine) -> None:
     machine.put(50, "slurmstepd", command="slurmstepd: [1.0]")
     machine.put(60, environ=JOB)
     machine.put(61, parent=50)  # whose environment this user may not read
@@ -221,8 +214,7 @@ def test_what_a_real_scontrol_says_of_a_job_that_it_does_not_know_is_passed_on(w
     assert why in str(caught.value)
 
 
-def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(machine: Machine) -> None:
     machine.put(800, environ={"SLURM_JOB_ID": "11"})
     real = recorded("slurm/cgroup/listpids-finished")
     with pytest.raises(JobNotFoundError) as caught:
@@ -236,8 +228,7 @@ def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(tmp_
     assert "does not exist on node" in str(caught.value)
 
 
-def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_job_that_is_not_visible_yet_is_looked_for_again(machine: Machine) -> None:
     machine.put(TOOL, "fedmon")
     looks: list[str] = []
 
@@ -252,8 +243,7 @@ def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> No
     assert (got.pids, len(looks)) == ((60,), 3)
 
 
-def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
+def test_a_search_ends_at_once_when_the_tool_is_stopped(machine: Machine) -> None:
     machine.put(TOOL, "fedmon")
     stop = threading.Event()
     stop.set()
@@ -264,9 +254,8 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
     assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue"]
 
 
-def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(tmp_path: Path) -> None:
+def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(machine: Machine) -> None:
     require(os.geteuid() == 0, "only root can make files of another user")
-    machine = Machine(tmp_path)
     machine.put(60, environ=JOB, start=10)
     machine.put(61, environ=JOB, start=20)
     os.chown(machine.roots.proc / "61", 12345, 12345)
@@ -276,8 +265,7 @@ def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the
 
 
 @pytest.mark.parametrize("job_id", ["../../etc", "*", "a b", "{id}"])
-def test_a_hostile_job_id_is_never_a_path_nor_a_word_of_a_command(tmp_path: Path, job_id: str) -> None:
-    machine = Machine(tmp_path)
+def test_a_hostile_job_id_is_never_a_path_nor_a_word_of_a_command(machine: Machine, job_id: str) -> None:
     machine.put(60, cgroup="/slurm/uid_0/job_7/step_0")
     commands = Commands()
     environ = {"SLURM_JOB_ID": job_id}
