@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.plan import parcels
-from fedmon.plan.parcels import InvalidValuesError, contents, pack, unpack
+from fedmon.plan.parcels import InvalidValuesError, contents, unpack
+from tests.plan.trials import packed
 
 JSON_BOMBS = {
     "nothing": b"",
@@ -150,9 +151,7 @@ def test_bytes_that_are_no_truths_or_characters_are_refused(descr: str, item: by
 
 
 def test_no_byte_around_the_files_of_an_archive_can_be_changed_and_none_added_or_left_out() -> None:
-    stream = io.BytesIO()
-    pack({"w": np.arange(50), "t": np.array(["ab"]), "n": 1}).write(stream)
-    content = stream.getvalue()
+    _, content = packed({"w": np.arange(50), "t": np.array(["ab"]), "n": 1})
     inside = {at for start, size in parcels._files(memoryview(content)) for at in range(start, start + size)}
     chosen = random.Random(5)
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.plan.parcels import InvalidValuesError, TooLargeError, contents, pack, unpack
+from tests.plan.trials import packed
 
 ARRAYS: dict[str, Any] = {
     "plain": np.arange(6.0).reshape(2, 3),
@@ -36,12 +37,9 @@ ARRAYS: dict[str, Any] = {
 
 
 def packed_bytes(values: Any) -> bytes:
-    packed = pack(values)
-    stream = io.BytesIO()
-    packed.write(stream)
-    content = stream.getvalue()
-    assert len(content) == packed.size_bytes
-    contents(packed.format, memoryview(content))
+    kind, content = packed(values)
+    assert len(content) == pack(values).size_bytes
+    contents(kind, memoryview(content))
     return content
 
 
@@ -194,11 +192,11 @@ def test_values_that_repeat_one_another_without_end_are_bounded() -> None:
 def test_large_arrays_are_packed_and_unpacked_without_copies() -> None:
     values = {"w": np.ones(4_000_000)}
     tracemalloc.start()
-    packed = pack(values)
+    large = pack(values)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     stream = io.BytesIO()
-    packed.write(stream)
+    large.write(stream)
     content = bytearray(stream.getbuffer())
 
     back = unpack("npz", content)["w"]

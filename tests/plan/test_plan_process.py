@@ -11,9 +11,8 @@ import pytest
 from fedmon.node.runs.folder import GivenDataset
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan import process
-from fedmon.plan.parcels import pack
 from fedmon.plan.values import json_text
-from tests.plan.trials import jobs, run_body
+from tests.plan.trials import jobs, packed, run_body
 
 
 def test_what_the_researcher_gave_is_there_and_comes_back() -> None:
@@ -29,10 +28,7 @@ def test_what_the_researcher_gave_is_there_and_comes_back() -> None:
 
 
 def test_arrays_come_in_without_a_copy_can_be_written_to_and_go_back() -> None:
-    import io
-
-    stream = io.BytesIO()
-    pack({"w": np.arange(6.0).reshape(2, 3), "n": {"b": np.array([True, False])}}).write(stream)
+    _, inputs = packed({"w": np.arange(6.0).reshape(2, 3), "n": {"b": np.array([True, False])}})
     body = """
         w = context.inputs["w"]
         assert not w.flags.owndata
@@ -40,12 +36,12 @@ def test_arrays_come_in_without_a_copy_can_be_written_to_and_go_back() -> None:
         return {"w": w, "b": ~context.inputs["n"]["b"]}
     """
 
-    values = run_body(body, inputs=stream.getvalue(), inputs_format="npz").values()
+    values = run_body(body, inputs=inputs, inputs_format="npz").values()
 
     assert values["w"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert values["b"].tolist() == [False, True]
     without = msgspec.structs.replace(jobs().interpreter, path=[])
-    ran = run_body(body, inputs=stream.getvalue(), inputs_format="npz", interpreter=without)
+    ran = run_body(body, inputs=inputs, inputs_format="npz", interpreter=without)
     assert ran.said[1].startswith("the inputs cannot be read: the values hold arrays, and this Python has no numpy")
 
 

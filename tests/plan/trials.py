@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import io
 import os
 import tempfile
 import textwrap
@@ -18,7 +19,7 @@ from fedmon.common.ids import new_id
 from fedmon.node.runs.folder import Ending, JobFolder, Reported
 from fedmon.plan.context import PlanContext
 from fedmon.plan.frames import FrameChannel
-from fedmon.plan.parcels import unpack
+from fedmon.plan.parcels import pack, unpack
 from tests.node.runs.kept_jobs import KeptJobs
 
 HEAD = "from fedmon import TrainingPlan\n"
@@ -97,3 +98,10 @@ def heard(*, pause_s: float = 0.0) -> Iterator[tuple[PlanContext, FrameChannel, 
     finally:
         os.close(write_end)
         receiving.join()
+
+
+def packed(values: Any) -> tuple[str, bytes]:
+    """Return the format of a parcel of values, and its bytes."""
+    made, stream = pack(values), io.BytesIO()
+    made.write(stream)
+    return made.format, stream.getvalue()

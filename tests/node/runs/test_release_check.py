@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedmon.node.runs.folder import EVENTS, JobFolder, Logged, Reported
 from fedmon.node.runs.release import Rules, check, described, numbers_in, rounded, rules_for
 from fedmon.node.runs.supervision import EventLog
 from fedmon.plan import parcels
+from tests.plan.trials import packed
 
 CHECK = ReleaseSettings(mode="check")
 OPEN = Rules(max_bytes=2**20, numbers=None, text=64)
@@ -26,16 +26,9 @@ def grant(**terms: Any) -> Grant:
     return Grant(grant_id="g", sha256="0" * 64, **terms)
 
 
-def parcel(values: dict[str, Any]) -> tuple[str, bytes]:
-    packed = parcels.pack(values)
-    stream = io.BytesIO()
-    packed.write(stream)
-    return packed.format, stream.getvalue()
-
-
 def gated(values: dict[str, Any], rules: Rules = OPEN) -> tuple[Any, str]:
     """Return what would leave of a result, and the rules that it breaks."""
-    kind, content = parcel(values)
+    kind, content = packed(values)
     leaving, broken = check(memoryview(content), *parcels.contents(kind, memoryview(content)), rules)
     return parcels.unpack(kind, leaving or content), broken
 
@@ -123,7 +116,7 @@ def test_scalars_leave_by_the_names_of_the_grant_and_not_from_a_dataset_that_bre
     ],
 )
 def test_everything_that_can_say_something_is_counted(values: dict[str, Any], count: int) -> None:
-    kind, content = parcel(values)
+    kind, content = packed(values)
 
     assert numbers_in(*parcels.contents(kind, memoryview(content))) == count
 
@@ -224,7 +217,7 @@ def test_nothing_hides_in_the_spelling_of_a_result_or_in_a_nan() -> None:
 
 
 def test_a_result_that_is_too_large_is_not_changed() -> None:
-    kind, content = parcel({"grid": np.full(100, math.pi)})
+    kind, content = packed({"grid": np.full(100, math.pi)})
 
     checked = check(memoryview(content), *parcels.contents(kind, memoryview(content)), rule(max_bytes=500))
 
@@ -232,7 +225,7 @@ def test_a_result_that_is_too_large_is_not_changed() -> None:
 
 
 def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
-    kind, content = parcel(
+    kind, content = packed(
         {
             "rows": 212,
             "bins": [3, 40, 0, 9],
@@ -260,7 +253,7 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
 @pytest.mark.parametrize("descr", ["<U2", ">U2"])
 def test_texts_that_are_no_unicode_are_shown_with_their_bytes(descr: str) -> None:
     texts = np.array([0x61, 0xD800], dtype=f"{descr[0]}u4").view(descr)
-    kind, content = parcel({"sites": texts})
+    kind, content = packed({"sites": texts})
 
     (entry,) = described(kind, memoryview(content))
 

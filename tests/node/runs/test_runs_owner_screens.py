@@ -14,9 +14,9 @@ from fedmon.common.wire.runs import JobReport, JobState, Parcel, RunLimits, Usag
 from fedmon.node.runs.folder import JobFolder, TraceWriter
 from fedmon.node.runs.register import JobRecord
 from fedmon.node.runs.release import HELD
-from fedmon.plan import parcels
 from tests.node.owner.owner_desks import desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
+from tests.plan.trials import packed
 
 ARRAYS = {"w": np.zeros((4, 2)), "rows": np.array(30, dtype="u4"), "who": np.array(["a", "bc"]), "n": [1, 2.5]}
 REASON = "it was not done after 2 s, its limit: ask for more in limits, or have the owner raise [runs] max_wall_s"
@@ -56,10 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> P
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
     for runs in (made / "runs", *(made / "runs" / job.job_id for job in jobs)):
         runs.mkdir(mode=0o700, exist_ok=True)
-    file = made / "runs" / jobs[2].job_id / "result"
-    with file.open("wb") as stream:
-        parcels.pack(ARRAYS).write(stream)
-    content = file.read_bytes()
+    _, content = packed(ARRAYS)
+    (made / "runs" / jobs[2].job_id / "result").write_bytes(content)
     held = Parcel(format="npz", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
