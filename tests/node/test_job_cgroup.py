@@ -276,12 +276,15 @@ def test_a_daemon_that_has_become_a_program_of_the_job_counts(proc: ProcTree, ma
 
 def test_a_job_that_lives_on_without_its_cgroup_is_not_measured_by_old_numbers(machine: Roots) -> None:
     watch = Watch(machine).add(cgroup="/slurm/job_7")
-    (machine.cgroup / "slurm/job_7/cpu.stat").unlink()
+    before = watch.tick().values["job_tasks"]
+    for name in ("cpu.stat", "pids.current"):
+        (machine.cgroup / "slurm/job_7" / name).unlink()
 
     reading = watch.tick()
 
-    assert (reading.values["job_processes"], reading.values["job_cpu_user_seconds_total"]) == (1, None)
-    assert reading.reasons["job_cpu_user_seconds_total"].startswith("not found: ")
+    assert (before, reading.values["job_processes"]) == (12, 1)
+    for metric in ("job_cpu_user_seconds_total", "job_tasks"):
+        assert (reading.values[metric], reading.reasons[metric][:11]) == (None, "not found: ")
 
 
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:

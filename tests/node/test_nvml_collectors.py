@@ -340,6 +340,7 @@ def test_an_nvml_that_cannot_start_now_is_tried_again() -> None:
 def test_memory_and_multiprocessors_are_summed_over_the_processes_of_a_job() -> None:
     one, other = FakeGpu("GPU-a"), FakeGpu("GPU-b")
     other.compute, other.graphics = [process(300, 5)], []
+    one.compute.append(process(9, 7))
     one.shares = [share(100, 10, 99), share(9, 11, 1)]
     session = NvmlSession(Nvml(FakeNvml(one, other)), monotonic=lambda: 0.0)
     reader = LaneReader(session, queries.FAST, with_processes=True)
