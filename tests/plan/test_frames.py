@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_a_channel_sends_whole_frames_from_many_threads_and_nothing_after_the_re
             context.report(step=step, n=step)
 
     with heard() as (context, channel, received):
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(4, initializer=threading.Barrier(4).wait) as threads:
             list(threads.map(report, [context] * 4))
         channel.send_result(pack({"a": 1}))
         context.log("too late")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -257,7 +258,7 @@ def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
                 recorder.keep(batch(first, stream=stream))
                 recorder.extents()
 
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(4, initializer=threading.Barrier(4).wait) as threads:
             list(threads.map(produce, [f"job-{number}" for number in range(4)]))
         wait_until(lambda: recorder.counts()[RECORDED] == 2000)
 

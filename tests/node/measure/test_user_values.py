@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
@@ -108,13 +110,19 @@ def test_a_flood_is_cut_and_counted_and_the_count_is_reported() -> None:
 
 def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() -> None:
     samples: list[Sample] = []
-    values = UserValues(lambda _stream, sample: samples.append(sample))
+
+    def slow_clock() -> float:
+        now = time.monotonic()
+        time.sleep(0.0)  # another thread goes on
+        return now
+
+    values = UserValues(lambda _stream, sample: samples.append(sample), monotonic=slow_clock)
 
     def report(name: str) -> None:
         for number in range(100):
             values.add_scalar(name, number)
 
-    with ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(8, initializer=threading.Barrier(8).wait) as threads:
         list(threads.map(report, "abcdefgh"))
 
     assert len(samples) == 800

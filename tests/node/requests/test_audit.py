@@ -383,7 +383,7 @@ def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tm
             while not (results and is_written.is_set()):
                 results.append(verify(tmp_path).ok)
 
-        with ThreadPoolExecutor(5) as threads:
+        with ThreadPoolExecutor(5, initializer=threading.Barrier(5).wait) as threads:
             reading = threads.submit(read)
             list(threads.map(write, "abcd"))
             is_written.set()
