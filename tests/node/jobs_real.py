@@ -37,11 +37,11 @@ def made(*names: str) -> Iterator[list[Path]]:
     name = f"fedmon-test-{uuid.uuid4().hex[:8]}"
     folders = [hierarchies[each] / name for each in names]
     try:
-        for folder in folders:
-            folder.mkdir()
-    except OSError as error:
-        require(None, f"no cgroup can be made here: {error.strerror}")
-    try:
+        try:
+            for folder in folders:
+                folder.mkdir()
+        except OSError as error:
+            require(None, f"no cgroup can be made here: {error.strerror}")
         yield folders
     finally:
         for folder in folders:
