@@ -102,7 +102,7 @@ def test_a_plan_at_which_the_node_itself_fails_is_answered_too(comes: str, tmp_p
     ):
         node.local.workers.start()
         node.local.registers.plans.store = None  # type: ignore[assignment]  # as a mistake of ours would
-        receive(node, by_url(repository.put("p", SOURCE)) if comes == "by its URL" else approval(SOURCE))
+        node.receive(by_url(repository.put("p", SOURCE)) if comes == "by its URL" else approval(SOURCE))
 
         (reply,) = replies(node, 1)
 
