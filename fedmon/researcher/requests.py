@@ -202,7 +202,9 @@ class Requests(Closing, metaclass=OnePerProcess):
         if only_successful:
             for message in told:
                 if not message.get("success"):
-                    logger.warning("%s of node %s left out: no success", message.get("command"), message.get("node_id"))
+                    why = next((message[name] for name in ("extra_msg", "msg", "status") if name in message), "")
+                    command, node_id = message.get("command"), message.get("node_id")
+                    logger.warning("%s of node %s left out: no success: %s", command, node_id, why)
             told = [message for message in told if message.get("success")]
         return Responses(told)
 

@@ -15,14 +15,14 @@ BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
     "common": (8267, 49, 4623),
-    "compat": (2972, 18, 1935),
+    "compat": (2974, 18, 1937),
     "demo": (829, 6, 567),
     "doctor": (421, 2, 276),
     "experiment": (10764, 46, 7104),
     "node": (26648, 121, 16793),
     "plan": (1418, 9, 944),
     "report": (9077, 50, 5662),
-    "researcher": (9957, 46, 6510),
+    "researcher": (9945, 46, 6508),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -24,9 +24,9 @@ from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.compat.fedbiomed import codec
-from fedmon.researcher.asking.match import Pending, PendingRequest, echo_of
+from fedmon.researcher.asking.match import Pending, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
-from fedmon.researcher.historic.forms import Train
+from fedmon.researcher.historic.forms import ScriptRequest
 from fedmon.researcher.replies.content import StoredDocument
 from fedmon.researcher.session.connection import Dialect
 from fedmon.researcher.session.inbox import Tally
@@ -41,7 +41,7 @@ NOT_TOLD = "the plan reached the node; this wire does not push the owner's decis
 
 _PLAN_STATUS = {word: status for status, word in fedbiomed4.PLAN_STATUS.items()}
 _REQUESTS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl)
-"""Requests that an error may belong to; one about a training is kept as it came."""
+"""Requests that an error may belong to; one about a request of a script is kept as it came."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +150,9 @@ class FedBioMedDialect(Dialect):
                     researcher_id=sender, job_id=request.id, training_plan_url=request.url
                 )
                 return (codec.encode(question),)
-            case Train():
-                return (codec.encode(request.fields | {"researcher_id": sender}),)
+            case ScriptRequest():
+                own = {"researcher_id": sender, "sequence": request.sequence}
+                return (codec.encode(request.fields | {name: own[name] for name in own.keys() & request.fields}),)
             case _:
                 return ()
 
@@ -228,7 +229,7 @@ class FedBioMedDialect(Dialect):
             case fedbiomed4.StatusReply():
                 return self._plan_status(told)
             case fedbiomed4.TrainReply():
-                return _as_it_came(told, self._training(told.node_id, job_id=told.job_id))
+                return _as_it_came(told, self._of_script(told.node_id, command="train", job_id=told.job_id))
             case fedbiomed4.ErrorMessage():
                 return self._error(told)
 
@@ -249,6 +250,8 @@ class FedBioMedDialect(Dialect):
     def _approval(self, told: fedbiomed4.WireApprovalReply) -> Reply | None:
         asked = self._pending.find(lambda one: one.request.sequence == told.sequence)
         request = None if asked is None else asked.request
+        if isinstance(request, ScriptRequest):
+            return _as_it_came(told, request)
         if not isinstance(request, messages.Approval):
             self._count_unasked(told)
             return None
@@ -264,6 +267,8 @@ class FedBioMedDialect(Dialect):
         )
 
     def _plan_status(self, told: fedbiomed4.StatusReply) -> Reply | None:
+        if by_script := self._of_script(told.node_id, command="training-plan-status", job_id=told.job_id):
+            return _as_it_came(told, by_script)
         asked = self._pending.find(lambda one: one.id == told.job_id)
         request = None if asked is None else asked.request
         if not isinstance(request, StatusByUrl):
@@ -286,21 +291,18 @@ class FedBioMedDialect(Dialect):
             if isinstance(waiting.request, _REQUESTS) and waiting.is_owed_by(NodeId(told.node_id)):
                 return _failed(waiting.request, told.node_id, reason)
         self._tally.count("errors from nodes", f"{told.node_id}: {reason}")
-        training = self._training(told.node_id, job_id=None)
-        return None if training is None else _as_it_came(told, training)
+        by_script = self._of_script(told.node_id)
+        return None if by_script is None else _as_it_came(told, by_script)
 
-    def _training(self, node_id: str, *, job_id: str | None) -> Request | None:
-        """Return the last training, of one job or of any, that a node has not answered."""
-
-        def is_owed(one: PendingRequest) -> bool:
-            train = one.request
-            return (
-                isinstance(train, Train)
-                and job_id in (None, train.fields["job_id"])
+    def _of_script(self, node_id: str, **fields: str) -> Request | None:
+        """Return the last request of a script, with these fields, that a node has not answered."""
+        asked = self._pending.find(
+            lambda one: (
+                isinstance(one.request, ScriptRequest)
+                and fields.items() <= one.request.fields.items()
                 and one.is_owed_by(NodeId(node_id))
             )
-
-        asked = self._pending.find(is_owed)
+        )
         return None if asked is None else asked.request
 
     def _count_unasked(self, told: fedbiomed4.WireReply) -> None:

@@ -27,7 +27,6 @@ from fedmon.common.wire.fedbiomed4 import (
 )
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.content import StoredDocument
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
@@ -50,8 +49,8 @@ _ERROR_NUMBERS = {
 }
 
 
-class Train(Request, frozen=True, kw_only=True, tag="train"):
-    """Ask for one round of training; ``fields`` go out as they are."""
+class ScriptRequest(Request, frozen=True, kw_only=True, tag="script"):
+    """A script's request to nodes of Fed-BioMed: ``fields`` go out as they are, and replies are kept as they came."""
 
     fields: dict[str, Any]
 
@@ -124,19 +123,8 @@ def request_of(message: Mapping[str, Any], *, fedbiomed: bool) -> tuple[type[Req
             return messages.ListDatasets, {}
         case "search":
             return messages.SearchDatasets, {"tags": message["tags"]}
-        case "approval" if fedbiomed:
-            url, description = message["training_plan_url"], message["description"]
-            return messages.Approval, {
-                "name": "",
-                "description": description,
-                "sha256": "",
-                "size_bytes": 0,
-                "url": url,
-            }
-        case "training-plan-status" if fedbiomed:
-            return StatusByUrl, {"sha256": "", "url": message["training_plan_url"]}
-        case "train" if fedbiomed:
-            return Train, {"fields": dict(message)}
+        case "approval" | "training-plan-status" | "train" if fedbiomed:
+            return ScriptRequest, {"fields": dict(message)}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
                 f"{command} by URL does not identify the plan's bytes, which are approved: pass the plan itself "

@@ -22,7 +22,7 @@ from fedmon.common.wire.messages import Error
 from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S
 from fedmon.researcher.asking.request import RequestRound
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, request_of
+from fedmon.researcher.historic.forms import REPLY_COMMANDS, echoed, request_of
 from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.session.session import Session
 
@@ -152,9 +152,7 @@ class OutstandingRequests:
         """
         self._asker.dialect.encode(request)  # before anything is kept of it
         # A node of Fed-BioMed that is asked twice trains twice.
-        waiting = RequestRound(
-            self._asker, request, nodes, on_answer=self._answered, repeats=not isinstance(request, Train)
-        )
+        waiting = RequestRound(self._asker, request, nodes, on_answer=self._answered, repeats=command != "train")
         sent = OutstandingRequest(waiting=waiting, command=command, repeated=repeated, owner=threading.current_thread())
         with self._lock:
             self._sent[request.id] = sent
