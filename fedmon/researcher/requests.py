@@ -18,6 +18,7 @@ from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.files import Closing
 from fedmon.common.log import escape_control
 from fedmon.common.store.queue import TasksQueueError
+from fedmon.common.text import plural
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
 from fedmon.common.wire.messages import DatasetsReply
@@ -225,7 +226,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         answered = _datasets("search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes))
         found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
         for node_id, datasets in found.items():
-            logger.info("node %s has %d datasets with tags %r", node_id, len(datasets), tags)
+            logger.info("node %s has %s with tags %r", node_id, plural(len(datasets), "dataset"), tags)
         if not found:
             logger.info("no node has a dataset with tags %r", tags)
         return found
@@ -237,8 +238,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         if verbose:
             for node_id, datasets in found.items():
                 # Printing is what this argument asks for, and our log may be silent.
-                number = f"{len(datasets)} dataset{'' if len(datasets) == 1 else 's'}"
-                print(f"\n{escape_control(node_id)}: {number}\n{text_table(datasets)}")  # noqa: T201
+                print(f"\n{escape_control(node_id)}: {plural(len(datasets), 'dataset')}\n{text_table(datasets)}")  # noqa: T201
         return found
 
     def training_plan_approve(
@@ -346,4 +346,4 @@ def _explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
     for node_id, outcome in outcomes.failed.items():
         # If all nodes were asked, those that are gone are no news.
         level = logging.DEBUG if not named and outcome.status in _GONE else logging.WARNING
-        logger.log(level, "%s: node %s (%s): %s", what, node_id, outcome.status.value, outcome.reason)
+        logger.log(level, "%s: node %s: %s", what, node_id, outcome.reason)

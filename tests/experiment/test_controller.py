@@ -116,8 +116,9 @@ def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController
             ec.register_resource("test::Plain", name=nameless)
     with pytest.raises(UnknownTypeError, match="test::Plain"):
         ec.register_resource("test::Plane")
-    with pytest.raises(UnknownGuidError, match=r"known: 1, 4, 10-12$"):
-        ec.state(99)
+    for unknown in (99, "typo"):
+        with pytest.raises(UnknownGuidError, match=r"known: 1, 4, 10-12$"):
+            ec.state(unknown)
 
     assert ec.resources == [1, 10, 11, 4, 12]
 

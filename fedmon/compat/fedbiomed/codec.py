@@ -118,7 +118,7 @@ def _document(payload: bytes) -> dict[str, Any]:
     version = document.get("protocol_version")
     if version != PROTOCOL_VERSION:
         raise InvalidMessageError(
-            f"message speaks protocol version {str(version)[:40]!r} and this side speaks {PROTOCOL_VERSION}",
+            f"message speaks protocol version {version!r:.40} and this side speaks {PROTOCOL_VERSION}",
             code=ErrorCode.VERSION.value,
         )
     return document

@@ -149,7 +149,7 @@ def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_sa
     assert named == {"a": True, "b": False, "c": False}
     assert everybody == {"a": True, "b": False}
     assert "not you, says the owner" in caplog.text
-    assert "node c (offline)" in caplog.text
+    assert "approval: node c: offline: never heard of" in caplog.text
 
 
 def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
