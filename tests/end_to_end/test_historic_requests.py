@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
+ROOT = Path(__file__).parents[2]
 LATE = 1_500
 """More replies than a script takes before it is killed."""
 KILLS = 4
@@ -92,7 +94,34 @@ def test_a_historic_script_finds_asks_and_hears_of_decisions(
     assert (decision["node_id"], decision["status"], decision["note"]) == ("north", "approved", "fine")
 
 
+def test_the_page_for_migrants_runs_as_it_stands(
+    lasting_broker: Broker, nodes: dict[str, NodeProcess], tmp_path: Path
+) -> None:
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/howtos/migrating-from-fedbiomed.md").read_text(), re.DOTALL
+    )
+    (tmp_path / "plan.py").write_bytes(load_source(Rows).source)
+
+    done = subprocess.run(
+        [sys.executable, "-c", block], env=of_alice(lasting_broker, tmp_path), cwd=tmp_path, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()[-2:]) == ["north True", "south True"]
+    assert str(dict.fromkeys(nodes, True) | {"strict": False}) in done.stdout
+
+
 # --- kill -9 ------------------------------------------------------------------------------------------------------
+
+
+def of_alice(broker: Broker, tmp_path: Path) -> dict[str, str]:
+    return plain_environment(
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"),
+        MQTT_BROKER="127.0.0.1",
+        MQTT_BROKER_PORT=str(broker.port),
+        RESEARCHER_ID="alice",
+    )
 
 
 class Script:
@@ -101,12 +130,7 @@ class Script:
     def __init__(self, broker: Broker, tmp_path: Path) -> None:
         self._ledger = tmp_path / "ledger"
         self._ledger.touch()
-        self._environ = plain_environment(
-            FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"),
-            MQTT_BROKER="127.0.0.1",
-            MQTT_BROKER_PORT=str(broker.port),
-            RESEARCHER_ID="alice",
-        )
+        self._environ = of_alice(broker, tmp_path)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, mode: str) -> None:
