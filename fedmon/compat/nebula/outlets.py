@@ -249,8 +249,8 @@ class Outlets:
     """Broker and controller of one reporter; only `finish` and `close` wait.
 
     ``boot`` numbers this run in samples and statuses; the period in ``settings`` may change. ``publish`` and ``flush``
-    are those of a Publisher, and ``user_values`` is None without a broker. `open` and `close` come in turns, from any
-    thread.
+    are those of a Publisher, ``counts`` is the Controller's, and ``user_values`` is None without a broker. `open` and
+    `close` come in turns, from any thread.
     """
 
     def __init__(
@@ -286,6 +286,7 @@ class Outlets:
             timeout_s=http_timeout_s,
             backlog=backlog,
         )
+        self.counts = self._controller.counts
 
     def open(self) -> None:
         """Begin to connect; returns at once."""
@@ -326,10 +327,6 @@ class Outlets:
         """Queue the participant's status for the controller."""
         if self.settings.status_url:
             self._controller.status(self._status_body(participant, t))
-
-    def counts(self) -> dict[str, int]:
-        """Return the counts of statuses; all 0 without a controller."""
-        return self._controller.counts()
 
     def finish(self, participant: Mapping[str, Any], timeout_s: float, *, given_up: threading.Event) -> bool:
         """Announce the end of the scenario until it is confirmed; False if it was not in time.
