@@ -301,18 +301,7 @@ def test_a_round_of_training_takes_its_time_and_is_asked_for_once(
     assert len(node.asked("train")) == 1
 
 
-def test_why_a_node_of_version_4_4_does_not_train_is_collected_too(v4: tuple[Requests, list[V4Node]]) -> None:
-    requests, (node, _) = v4
-    error = node.reply("error", train(node), errnum="FB313: no dataset matching request")
-    node.answer = lambda message: [error] if message["command"] == "train" else node.honest(message)
-
-    requests.send_message(train(node), client="node_1")
-    replies = requests.get_responses(["train", "error"], timeout=60, only_successful=False)
-
-    assert list(replies) == [error]
-
-
-def test_why_a_node_that_came_later_does_not_train_is_collected_too(
+def test_why_a_node_of_version_4_4_does_not_train_is_collected_also_if_it_came_later(
     v4: tuple[Requests, list[V4Node]], mosquitto: Broker
 ) -> None:
     requests, _ = v4
