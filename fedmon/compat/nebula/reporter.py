@@ -357,9 +357,8 @@ class Reporter:
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
-        self._is_finished, self._is_running, self._complaints = False, False, Complaints()
-        self._finishing, self._stop_asked = asyncio.Lock(), asyncio.Event()
-        self._starting: asyncio.Task[asyncio.Task[None]] | None = None
+        self._is_finished, self._complaints = False, Complaints()
+        self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._reporter_task: asyncio.Task[None] | None = None
         self._ticks: Ticks | None = None
         self._maker: JobMaker | None = None
@@ -439,12 +438,7 @@ class Reporter:
 
     async def start(self) -> asyncio.Task[None]:
         """Wait for the grace time, then report in a separate task, which is returned; once, however often called."""
-        if self._reporter_task is not None and not self._reporter_task.done():
-            return self._reporter_task
-        if self._starting is None or self._starting.done():
-            self._stop_asked = asyncio.Event()
-            self._starting = asyncio.create_task(self._start(), name="Reporter_start")
-        return await self._starting
+        return await self._start(self.grace_time)
 
     async def stop(self) -> None:
         """End reporting: enqueued values are still logged, open batches are sent. `start` begins again."""
@@ -452,11 +446,8 @@ class Reporter:
         if (ticks := self._ticks) is not None:
             await asyncio.to_thread(ticks.sampler.stop)
             ticks.end()
-        # A task that is done may belong to a loop that is closed.
-        if self._starting is not None and not self._starting.done():
-            await asyncio.wait({self._starting})
         task = self._reporter_task
-        if task is None or task.done():
+        if task is None or task.done():  # then it may belong to a loop that is closed
             # The end of a scenario may have been announced without, or after, any reporting.
             await asyncio.to_thread(self._outlets.close)
             return
@@ -465,27 +456,9 @@ class Reporter:
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
 
     async def run_reporter(self) -> None:
-        """Report at each tick until `stop`; returns at once if it is running already."""
-        if self._is_running:
-            return
-        self._is_running = True
-        ticks = self._ticks
-        try:
-            if ticks is None:
-                self._stop_asked = asyncio.Event()
-                ticks = await self._prime()
-            if self._stop_asked.is_set():
-                ticks.end()
-            else:
-                self._outlets.open()
-                await asyncio.to_thread(ticks.sampler.start)
-            while (tick := await ticks.next()) is not None:
-                await self._cycle.report(tick, self._participant if self._settings.report_status else None)
-                await self._follow()
-            await self._cycle.report_queue()
-        finally:
-            self._is_running, self._ticks = False, None
-            await asyncio.to_thread(self._close, ticks)
+        """Report at each tick until `stop`, without the grace time; returns at once if it is running already."""
+        if self._reporter_task is None or self._reporter_task.done():
+            await (await self._start(0.0))
 
     async def report_scenario_finished(self) -> bool:
         """Announce that this participant has finished its scenario; True only once that was confirmed.
@@ -505,12 +478,41 @@ class Reporter:
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    async def _start(self) -> asyncio.Task[None]:
-        await self._prime(self.grace_time)
-        self._reporter_task = asyncio.create_task(self.run_reporter(), name="Reporter_run_reporter")
-        return self._reporter_task
+    async def _start(self, grace_time_s: float) -> asyncio.Task[None]:
+        task = self._reporter_task
+        if task is None or task.done():
+            self._stop_asked, self._begun = asyncio.Event(), (begun := asyncio.Event())
+            task = asyncio.create_task(self._report(grace_time_s), name="Reporter_run_reporter")
+            task.add_done_callback(lambda _: begun.set())
+            self._reporter_task = task
+        try:
+            await self._begun.wait()
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        if task.done() and not task.cancelled():
+            task.result()  # raises its error
+        return task
 
-    async def _prime(self, grace_time_s: float = 0.0) -> Ticks:
+    async def _report(self, grace_time_s: float) -> None:
+        try:
+            ticks = await self._prime(grace_time_s)
+            self._begun.set()
+            if self._stop_asked.is_set():
+                ticks.end()
+            else:
+                self._outlets.open()
+                await asyncio.to_thread(ticks.sampler.start)
+            while (tick := await ticks.next()) is not None:
+                await self._cycle.report(tick, self._participant if self._settings.report_status else None)
+                await self._follow()
+            await self._cycle.report_queue()
+        finally:
+            last, self._ticks = self._ticks, None
+            await asyncio.to_thread(self._close, last)
+
+    async def _prime(self, grace_time_s: float) -> Ticks:
         """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
         streams = self._streams
         if streams is None:  # shares of CPU time need two readings that lie some ticks of the kernel's clock apart
@@ -518,14 +520,9 @@ class Reporter:
             made, self._maker = await asyncio.to_thread(reporter_streams, self._job)
             streams = made
         ticks = self._ticks = Ticks(streams, interval_s=self.period_s, publish=self._outlets.publish)
-        try:
-            await asyncio.to_thread(ticks.prime)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
-        except asyncio.CancelledError:
-            self._ticks = None
-            self._close(ticks)
-            raise
+        await asyncio.to_thread(ticks.prime)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         return ticks
 
     def _close(self, ticks: Ticks | None) -> None:

@@ -134,6 +134,7 @@ def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> N
         task = asyncio.create_task(ours.run_reporter())
         await until(lambda: ours.counter >= 1 and logger.logged)
         await ours.run_reporter()
+        assert not (await ours.start()).done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
