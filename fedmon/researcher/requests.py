@@ -227,7 +227,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
         for node_id, datasets in found.items():
             logger.info("node %s has %s with tags %r", node_id, plural(len(datasets), "dataset"), tags)
-        if not found:
+        if answered and not found:
             logger.info("no node has a dataset with tags %r", tags)
         return found
 

@@ -176,8 +176,12 @@ def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
 
 
 def test_where_no_node_is_known_the_log_says_so(open_requests: Open, caplog: pytest.LogCaptureFixture) -> None:
-    assert open_requests().ping_nodes() == []
+    caplog.set_level("INFO")
+    requests = open_requests()
+
+    assert (requests.ping_nodes(), requests.search(["mri"])) == ([], {})
     assert "no node answered ping: none is known" in caplog.text
+    assert "no node has a dataset" not in caplog.text
 
 
 def test_calls_from_many_threads_never_take_each_others_replies(
