@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.text import sound
 from fedmon.node.measure.sampler import MIN_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def printable_command(self) -> list[str]:
         """The words of the command, for a description."""
-        return [_readable(word) for word in self.command]
+        return [sound(word) for word in self.command]
 
     def document(self) -> dict[str, Any]:
         """Return the options for a description under perfmon's names, without the broker's user."""
         return {
-            "save_dir": _readable(str(self.save_dir)),
+            "save_dir": sound(str(self.save_dir)),
             "prefix": self.prefix,
             "launcher": self.launcher,
             "sampling_freq": self.interval,
@@ -229,8 +230,3 @@ def _add_outputs(parser: _Parser) -> None:
     add("-r", "--gen_report", action="store_true", help="Write a report, as a page of HTML.")
     add("-e", "--export", nargs="+", action="extend", metavar="FORMAT ...", default=[],
         help="Write tables: csv parquet feather orc hdf5 pickle json-lines openmetrics influx.")  # fmt: skip
-
-
-def _readable(text: str) -> str:
-    """Escape bytes that are not Unicode: file names need not be UTF-8, but our documents are."""
-    return text.encode("utf-8", "backslashreplace").decode()
