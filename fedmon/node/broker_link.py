@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import secrets
 import threading
 import time
@@ -37,6 +38,9 @@ ASK_AGAIN_S = 0.5
 REFRESH_S = 30.0
 CORRECT_S = 2.0
 """A presence that was just published takes a while to come back."""
+MOST_CORRECTIONS = 3
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerLink:
@@ -73,7 +77,7 @@ class BrokerLink:
         self._presence = self._on_broker = b""
         self._state = ("online", "")
         self._refreshed = time.monotonic()
-        self.dropped = 0
+        self.dropped = self._corrections = 0
         self._transport = BrokerConnection(
             broker,
             client_id=client_id or f"{node_id}-{secrets.token_hex(16)}",
@@ -121,8 +125,11 @@ class BrokerLink:
     def keep(self) -> None:
         """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
         with self._changed:
-            period_s = REFRESH_S if self._on_broker == self._presence else CORRECT_S
-            if time.monotonic() - self._refreshed >= period_s:
+            is_shown = self._on_broker == self._presence
+            if time.monotonic() - self._refreshed >= (REFRESH_S if is_shown else CORRECT_S):
+                self._corrections = 0 if is_shown or not self._on_broker else self._corrections + 1
+                if self._corrections == MOST_CORRECTIONS:
+                    logger.warning("another process seems to use the id %r: give one of them another", self._node_id)
                 self.refresh()
 
     def finish(self, reason: str) -> None:
@@ -157,17 +164,18 @@ class BrokerLink:
         self._transport.stop(timeout_s, farewell=farewell)
 
     def _made(self, state: str, reason: str) -> bytes:
-        presence = Presence(
-            node_id=self._node_id,
-            boot=self._boot + self.connections,
-            state=state,  # type: ignore[arg-type]  # one of the three words
-            since=utc_now(),
-            reason=reason,
-            agent_version=__version__,
-            capabilities=[ONLY_TELLS],
-            streams=self._streams(),
+        return codec.encode(
+            Presence(
+                node_id=self._node_id,
+                boot=self._boot + self.connections,
+                state=state,  # type: ignore[arg-type]  # one of the three words
+                since=utc_now(),
+                reason=reason,
+                agent_version=__version__,
+                capabilities=[ONLY_TELLS],
+                streams=self._streams(),
+            )
         )
-        return codec.encode(presence)
 
     def _send_backlog(self) -> None:
         topic = topics.monitoring(self._node_id)

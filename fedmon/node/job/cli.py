@@ -227,8 +227,7 @@ class ToolRun:
         }
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         try:
-            path = self._folder.run_config(members.host)
-            write_whole(path, text.encode(), mode=FILE_MODE, folder_mode=FOLDER_MODE)
+            write_whole(self._folder.run_config(members.host), text.encode(), mode=FILE_MODE, folder_mode=FOLDER_MODE)
         except StorageError as error:
             logger.warning("%s", error)
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.settings import ResearcherSettings
@@ -163,6 +165,20 @@ def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and_nothi
         await ours.stop()
 
     run(steps(), within_s=60.0)
+
+
+def test_a_second_reporter_of_the_same_name_is_told_of(
+    mosquitto: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedmon.node.broker_link.CORRECT_S", 0.05)
+
+    async def steps() -> None:
+        both = [reporter(broker=mosquitto.url), reporter(broker=mosquitto.url)]
+        await asyncio.gather(*(each.start() for each in both))
+        await until(lambda: "another process seems to use the id 'node-3'" in caplog.text)
+        await asyncio.gather(*(each.stop() for each in both))
+
+    run(steps())
 
 
 def test_after_a_restart_the_presence_goes_on_counting(mosquitto: Broker) -> None:
