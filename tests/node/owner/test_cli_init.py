@@ -52,6 +52,19 @@ def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_pat
     assert f"\n  fedmon node start --dir '{tmp_path}/my node'\n" in ran.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["status", "policy show", "dataset list", "plan show none", "runs show none", "runs stop none", "job list"],
+)
+def test_every_printed_command_is_for_the_folder_of_the_verb(words: str, tmp_path: Path) -> None:
+    told(tmp_path / "my node", "init", *BROKER)
+
+    ran = fedmon_here("node", *words.split(), "--dir", str(tmp_path / "my node"))
+    said = " ".join((ran.stdout + ran.stderr).split())
+
+    assert said.count("fedmon node") == said.count(f" --dir '{tmp_path}/my node'") > 0
+
+
 def test_without_a_folder_the_node_lives_in_the_users_data_folder_or_where_the_environment_says(tmp_path: Path) -> None:
     environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb
+from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, pointed, verb
 from fedmon.node.owner.control import DaemonNotRunningError, daemon_pid
 
 if TYPE_CHECKING:
@@ -73,8 +72,8 @@ def init(
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
     values |= {("node", "id"): own_id, ("release", "mode"): "check"}
     folder.write_private(folder.settings_file, new_settings(values).encode())
-    where = _dir_option(folder.path)
-    following = [f"fedmon node {verb}{where}" for verb in ("policy allow RESEARCHER", "start")]
+    following = [pointed(f"fedmon node {verb}", folder.path) for verb in ("policy allow RESEARCHER", "start")]
+    offer = pointed("fedmon node dataset add PATH", folder.path)
     document = {
         "node_id": own_id,
         "folder": str(folder.path),
@@ -88,7 +87,7 @@ def init(
         "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one (`fedmon whoami` shows their id).\n"
         "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
-        f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
+        f"Offer data with: {offer} --name NAME --tags TAG,TAG"
     )
     shell.emit(document, lambda: text)
 
@@ -108,12 +107,6 @@ def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
     }
     given = {place: str(value) if isinstance(value, Path) else value for place, value in values.items()}
     return documented_file("node", rules | given)
-
-
-def _dir_option(folder: Path) -> str:
-    if folder == default_folder().resolve() or os.environ.get("FEDMON_NODE_DIR") == str(folder):
-        return ""
-    return f" --dir {shlex.quote(str(folder))}"
 
 
 @verb(app, "start")
@@ -203,7 +196,7 @@ def stop(
     folder = shell.folder
     pid = _daemon_pid(folder)
     if pid is not None and not any(_is_ended(pid, folder, timeout) for _ in range(2 if force else 1)):
-        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force" + _dir_option(folder.path)
+        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
@@ -287,7 +280,7 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 
 def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
     needs = [f"* {each}" for each in (*_needs(document), *_troubles(document, live))]
-    yield "needs you", "\n".join(needs) or "nothing"
+    yield "needs you", pointed("\n".join(needs), Path(document["folder"])) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
     connection = f", connected to {live['host']} {ago(live['since'])}" if live and live["connected"] else ""

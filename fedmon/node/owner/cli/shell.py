@@ -7,6 +7,8 @@ import datetime
 import functools
 import inspect
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FolderInUseError, InvalidInputError
+from fedmon.common.errors import FedmonError, FolderInUseError, InvalidInputError
 from fedmon.common.options import JsonOption
 from fedmon.common.text import UNLIMITED, one_line, table
 from fedmon.common.text import ago as since
@@ -37,6 +39,7 @@ REACH_WITHIN_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 DEFAULT_WIDTH = 80
 _GAP = 2
+_COMMAND = re.compile("fedmon node( [a-z-]+){1,2}( [A-Z]+)*")
 
 
 class Shell:
@@ -124,7 +127,11 @@ def verb(
         def run(*, directory: Path | None, as_json: bool, context: typer.Context | None = None, **given: Any) -> None:
             if context is None or context.invoked_subcommand is None:
                 folder = (NodeFolder.open if is_there else NodeFolder)(directory or default_folder())
-                function(Shell(purpose, folder, as_json=as_json), **given)
+                try:
+                    function(Shell(purpose, folder, as_json=as_json), **given)
+                except FedmonError as error:
+                    error.args = (pointed(str(error), folder.path), *error.args[1:])
+                    raise
 
         keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (JsonOption, False)}
         parameters = [one.replace(kind=keyword) for one in own]
@@ -146,6 +153,13 @@ def default_folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("fedmon", appauthor=False) / "node"
+
+
+def pointed(text: str, folder: Path) -> str:
+    """Return a text with --dir in each command of `fedmon node` that without it would mean another folder."""
+    if folder == default_folder().resolve() or os.environ.get("FEDMON_NODE_DIR") == str(folder):
+        return text
+    return _COMMAND.sub(lambda found: f"{found[0]} --dir {shlex.quote(str(folder))}", text)
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
