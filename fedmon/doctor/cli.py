@@ -385,6 +385,8 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     from fedmon.common.settings import sources
     from fedmon.common.wire import topics
     from fedmon.node.folder import NodeFolder
+    from fedmon.node.owner.cli.node import troubles
+    from fedmon.node.owner.cli.shell import pointed
     from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
     try:
@@ -396,25 +398,30 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         return
     yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
-    if not settings.policy.researchers:
-        yield warning("policy", "the node accepts no researcher", "allow one with: fedmon node policy allow RESEARCHER")
-    else:
-        yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
+    status, obeyed = None, settings.policy.researchers
     try:
-        live = call_daemon(folder.path, "status").get("live") or {}
+        status = call_daemon(folder.path, "status")
+        obeyed = status["policy"]["researchers"]
     except DaemonNotRunningError:
-        topic = topics.status(settings.id)
-        yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
-        yield skipped("node", "the node does not run: start it with `fedmon node start`")
-        return
+        pass
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")
         return
-    if live.get("connected"):
-        yield ok("connection", f"connected to {live.get('host')} since {live.get('since')}, boot {live.get('boot')}")
+    if obeyed:
+        yield ok("policy", f"obeys {', '.join(obeyed)}")
     else:
-        yield failed(
-            "connection",
-            f"not connected: {live.get('last_error') or 'no reason known'}",
-            f"{CONNECTION_ADVICE}; the node keeps trying",
-        )
+        advice = pointed("allow one with: fedmon node policy allow RESEARCHER", folder.path)
+        yield warning("policy", "the node accepts no researcher", advice)
+    if status is None:
+        topic = topics.status(settings.id)
+        yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
+        yield skipped("node", pointed("the node does not run: start it with `fedmon node start`", folder.path))
+        return
+    live = status["live"]
+    if live["connected"]:
+        yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
+    else:
+        found = f"not connected: {live['last_error'] or 'no reason known'}"
+        yield failed("connection", found, f"{CONNECTION_ADVICE}; the node keeps trying")
+    for trouble in troubles(status):
+        yield failed("node", trouble)

@@ -219,7 +219,7 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     done = fedmon_here("doctor", "--dir", str(folder))
 
     assert "WARNING  policy: the node accepts no researcher" in done.stdout
-    assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
+    assert f"-> allow one with: fedmon node policy allow RESEARCHER --dir {folder}\n" in done.stdout
     assert f"FAILED   connection: cannot connect to the broker at {url.removeprefix('mqtt://')}" in done.stdout
     assert "skipped  node: the node does not run" in done.stdout
     assert done.stdout.endswith("1 of 4 checks failed\n")
@@ -242,16 +242,24 @@ def test_settings_beside_a_node_that_has_its_own_are_refused(option: str, tmp_pa
     assert "leave --broker and --settings away" in done.stderr
 
 
-def test_a_running_node_says_whether_it_is_connected(mosquitto: Broker, tmp_path: Path) -> None:
+def test_a_running_node_says_what_keeps_it_from_its_work(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="patient", url=mosquitto.url, runs=NO_RUNS)
+    double = write_node_folder(tmp_path / "d", node_id="patient", url=mosquitto.url, runs=NO_RUNS)
 
     def told() -> str:
         code, checks = diagnosed("--dir", folder)
-        assert code == (checks["connection"]["verdict"] == "failed")
-        assert not code or checks["connection"]["advice"].startswith("check the url, user name")
+        is_up = checks["connection"]["verdict"] == "ok"
+        assert code or is_up
+        assert is_up or checks["connection"]["advice"].startswith("check the url, user name")
         return str(checks["connection"]["found"])
 
     with NodeProcess(folder):
         wait_until(lambda: told().startswith("connected to 127.0.0.1"))
+        write_node_folder(folder, node_id="patient", url=mosquitto.url, researchers=[])  # read at the next start
+        with NodeProcess(double):
+            wait_until(lambda: diagnosed("--dir", folder)[0] == 1)
+            _, checks = diagnosed("--dir", folder)
+            assert (checks["policy"]["found"], checks["node"]["verdict"]) == ("obeys *", "failed")
+            assert checks["node"]["found"].startswith("DUPLICATE: another process uses the id 'patient'")
         mosquitto.stop()
         wait_until(lambda: told().startswith("not connected: cannot connect"))

@@ -244,15 +244,16 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"RESTORED {ago(document['restored']['time'])}: {document['restored']['report']}"
     for name in document["set_aside"] or ():
         yield f"DAMAGED and set aside: {name}; remove it when done"
-
-
-def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield a sentence for each thing that keeps a node from its work."""
-    if live is None:
+    if (live := document["live"]) is None:
         yield "the node is not running: fedmon node start"
-        return
-    if not live["connected"]:
+    elif not live["connected"]:
         yield f"NOT CONNECTED to {document['broker']}: {live['last_error'] or 'no attempt has ended yet'}"
+
+
+def troubles(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing, but a lost connection, that keeps a running node from its work."""
+    if (live := document["live"]) is None:
+        return
     if live["flapping"]:
         yield f"FLAPPING: {live['flapping']}"
     if duplicate := live["duplicate"]:
@@ -279,7 +280,7 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 
 
 def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
-    needs = [f"* {each}" for each in (*_needs(document), *_troubles(document, live))]
+    needs = [f"* {each}" for each in (*_needs(document), *troubles(document))]
     yield "needs you", pointed("\n".join(needs), Path(document["folder"])) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
