@@ -479,6 +479,7 @@ class Daemon:
     def _reload(self) -> None:
         """Read the settings again; if they are refused, nothing changes."""
         try:
+            self._folder.check_private()
             settings = load_node(self._folder.path, os.environ)
             self._node.registers.audit.record("settings-reloaded")
             self._follow(settings)

@@ -143,6 +143,10 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
         status = fedmon("node", "status", "--dir", str(folder), "--json", timeout_s=60)
         assert json.loads(status.stdout)["node_id"] == "m"
 
+        (folder / "node.toml").chmod(0o644)
+        node.signal(signal.SIGHUP)
+        wait_until(lambda: f"the settings stay as they were: {folder / 'node.toml'} is open to other" in node.log())
+
 
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:
     folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs={"enabled": True})

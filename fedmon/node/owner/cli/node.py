@@ -64,6 +64,8 @@ def init(
     url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
+    if missing := [str(path) for path in given.values() if not path.exists()]:
+        raise InvalidInputError(f"file not found: {', '.join(missing)}")
     given |= {"username": username} if username else {}
     settings = broker_from_url(url, **given)
     settings.password()
