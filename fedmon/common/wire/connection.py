@@ -549,5 +549,5 @@ def _explained(error: Exception, host: BrokerHost, timeout_s: float) -> str:
 def _refusal(reason: str, username: str | None) -> str:
     if any(words in reason for words in ("Not authorized", "Bad user name or password")):
         who = f"user {username!r}" if username else "a client without a user name"
-        return f"it refused {who} ({reason}); check user name and password file"
+        return f"it refused {who} ({reason}); check user name, password file, and the port of this role"
     return f"it refused the connection ({reason})"

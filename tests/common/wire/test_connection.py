@@ -75,13 +75,16 @@ def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
     return connection.last_error
 
 
+CHECK = "check user name, password file, and the port of this role"
+
+
 @pytest.mark.parametrize(
     ("code", "user", "cause"),
     [
         (2, "", "it refused the connection (Client identifier not valid)"),
         (3, "", "it refused the connection (Server unavailable)"),
-        (4, "anna@", "it refused user 'anna' (Bad user name or password); check user name and password file"),
-        (5, "", "it refused a client without a user name (Not authorized); check user name and password file"),
+        (4, "anna@", f"it refused user 'anna' (Bad user name or password); {CHECK}"),
+        (5, "", f"it refused a client without a user name (Not authorized); {CHECK}"),
     ],
 )
 def test_a_broker_that_lets_nobody_in_is_told_with_its_reason_and_what_to_check(
