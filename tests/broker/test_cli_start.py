@@ -150,7 +150,7 @@ def test_the_first_user_of_an_open_broker_needs_a_restart_and_says_so(tmp_path: 
     assert "still open: restart it now" in added.stdout
 
 
-def test_with_a_certificate_in_its_folder_it_speaks_tls(tmp_path: Path) -> None:
+def test_with_a_certificate_in_its_folder_it_speaks_tls_and_takes_a_renewed_one_at_a_signal(tmp_path: Path) -> None:
     require_engine("mosquitto")
     with_one_user(tmp_path)
     make_broker_certificate(tmp_path)
@@ -168,6 +168,9 @@ def test_with_a_certificate_in_its_folder_it_speaks_tls(tmp_path: Path) -> None:
         plain = Party(port_of(facts["url"]), client_id="x", credentials=("hospital-a", PASSWORD))
         with pytest.raises(RefusedError), plain:
             pass
+        make_broker_certificate(tmp_path)
+        running.process.send_signal(signal.SIGHUP)
+        _wait_until_let_in(port_of(facts["url"]), ("hospital-a", PASSWORD), certificates / "ca.crt")
 
     assert facts["url"].startswith("mqtts://127.0.0.1:")
     assert (facts["tls"], facts["warnings"]) == (True, [])
@@ -232,11 +235,12 @@ def test_closing_the_terminal_stops_the_broker(tmp_path: Path) -> None:
     assert psutil.wait_procs(children, timeout=60.0)[1] == []
 
 
-def _wait_until_let_in(port: int, credentials: tuple[str, str]) -> None:
+def _wait_until_let_in(port: int, credentials: tuple[str, str], ca_file: Path | None = None) -> None:
     """Wait until mosquitto has obeyed the signal, of which it says nothing to the one who sent it."""
 
     def is_let_in() -> bool:
-        with contextlib.suppress(RefusedError), Party(port, client_id="alice-main", credentials=credentials):
+        party = Party(port, client_id="alice-main", credentials=credentials, ca_file=ca_file)
+        with contextlib.suppress(RefusedError), party:
             return True
         return False
 
