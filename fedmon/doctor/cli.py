@@ -37,7 +37,6 @@ AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
 _RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00.([\w.+-]{1,32})", re.DOTALL)
 _NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
-CONNECTION_ADVICE = "check the url, user name, password file and certificates in your settings"
 RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
 CLOCK_TOLERANCE_S = 5.0
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
@@ -190,8 +189,11 @@ def _greeting(host: str, port: int, opening: bytes) -> bytes:
 
 def talk(
     broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float, writes: bool = True
-) -> Iterator[Check]:
-    """Connect as this party, and if it ``writes`` try the wire's needs on its own topic."""
+) -> Generator[Check, None, bool]:
+    """Connect as this party, and if it ``writes`` try the wire's needs on its own topic; return whether it is let in.
+
+    The error of a connection says what to do.
+    """
     mark = secrets.token_hex(16)
 
     def connection(kind: str, will: bytes | None = None) -> EchoClient:
@@ -204,8 +206,10 @@ def talk(
             if writes and (yield from _deliveries(client, mark)):
                 will = f"will-{mark}".encode()
                 yield from _left_behind(client, connection("w", will), f"retained-{mark}".encode(), will)
+        return True
     except ConnectionFailedError as error:
-        yield failed("connection", str(error), CONNECTION_ADVICE)
+        yield failed("connection", str(error))
+        return False
 
 
 def _identity(broker: BrokerSettings) -> str:
@@ -288,10 +292,9 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     yield _settings("researcher", settings, settings.folder)
     instance = f"doctor-{secrets.token_hex(4)}"
     topic = topics.reply(settings.id, instance, settings.id)
-    talked = list(talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s))
-    yield from talked
+    is_let_in = yield from talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s)
     yield from products(broker)
-    if any(check.name == "connection" and check.verdict is CheckStatus.FAILED for check in talked):
+    if not is_let_in:
         return
     try:
         with Federation(settings=settings, instance=instance, timeout_s=timeout_s) as federation:
@@ -421,7 +424,6 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     if live["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
     else:
-        found = f"not connected: {live['last_error'] or 'no reason known'}"
-        yield failed("connection", found, f"{CONNECTION_ADVICE}; the node keeps trying")
+        yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
     for trouble in troubles(status):
         yield failed("node", trouble)

@@ -84,8 +84,8 @@ def test_a_silent_or_refusing_node_is_named_and_no_clock_blamed_for_it(mosquitto
 @pytest.mark.parametrize(
     ("words", "name", "found"),
     [
-        ("--broker mqtt://no-such-host.invalid", "connection", "'no-such-host.invalid' cannot be resolved"),
-        ("--broker mqtt://127.0.0.1:{port}", "connection", "127.0.0.1:{port}: connection refused"),
+        ("--broker mqtt://no-such-host.invalid", "connection", "; check the spelling and the name server"),
+        ("--broker mqtt://127.0.0.1:{port}", "connection", "127.0.0.1:{port}: connection refused; is the broker runn"),
         ("--settings gone.toml", "settings", "gone.toml"),
         ("--dir gone", "settings", "gone"),
     ],
@@ -95,7 +95,7 @@ def test_what_is_out_of_reach_is_named_with_what_to_do(words: str, name: str, fo
     code, checks = diagnosed(*words.format(port=port).split())
 
     (bad,) = (check for check in checks.values() if check["verdict"] == "failed")
-    assert (code, bad["name"], bool(bad["advice"])) == (1, name, True)
+    assert (code, bad["name"], bool(bad["advice"])) == (1, name, name == "settings")
     assert found.format(port=port) in bad["found"]
 
 
@@ -133,8 +133,7 @@ def test_a_broker_that_refuses_us_is_told_with_what_to_check() -> None:
         code, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}")
 
     assert (code, list(checks)[-1], checks["connection"]["verdict"]) == (1, "connection", "failed")
-    assert "refused a client without a user name" in checks["connection"]["found"]
-    assert "password file" in checks["connection"]["advice"]
+    assert "refused a client without a user name (Not authorized); check user" in checks["connection"]["found"]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +247,7 @@ def test_a_running_node_says_what_keeps_it_from_its_work(mosquitto: Broker, tmp_
 
     def told() -> str:
         code, checks = diagnosed("--dir", folder)
-        is_up = checks["connection"]["verdict"] == "ok"
-        assert code or is_up
-        assert is_up or checks["connection"]["advice"].startswith("check the url, user name")
+        assert code or checks["connection"]["verdict"] == "ok"
         return str(checks["connection"]["found"])
 
     with NodeProcess(folder):
