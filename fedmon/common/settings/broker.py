@@ -15,7 +15,7 @@ from msgspec import Meta
 from fedmon.common.errors import SettingsError
 
 DEFAULT_URL = "mqtt://localhost:1883"
-_PORTS = {"mqtt": 1883, "mqtts": 8883}
+PORTS = {"mqtt": 1883, "mqtts": 8883}
 _SHAPE = "mqtt://[user@]host[:1883] or mqtts://[user@]host[:8883], with more hosts after commas"
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 _MAX_SECRET_BYTES = 16_384
@@ -95,7 +95,7 @@ def broker_from_url(url: str, **options: Any) -> BrokerSettings:
     """
     scheme, separator, rest = url.strip().partition("://")
     user, at, addresses = rest.rpartition("@")
-    if not separator or scheme.lower() not in _PORTS:
+    if not separator or scheme.lower() not in PORTS:
         shown = "the broker URL" if "@" in url else f"broker URL {url!r}"
         raise SettingsError(f"{shown} does not start with mqtt:// or mqtts://: write {_SHAPE}")
     if ":" in user:
@@ -124,7 +124,7 @@ def _host(address: str, scheme: str) -> BrokerHost:
     only_address = parts.netloc == address and not address.endswith(":") and "@" not in address
     if not only_address or not _HOST.fullmatch(host) or port == 0:
         raise SettingsError(f"broker address {address!r} is not a host with an optional port: write {_SHAPE}")
-    return BrokerHost(host=host, port=port if port is not None else _PORTS[scheme])
+    return BrokerHost(host=host, port=port if port is not None else PORTS[scheme])
 
 
 def read_secret(path: Path, *, what: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.ids import ID_PATTERN, kept_researcher_id
-from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
+from fedmon.common.settings.broker import DEFAULT_URL, PORTS, BrokerHost, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
 from fedmon.common.settings.values import NodeSettings, ResearcherSettings
 
@@ -77,7 +77,7 @@ def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
     keys = {(key.section, key.name): key for key in keys_of("node") if key.section == "broker"}
     found: Sections = {"broker": {}}
     _override(found, keys, environ)
-    return _broker({**found["broker"], "url": url})
+    return broker_from_url(url, **{name: value for name, value in found["broker"].items() if name != "url"})
 
 
 @contextlib.contextmanager
@@ -159,15 +159,10 @@ def _historic_url(url: str, host: str, port: str) -> str:
     if port and not port.isdecimal():
         raise SettingsError(f"MQTT_BROKER_PORT = {port!r}: allowed is a whole number from 1 to 65535")
     broker = broker_from_url(url)
-    hosts = [(host, None)] if host else [(known.host, known.port) for known in broker.hosts]
-    user = f"{broker.username}@" if broker.username else ""
-    addresses = ",".join(_address(name, port or str(old or "")) for name, old in hosts)
-    return f"{'mqtts' if broker.tls else 'mqtt'}://{user}{addresses}"
-
-
-def _address(host: str, port: str) -> str:
-    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{shown}:{port}" if port else shown
+    scheme, user = "mqtts" if broker.tls else "mqtt", f"{broker.username}@" if broker.username else ""
+    hosts = (BrokerHost(host=host.strip("[]"), port=PORTS[scheme]),) if host else broker.hosts
+    addresses = (str(BrokerHost(host=each.host, port=int(port or each.port))) for each in hosts)
+    return f"{scheme}://{user}{','.join(addresses)}"
 
 
 def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
@@ -187,11 +182,8 @@ def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
 def _parts(party: Party, found: Sections) -> dict[str, Any]:
     """Return the settings of each section that has a class for them."""
     plain = {name: kind for name, kind in sections_of(party).items() if name != "broker"}
-    return {"broker": _broker(found["broker"])} | {name: kind(**found[name]) for name, kind in plain.items()}
-
-
-def _broker(values: dict[str, Any]) -> BrokerSettings:
-    return broker_from_url(values.pop("url", DEFAULT_URL), **values)
+    broker = broker_from_url(found["broker"].pop("url", DEFAULT_URL), **found["broker"])
+    return {"broker": broker} | {name: kind(**found[name]) for name, kind in plain.items()}
 
 
 def _instead(wrong: str, known: Any) -> str:
