@@ -311,7 +311,7 @@ def _waiting(result: Mapping[str, Any]) -> str:
         parts += [
             f"{plural(len(plans), 'plan waits', 'plans wait')} for your decision:",
             _table(plans),
-            "Read one: fedmon node plan show ID     Decide: fedmon node requests approve ID",
+            "Read one: fedmon node plan show ID\nDecide: fedmon node requests approve ID",
         ]
     if rows:
         parts += [
