@@ -82,8 +82,6 @@ def _row(key: Key) -> str:
 
 
 def _historic(key: Key) -> list[str]:
-    if (key.section, key.name) == ("broker", "url"):
-        return ["MQTT_BROKER", "MQTT_BROKER_PORT"]
     return [name for name, place in HISTORIC.items() if place == (key.section, key.name)]
 
 

@@ -21,13 +21,13 @@ PARTIES: tuple[Party, ...] = ("node", "researcher")
 _OWN: Mapping[Party, type[msgspec.Struct]] = {"node": NodeSettings, "researcher": ResearcherSettings}
 
 HISTORIC: Mapping[str, tuple[str, str]] = {
-    "MQTT_BROKER": ("broker", "host"),
-    "MQTT_BROKER_PORT": ("broker", "port"),
+    "MQTT_BROKER": ("broker", "url"),
+    "MQTT_BROKER_PORT": ("broker", "url"),
     "UPLOADS_URL": ("repository", "url"),
     "NODE_ID": ("node", "id"),
     "RESEARCHER_ID": ("researcher", "id"),
 }
-"""Variables of Fed-BioMed and their settings; ``host`` and ``port`` change the broker's URL."""
+"""Variables of Fed-BioMed and their settings; the first two change host and port of the broker's URL."""
 
 OTHER_VARIABLES: Mapping[str, str] = {
     "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, unless `--dir` is given.",

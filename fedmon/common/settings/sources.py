@@ -138,7 +138,7 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
         found["broker"]["url"] = _historic_url(found["broker"].get("url", DEFAULT_URL), host, port)
         origins["broker", "url"] = ", ".join(filter(environ.get, ("MQTT_BROKER", "MQTT_BROKER_PORT")))
     for variable, place in HISTORIC.items():
-        if environ.get(variable) and place in keys:
+        if environ.get(variable) and place in keys and place != ("broker", "url"):
             found[place[0]][place[1]] = _value(keys[place], environ[variable], variable, base=None)
             origins[place] = variable
     known = {key.variable: key for party in ("node", "researcher") for key in keys_of(party) if key.variable}
