@@ -60,27 +60,17 @@ def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
     assert (during, store.usage()) == ((0, 8), (0, 0))
 
 
-def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
+def test_what_has_expired_is_not_found_and_then_deleted_unless_it_is_uploaded_again(tmp_path: Path) -> None:
     store = store_in(tmp_path, keep_s=DAY_S)
-    old, new = stored(store, b"old"), stored(store, b"new")
-    _age(store, old, 1.01 * DAY_S)
+    old, again = stored(store, b"old"), stored(store, b"again")
+    for file in (old, again):
+        _age(store, file, 1.01 * DAY_S)
+    renewed = stored(store, b"again")
 
-    assert (store.find(old.sha256), store.find(new.sha256)) == (None, new)
+    assert (store.find(old.sha256), store.find(again.sha256)) == (None, renewed)
     store.sweep()
-    assert store.usage() == (1, 3)
+    assert store.usage() == (1, 5)
     assert not (store.files / old.sha256).exists()
-
-
-def test_an_upload_of_the_same_bytes_renews_their_time(tmp_path: Path) -> None:
-    store = store_in(tmp_path, keep_s=DAY_S)
-    old = stored(store, b"plan")
-    _age(store, old, 1.01 * DAY_S)
-
-    renewed = stored(store, b"plan")
-
-    assert store.find(old.sha256) == renewed
-    store.sweep()
-    assert store.usage() == (1, 4)
 
 
 def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path: Path) -> None:
