@@ -127,15 +127,6 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int,
     assert advice in checks[name]["advice"]
 
 
-def test_a_broker_that_refuses_us_is_told_with_what_to_check() -> None:
-    port = free_port()
-    with greeter("127.0.0.1", port, b"\x20\x02\x00\x05"):  # CONNACK: not authorized
-        code, checks = diagnosed("--broker", f"mqtt://127.0.0.1:{port}")
-
-    assert (code, list(checks)[-1], checks["connection"]["verdict"]) == (1, "connection", "failed")
-    assert "refused a client without a user name (Not authorized); check user" in checks["connection"]["found"]
-
-
 @pytest.mark.parametrize(
     ("line", "name", "advice"),
     [

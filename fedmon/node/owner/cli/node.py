@@ -146,8 +146,7 @@ def status(shell: Shell) -> None:
     Its connection, accepted researchers, plans, runs and results.
     """
     document = shell.call("status")
-    live = document["live"]
-    shell.emit({"running": live is not None, **document}, lambda: fields(dict(_lines(document, live))))
+    shell.emit({"running": document["live"] is not None, **document}, lambda: fields(dict(_lines(document))))
 
 
 @verb(app, "quota")
@@ -253,9 +252,8 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def troubles(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing, but a lost connection, that keeps a running node from its work."""
-    if (live := document["live"]) is None:
-        return
+    """Yield a sentence for each thing that keeps a running node from its work, but for a lost connection."""
+    live = document["live"]
     if live["flapping"]:
         yield f"FLAPPING: {live['flapping']}"
     if duplicate := live["duplicate"]:
@@ -281,8 +279,9 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
     return f"the sandbox is {live['sandbox'] or 'none'}, you ask for {minimum} at least; {why}; it is tried again"
 
 
-def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
-    needs = [f"* {each}" for each in (*_needs(document), *troubles(document))]
+def _lines(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    live = document["live"]
+    needs = [f"* {each}" for each in (*_needs(document), *(troubles(document) if live else ()))]
     yield "needs you", pointed("\n".join(needs), Path(document["folder"])) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
