@@ -180,10 +180,10 @@ def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_p
     ("host", "status", "token_file", "advice"),
     [
         ("127.0.0.1", "404 Not Found", {}, ""),
-        ("0.0.0.0", "404 Not Found", {}, "mend [repository] url"),  # it answers, and no upload goes there
+        ("0.0.0.0", "404 Not Found", {}, "that url"),  # it answers, and no upload goes there
         ("127.0.0.1", "503 Service Unavailable", {}, "look into the log"),
-        ("127.0.0.1", "no HTTP", {}, "start it, or mend [repository] url"),
-        ("127.0.0.1", "404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "mend the token file"),
+        ("127.0.0.1", "no HTTP", {}, "see that it runs, and that url"),
+        ("127.0.0.1", "404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "token_file"),
     ],
 )
 def test_the_repository_is_looked_at_where_no_node_is_known(
