@@ -107,8 +107,7 @@ def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
         for name, value in msgspec.to_builtins(PolicySettings()).items()
         if not isinstance(value, dict)
     }
-    given = {place: str(value) if isinstance(value, Path) else value for place, value in values.items()}
-    return documented_file("node", rules | given)
+    return documented_file("node", {**rules, **values})
 
 
 @verb(app, "start")
