@@ -15,7 +15,7 @@ BrokerOption = Annotated[
     str | None, typer.Option("--broker", "-b", metavar="URL", help="Broker URL (default: from settings).")
 ]
 SettingsOption = Annotated[Path | None, typer.Option("--settings", help="Settings file (default: the usual one).")]
-IdOption = Annotated[str | None, typer.Option("--researcher", help="Researcher id (default: the one kept).")]
+IdOption = Annotated[str | None, typer.Option("--researcher", help="Researcher id (default: from settings).")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")]
 ForOption = Annotated[
     float | None, typer.Option("--for", min=0.1, help="Seconds to go on (default: until the end, or Ctrl-C).")
