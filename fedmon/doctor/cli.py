@@ -412,8 +412,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
         yield skipped("node", pointed("the node does not run: start it with `fedmon node start`", folder.path))
         return
-    live = status["live"]
-    if live["connected"]:
+    if (live := status["live"])["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
     else:
         yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
