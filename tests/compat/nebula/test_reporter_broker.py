@@ -18,7 +18,7 @@ from fedmon.node.broker_link import BrokerLink
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.watch import LiveSample
-from tests.compat.nebula.reporters import HOST, participant, reporter, run, until
+from tests.compat.nebula.reporters import HOST, participant, reported, reporter, until
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.waiting import wait_until
@@ -31,11 +31,11 @@ class Unready:
         raise KeyError("not computed")
 
 
-def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker) -> None:
-    def done(listener: Listener) -> Any:
+async def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker) -> None:
+    def done() -> Any:
         return [batch for batch in listener.batches("user") if any("finished" in key for key in batch["m"])]
 
-    async def steps(listener: Listener) -> None:
+    with Listener(mosquitto) as listener:
         ours = reporter(broker=mosquitto.url, finished_within_s=30.0)
         await ours.start()
         await until(lambda: listener.batches("host"))
@@ -49,12 +49,9 @@ def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker)
         began = time.monotonic()
         assert await ours.report_scenario_finished() is True
         assert time.monotonic() - began < 10
-        await until(lambda: done(listener))
+        await until(done)
         await ours.stop()
         await until(lambda: listener.presences("node-3")[-1]["state"] == "offline")
-
-    with Listener(mosquitto) as listener:
-        run(steps(listener))
         hosts, users = listener.batches("host"), listener.batches("user")
         presences, logs = listener.presences("node-3"), listener.logs("node-3")
 
@@ -76,48 +73,45 @@ def test_samples_values_presence_and_the_end_reach_the_broker(mosquitto: Broker)
     assert presences[0]["capabilities"] == ["reporter"]
 
 
-def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
+async def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     samples: list[LiveSample] = []
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
+    config = participant()
+    ours = Reporter(config, broker=mosquitto.settings, node_id="node-3")
+    await ours.start()
+    config["reporter_args"]["report_frequency"] = 0.3
+    await until(lambda: ours.frequency == 0.3)
+    with Federation(settings=settings) as federation:
+        await asyncio.to_thread(wait_until, lambda: "node-3" in federation.nodes(), what="the reporter")
+        record = await asyncio.to_thread(federation.record, tmp_path / "store.sqlite")
+        with federation.monitor(samples.append, ordered=True) as watch:
+            await until(lambda: {"host"} < {sample.stream for sample in samples} and watch.capabilities)
+            told = watch.capabilities[NodeId("node-3")]
+        await until(lambda: record.counts.stored > 0)
+        await asyncio.to_thread(record.stop)
+        expected = federation.session.roster.expected(Moment(mono=time.monotonic(), utc=utc_now()))
+        pinged = await asyncio.to_thread(federation.ping, nodes=["node-3"])
+        listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
+    await ours.stop()
 
-    async def steps() -> None:
-        config = participant()
-        ours = Reporter(config, broker=mosquitto.settings, node_id="node-3")
-        await ours.start()
-        config["reporter_args"]["report_frequency"] = 0.3
-        await until(lambda: ours.frequency == 0.3)
-        with Federation(settings=settings) as federation:
-            await asyncio.to_thread(wait_until, lambda: "node-3" in federation.nodes(), what="the reporter")
-            record = await asyncio.to_thread(federation.record, tmp_path / "store.sqlite")
-            with federation.monitor(samples.append, ordered=True) as watch:
-                await until(lambda: {"host"} < {sample.stream for sample in samples} and watch.capabilities)
-                told = watch.capabilities[NodeId("node-3")]
-            await until(lambda: record.counts.stored > 0)
-            await asyncio.to_thread(record.stop)
-            expected = federation.session.roster.expected(Moment(mono=time.monotonic(), utc=utc_now()))
-            pinged = await asyncio.to_thread(federation.ping, nodes=["node-3"])
-            listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
-        await ours.stop()
-        assert expected == set()
-        assert told.interval_s == 0.3
-        assert pinged["node-3"].ok
-        assert "this is a reporter" in listed["node-3"].reason
-
-    run(steps())
+    assert expected == set()
+    assert told.interval_s == 0.3
+    assert pinged["node-3"].ok
+    assert "this is a reporter" in listed["node-3"].reason
     job = next(sample for sample in samples if sample.stream.startswith("job-"))
     assert job.values["job_memory_rss_bytes"]
 
 
-def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto: Broker) -> None:
+async def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto: Broker) -> None:
     expected = {"first-run": {"node-0", "node-1"}, "second-run": {"node-2"}}
 
-    def finished(listener: Listener, scenario: str) -> set[str]:
+    def finished(scenario: str) -> set[str]:
         key = f'user_scenario_finished{{scenario="{scenario}"}}'
         return {batch["node_id"] for batch in listener.batches("user") if key in batch["m"]}
 
-    async def steps(listener: Listener) -> None:
+    with Listener(mosquitto) as listener:
         reporters = [
             reporter(
                 participant(scenario_args={"name": "second-run" if number == 2 else "first-run"}),
@@ -129,15 +123,12 @@ def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto: Broke
         await until(lambda: all(listener.presences(each.node_id) for each in reporters))
         assert await reporters[0].report_scenario_finished()
         assert await reporters[2].report_scenario_finished()
-        await until(lambda: finished(listener, "second-run"))
-        assert not finished(listener, "first-run") >= expected["first-run"]
+        await until(lambda: finished("second-run"))
+        assert not finished("first-run") >= expected["first-run"]
         assert await reporters[1].report_scenario_finished()
-        await until(lambda: finished(listener, "first-run") >= expected["first-run"])
+        await until(lambda: finished("first-run") >= expected["first-run"])
         await asyncio.gather(*(each.stop() for each in reporters))
-
-    with Listener(mosquitto) as listener:
-        run(steps(listener))
-        assert {name: finished(listener, name) for name in expected} == expected
+        assert {name: finished(name) for name in expected} == expected
 
 
 def test_batches_without_a_connection_wait_and_go_out_in_order_the_oldest_dropped_and_counted(
@@ -156,44 +147,33 @@ def test_batches_without_a_connection_wait_and_go_out_in_order_the_oldest_droppe
     assert (kept, link.dropped) == ([True, True, True, False, False], 2)
 
 
-def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and_nothing_waits() -> None:
-    async def steps() -> None:
-        ours = reporter(broker="mqtt://127.0.0.1:1", finished_within_s=0.2)
-        await ours.start()
-        await until(lambda: ours.counter >= 1)
-        assert await ours.report_scenario_finished() is False
-        await ours.stop()
-
-    run(steps(), within_s=60.0)
+async def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and_nothing_waits() -> None:
+    ours = reporter(broker="mqtt://127.0.0.1:1", finished_within_s=0.2)
+    await ours.start()
+    await until(lambda: ours.counter >= 1)
+    assert await ours.report_scenario_finished() is False
+    await ours.stop()
 
 
-def test_a_second_reporter_of_the_same_name_is_told_of(
+async def test_a_second_reporter_of_the_same_name_is_told_of(
     mosquitto: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedmon.node.broker_link.CORRECT_S", 0.05)
-
-    async def steps() -> None:
-        both = [reporter(broker=mosquitto.url), reporter(broker=mosquitto.url)]
-        await asyncio.gather(*(each.start() for each in both))
-        await until(lambda: "another process seems to use the id 'node-3'" in caplog.text)
-        await asyncio.gather(*(each.stop() for each in both))
-
-    run(steps())
+    both = [reporter(broker=mosquitto.url), reporter(broker=mosquitto.url)]
+    await asyncio.gather(*(each.start() for each in both))
+    await until(lambda: "another process seems to use the id 'node-3'" in caplog.text)
+    await asyncio.gather(*(each.stop() for each in both))
 
 
-def test_after_a_restart_the_presence_goes_on_counting(mosquitto: Broker) -> None:
-    async def steps(listener: Listener) -> None:
+async def test_after_a_restart_the_presence_goes_on_counting(mosquitto: Broker) -> None:
+    with Listener(mosquitto) as listener:
         ours = reporter(broker=mosquitto.url)
         for round_number in (1, 2):
-            await ours.start()
-            await until(
-                lambda wanted=round_number: len({p["boot"] for p in listener.presences("node-3")}) == wanted  # type: ignore[misc]  # bound now
+            await reported(
+                ours,
+                lambda wanted=round_number: len({p["boot"] for p in listener.presences("node-3")}) == wanted,  # type: ignore[misc]  # bound now
             )
-            await ours.stop()
-
-    with Listener(mosquitto) as listener:
-        run(steps(listener))
-        wait_until(lambda: listener.presences("node-3")[-1]["state"] == "offline", what="the farewell")
+        await until(lambda: listener.presences("node-3")[-1]["state"] == "offline")
         boots = [presence["boot"] for presence in listener.presences("node-3")]
 
     assert boots == sorted(boots)

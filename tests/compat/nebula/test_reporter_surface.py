@@ -30,29 +30,26 @@ from tests.compat.nebula.reporters import (
     run,
     until,
 )
-from tests.support.http_controller import HttpController, Posted
+from tests.support.http_controller import HttpController
 from tests.support.waiting import wait_until
 
 CPU = "W-CPU/CPU global (%)"
 
 
-def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
+async def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
     logger = Logger()
+    ours = reporter(participant(reporter_args={"grace_time_reporter": 0.25}), Trainer(logger))
+    began = time.monotonic()
 
-    async def steps() -> float:
-        ours = reporter(participant(reporter_args={"grace_time_reporter": 0.25}), Trainer(logger))
-        began = time.monotonic()
-        task = await ours.start()
-        waited_s = time.monotonic() - began
-        assert isinstance(task, asyncio.Task)
-        assert task.get_name() == "Reporter_run_reporter"
-        assert logger.logged == []
-        await until(lambda: logger.logged)
-        await ours.stop()
-        assert task.done()
-        return waited_s
+    task = await ours.start()
 
-    assert 0.24 <= run(steps()) < 9
+    assert 0.24 <= time.monotonic() - began < 9
+    assert isinstance(task, asyncio.Task)
+    assert task.get_name() == "Reporter_run_reporter"
+    assert logger.logged == []
+    await until(lambda: logger.logged)
+    await ours.stop()
+    assert task.done()
 
 
 def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() -> None:
@@ -81,17 +78,15 @@ def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() 
     assert scripted.closes == 2
 
 
-def test_samples_that_wait_for_a_busy_program_are_reported_before_the_stop() -> None:
+async def test_samples_that_wait_for_a_busy_program_are_reported_before_the_stop() -> None:
     scripted, logger = Scripted(), Logger()
+    ours = reporter(trainer=Trainer(logger), scripted=scripted)
+    await ours.start()
+    await until(lambda: logger.logged)
+    wait_until(lambda: scripted.reads >= 5)  # the event loop stands still
 
-    async def steps() -> None:
-        ours = reporter(trainer=Trainer(logger), scripted=scripted)
-        await ours.start()
-        await until(lambda: logger.logged)
-        wait_until(lambda: scripted.reads >= 5)  # the event loop stands still
-        await ours.stop()
+    await ours.stop()
 
-    run(steps())
     assert len(logger.logged) == scripted.reads - 1  # the first reading begins the shares of CPU time
 
 
@@ -111,18 +106,16 @@ def test_one_event_loop_after_another_is_served() -> None:
     run(ours.stop())
 
 
-def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
+async def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
     logger = Logger()
+    ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), Trainer(logger))
+    starting = asyncio.create_task(ours.start())
+    await until(lambda: ours.node_id)
+    await asyncio.sleep(0)
 
-    async def steps() -> None:
-        ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), Trainer(logger))
-        starting = asyncio.create_task(ours.start())
-        await until(lambda: ours.node_id)
-        await asyncio.sleep(0)
-        await ours.stop()
-        await (await starting)
+    await ours.stop()
 
-    run(steps(), within_s=30.0)
+    await (await starting)
     assert logger.logged == []
 
 
@@ -143,32 +136,25 @@ def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> N
     wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
 
 
-def test_a_start_that_is_given_up_leaves_nothing_open_and_may_be_repeated() -> None:
+async def test_a_start_that_is_given_up_leaves_nothing_open_and_may_be_repeated() -> None:
     scripted = Scripted()
-
-    async def steps() -> None:
-        ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), scripted=scripted)
-        for _ in range(2):
-            closed, task = scripted.closes, asyncio.create_task(ours.start())
-            await until(lambda: scripted.reads > closed)  # noqa: B023  # within the round
-            task.cancel()
-            await asyncio.wait({task})
-            assert scripted.closes > closed
-
-    run(steps())
+    ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), scripted=scripted)
+    for _ in range(2):
+        closed, task = scripted.closes, asyncio.create_task(ours.start())
+        await until(lambda: scripted.reads > closed)  # noqa: B023  # within the round
+        task.cancel()
+        await asyncio.wait({task})
+        assert scripted.closes > closed
 
 
-def test_a_stop_leaves_no_file_and_no_socket_open() -> None:
-    async def steps() -> int:
-        ours = Reporter(participant(), Trainer(Logger()), jitter_s=0.0)
-        gc.collect()  # what earlier tests left
-        before = psutil.Process().num_fds()
-        await reported(ours, lambda: ours.counter >= 1)
-        return psutil.Process().num_fds() - before
-
+async def test_a_stop_leaves_no_file_and_no_socket_open() -> None:
+    ours = Reporter(participant(), Trainer(Logger()), jitter_s=0.0)
+    gc.collect()  # what earlier tests left
     gc.disable()
     try:
-        assert run(steps()) <= 0
+        before = psutil.Process().num_fds()
+        await reported(ours, lambda: ours.counter >= 1)
+        assert psutil.Process().num_fds() <= before
     finally:
         gc.enable()
 
@@ -211,35 +197,31 @@ def test_status_comes_before_what_was_enqueued_and_that_before_resources() -> No
         ("1.0.0", "/nodes/first-run/update", "/nodes/first-run/done"),
     ],
 )
-def test_both_generations_of_the_controller_are_spoken_to(generation: str, update: str, done: str) -> None:
-    async def steps() -> list[Posted]:
-        with HttpController() as controller:
-            config = participant(
-                scenario_args={"controller": controller.address}, reporter_args={"report_status_data_queue": False}
-            )
-            ours = reporter(config, generation=generation)
-            assert ours.url == f"http://{controller.address}{update}"
-            assert await ours.report_scenario_finished() is True
-            await ours.stop()
-            assert "fedmon-controller" not in [thread.name for thread in threading.enumerate()]
-            return controller.posted
+async def test_both_generations_of_the_controller_are_spoken_to(generation: str, update: str, done: str) -> None:
+    with HttpController() as controller:
+        config = participant(
+            scenario_args={"controller": controller.address}, reporter_args={"report_status_data_queue": False}
+        )
+        ours = reporter(config, generation=generation)
+        assert ours.url == f"http://{controller.address}{update}"
+        assert await ours.report_scenario_finished() is True
+        await ours.stop()
+        assert "fedmon-controller" not in [thread.name for thread in threading.enumerate()]
 
-    paths = [posted.path for posted in run(steps())]
     # The later generation tells one more status before the end.
-    assert paths == ([done] if generation == "old" else [update, done])
+    assert [posted.path for posted in controller.posted] == ([done] if generation == "old" else [update, done])
 
 
 @pytest.mark.parametrize(("status", "is_final"), [(202, False), (404, True)])
-def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, *, is_final: bool) -> None:
-    async def steps() -> int:
-        with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
-            within_s = 30.0 if is_final else 0.15
-            ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=within_s)
-            assert await ours.report_scenario_finished() is False
-            await ours.stop()
-            return len(controller.ends())
+async def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, *, is_final: bool) -> None:
+    began, within_s = time.monotonic(), 60.0 if is_final else 0.15
+    with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
+        ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=within_s)
+        assert await ours.report_scenario_finished() is False
+        await ours.stop()
 
-    assert run(steps(), within_s=25.0) == 1 or not is_final
+    assert time.monotonic() - began < 30
+    assert len(controller.ends()) == 1 or not is_final
 
 
 def test_the_test_controller_and_no_controller_mean_no_http() -> None:
@@ -309,31 +291,27 @@ def test_periods_differ_by_up_to_half_a_second_and_a_seed_fixes_them() -> None:
     assert all(0.45 <= period(seed, 0.5) <= 0.55 for seed in range(50))
 
 
-def test_a_status_switch_that_is_moved_while_running_is_obeyed_also_beside_a_file(tmp_path: Path) -> None:
+async def test_a_status_switch_that_is_moved_while_running_is_obeyed_also_beside_a_file(tmp_path: Path) -> None:
     file = tmp_path / "participant.json"
-
-    async def steps() -> None:
-        with HttpController() as controller:
-            config = participant(scenario_args={"controller": controller.address})
-            file.write_text(json.dumps({name: part for name, part in config.items() if name != "reporter_args"}))
-            held = WithParticipant(config)
-            ours = reporter(held, config_file=file, reload_every=1)
-            await ours.start()
-            await until(controller.statuses)
-            config["reporter_args"]["report_status_data_queue"] = False
-            config["federation_args"] = {"round": 9}
-            held.participant = None  # type: ignore[assignment]  # a program that is rebuilding its config
-            count = ours.counter
-            await until(lambda: ours.counter >= count + 1)
-            held.participant = config
-            queued, count = ours.counts()["statuses_queued"], ours.counter
-            await until(lambda: ours.counter >= count + 1)
-            assert ours.counts()["statuses_queued"] <= queued + 1
-            config["reporter_args"]["report_status_data_queue"] = True
-            await until(lambda: controller.statuses()[-1].body["federation_args"] == {"round": 9})
-            await ours.stop()
-
-    run(steps())
+    with HttpController() as controller:
+        config = participant(scenario_args={"controller": controller.address})
+        file.write_text(json.dumps({name: part for name, part in config.items() if name != "reporter_args"}))
+        held = WithParticipant(config)
+        ours = reporter(held, config_file=file, reload_every=1)
+        await ours.start()
+        await until(controller.statuses)
+        config["reporter_args"]["report_status_data_queue"] = False
+        config["federation_args"] = {"round": 9}
+        held.participant = None  # type: ignore[assignment]  # a program that is rebuilding its config
+        count = ours.counter
+        await until(lambda: ours.counter >= count + 1)
+        held.participant = config
+        queued, count = ours.counts()["statuses_queued"], ours.counter
+        await until(lambda: ours.counter >= count + 1)
+        assert ours.counts()["statuses_queued"] <= queued + 1
+        config["reporter_args"]["report_status_data_queue"] = True
+        await until(lambda: controller.statuses()[-1].body["federation_args"] == {"round": 9})
+        await ours.stop()
 
 
 class Plain:

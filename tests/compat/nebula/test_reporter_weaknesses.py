@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -48,26 +49,22 @@ from tests.support.http_controller import HttpController, Posted
 from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
-from tests.support.waiting import wait_until
 
 CPU = "W-CPU/CPU global (%)"
 RAM = "Z-RAM/RAM process (MB)"
 
 
-def test_weakness_01_17_enqueued_values_are_logged_in_order_each_with_a_number_and_end_nothing() -> None:
+async def test_weakness_01_17_enqueued_values_are_logged_in_order_each_with_a_number_and_end_nothing() -> None:
     plain, later = Logger(), AsyncLogger()
+    ours = reporter(trainer=Trainer(plain), sinks=[later])
+    for number in range(50):
+        await ours.enqueue_data("accuracy", number)
+    task = await ours.start()
+    await until(lambda: len(later.of(CPU)) >= 2)
+    assert not task.done()
+    assert ours.data_queue.empty()
+    await ours.stop()
 
-    async def steps() -> None:
-        ours = reporter(trainer=Trainer(plain), sinks=[later])
-        for number in range(50):
-            await ours.enqueue_data("accuracy", number)
-        task = await ours.start()
-        await until(lambda: len(later.of(CPU)) >= 2)
-        assert not task.done()
-        assert ours.data_queue.empty()
-        await ours.stop()
-
-    run(steps())
     logged = [each for each in plain.logged if "accuracy" in each]
     assert plain.of("accuracy") == later.of("accuracy") == list(range(50))
     assert len({each.seq for each in logged}) == 50
@@ -93,7 +90,7 @@ def test_weakness_02_a_manager_and_a_collector_that_fail_take_only_their_own_val
     assert len(logger.logged[0]) == 12
 
 
-def test_weakness_02_a_collector_that_hangs_takes_only_its_own_values_away(
+async def test_weakness_02_a_collector_that_hangs_takes_only_its_own_values_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Sampler.check_stuck, "__defaults__", (1.0,))  # seconds, as the test cannot wait for ten
@@ -108,18 +105,16 @@ def test_weakness_02_a_collector_that_hangs_takes_only_its_own_values_away(
                 let_go.wait(60)
             return reading
 
-    async def steps() -> None:
-        hung = Hung(dict)
-        ours = reporter(trainer=Trainer(logger), streams={"host": [hung, Scripted()]})
-        await ours.start()
-        await until(lambda: hung.reads == 3)
-        count = len(logger.of(CPU))
-        await until(lambda: len(logger.of(CPU)) >= count + 2)
-        assert hung.reads == 3
-        let_go.set()
-        await ours.stop()
+    hung = Hung(dict)
+    ours = reporter(trainer=Trainer(logger), streams={"host": [hung, Scripted()]})
+    await ours.start()
+    await until(lambda: hung.reads == 3)
+    count = len(logger.of(CPU))
+    await until(lambda: len(logger.of(CPU)) >= count + 2)
+    assert hung.reads == 3
+    let_go.set()
+    await ours.stop()
 
-    run(steps())
     assert caplog.text.count("collector hung does not return") == 1
 
 
@@ -152,39 +147,32 @@ def test_problems_that_differ_each_time_take_no_memory_for_good() -> None:
     assert len(keys) < 200
 
 
-def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
+async def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
     logger = Logger()
+    with silent_peer() as port:
+        scenario = {"controller": f"127.0.0.1:{port}"}
+        ours = reporter(participant(scenario_args=scenario), Trainer(logger), http_timeout_s=30.0)
+        await ours.start()
+        await until(lambda: len(logger.of(CPU)) >= 3)
+        assert ours.counts()["statuses_waiting"] >= 3
+        began = time.monotonic()
+        await ours.stop()
+        stopped_in_s = time.monotonic() - began
 
-    async def steps() -> float:
-        with silent_peer() as port:
-            scenario = {"controller": f"127.0.0.1:{port}"}
-            ours = reporter(participant(scenario_args=scenario), Trainer(logger), http_timeout_s=30.0)
-            await ours.start()
-            await until(lambda: len(logger.of(CPU)) >= 3)
-            assert ours.counts()["statuses_waiting"] >= 3
-            began = time.monotonic()
-            await ours.stop()
-            return time.monotonic() - began
-
-    stopped_in_s = run(steps())
-    distances = [later.mono - earlier.mono for earlier, later in zip(logger.logged, logger.logged[1:], strict=False)]
+    distances = [later.mono - earlier.mono for earlier, later in itertools.pairwise(logger.logged)]
     assert max([*distances, stopped_in_s]) < 20.0
 
 
-def test_weakness_04_statuses_of_an_outage_arrive_later_in_order_each_once() -> None:
-    port = free_port()
-    logger = Logger()
+async def test_weakness_04_statuses_of_an_outage_arrive_later_in_order_each_once() -> None:
+    port, logger = free_port(), Logger()
+    ours = reporter(participant(scenario_args={"controller": f"127.0.0.1:{port}"}), Trainer(logger))
+    await ours.start()
+    await until(lambda: ours.counts()["statuses_failures"] >= 1 and ours.counter >= 2)
+    with HttpController(port=port) as controller:
+        await until(lambda: ours.counts()["statuses_delivered"] >= 3)
+        await ours.stop()
 
-    async def steps() -> list[Posted]:
-        ours = reporter(participant(scenario_args={"controller": f"127.0.0.1:{port}"}), Trainer(logger))
-        await ours.start()
-        await until(lambda: ours.counts()["statuses_failures"] >= 1 and ours.counter >= 2)
-        with HttpController(port=port) as controller:
-            await until(lambda: ours.counts()["statuses_delivered"] >= 3)
-            await ours.stop()
-            return controller.statuses()
-
-    posted = run(steps())
+    posted = controller.statuses()
     sequences = [each.body["fedmon"]["sequence"] for each in posted]
     assert sequences == list(range(1, len(posted) + 1))
     assert [each.body["fedmon"]["t"] for each in posted] == [round(t.t, 3) for t in logger.logged][: len(posted)]
@@ -219,94 +207,83 @@ def test_weakness_06_on_this_machine_the_period_is_kept_and_the_first_report_is_
     assert reports[0]["X-Network/Network (MB sent)"] == 0.0
 
 
-def test_weakness_08_09_a_card_without_a_fan_hides_nothing_else_and_nvml_is_begun_once() -> None:
+async def test_weakness_08_09_a_card_without_a_fan_hides_nothing_else_and_nvml_is_begun_once() -> None:
     fake, logger = FakeNvml(FakeGpu("GPU-0"), FakeGpu("GPU-1")), Logger()
     first = next(iter(fake.gpus))
     fake.refuse("nvmlDeviceGetFanSpeed", pynvml.NVML_ERROR_NOT_SUPPORTED, when=lambda arguments: arguments[0] is first)
+    collectors = [*nvml_collectors(open_session(Nvml(fake))), Scripted()]
+    ours = reporter(trainer=Trainer(logger), streams={"host": collectors})
 
-    async def steps() -> None:
-        collectors = [*nvml_collectors(open_session(Nvml(fake))), Scripted()]
-        ours = reporter(trainer=Trainer(logger), streams={"host": collectors})
-        await ours.start()
-        await until(lambda: len(logger.of("W-GPU/GPU1 fan speed")) >= 2)
-        assert fake.running == 1
-        await ours.stop()
+    await ours.start()
+    await until(lambda: len(logger.of("W-GPU/GPU1 fan speed")) >= 2)
+    assert fake.running == 1
+    await ours.stop()
 
-    run(steps())
     names = ("(%)", "temperature (°)", "memory (%)", "power", "clocks", "memory clocks")
     last = {name: values for values in logger.logged for name in values if name.startswith("W-GPU")}
     assert set(last) == {f"W-GPU/GPU{n} {name}" for n in (0, 1) for name in names} | {"W-GPU/GPU1 fan speed"}
-    wait_until(lambda: fake.running == 0, what="the end of NVML")
+    await until(lambda: fake.running == 0)
     assert fake.calls["nvmlInit"] == 1
 
 
-def test_weakness_11_children_each_disk_and_each_interface_are_measured() -> None:
+async def test_weakness_11_children_each_disk_and_each_interface_are_measured() -> None:
     held = "import sys; block = bytearray(300_000_000); print(1, flush=True); sys.stdin.read()"
     logger = Logger()
+    ours = Reporter(participant(), Trainer(logger), jitter_s=0.0)
+    await ours.start()
+    await until(lambda: len(logger.logged) >= 2)
+    without_child = logger.logged[-1][RAM]
+    with subprocess.Popen(  # noqa: ASYNC220  # it is there at once
+        [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        await until(lambda: logger.logged[-1][RAM] >= without_child + 250)
+        with_child = logger.logged[-1][RAM]
+        child.communicate()
+    await until(lambda: logger.logged[-1][RAM] <= with_child - 200)
+    await ours.stop()
 
-    async def steps() -> None:
-        ours = Reporter(participant(), Trainer(logger), jitter_s=0.0)
-        await ours.start()
-        await until(lambda: len(logger.logged) >= 2)
-        without_child = logger.logged[-1][RAM]
-        with subprocess.Popen(  # noqa: ASYNC220  # it is there at once
-            [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as child:
-            await until(lambda: logger.logged[-1][RAM] >= without_child + 250)
-            with_child = logger.logged[-1][RAM]
-            child.communicate()
-        await until(lambda: logger.logged[-1][RAM] <= with_child - 200)
-        await ours.stop()
-
-    run(steps())
     measured = {name for collector in host_collectors() for name in collector.probe()}
     assert {"host_disk_read_bytes_total", "host_network_receive_bytes_total", "host_filesystem_size_bytes"} <= measured
 
 
-def test_weakness_12_an_edit_of_the_config_is_read_and_never_overwritten(tmp_path: Path) -> None:
+async def test_weakness_12_an_edit_of_the_config_is_read_and_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "participant.json"
     file.write_text(json.dumps(participant()))
     edited = json.dumps(participant(reporter_args={"report_frequency": 0.25}), indent=3)
+    ours = reporter(config_file=file, reload_every=2)
+    await ours.start()
+    file.write_text(edited)
+    await until(lambda: ours.frequency == 0.25)
+    file.write_text("{ half an edit")
+    reported = ours.counter
+    await until(lambda: ours.counter >= reported + 3)
+    await ours.stop()
 
-    async def steps() -> None:
-        ours = reporter(config_file=file, reload_every=2)
-        await ours.start()
-        file.write_text(edited)
-        await until(lambda: ours.frequency == 0.25)
-        file.write_text("{ half an edit")
-        reported = ours.counter
-        await until(lambda: ours.counter >= reported + 3)
-        await ours.stop()
-        assert ours.frequency == 0.25
-
-    run(steps())
+    assert ours.frequency == 0.25
     assert file.read_text() == "{ half an edit"
-    assert list(tmp_path.iterdir()) == [file]
+    assert os.listdir(tmp_path) == [file.name]
 
 
-def test_weakness_13_without_statuses_the_queue_is_emptied_all_the_same_and_is_bounded() -> None:
+async def test_weakness_13_without_statuses_the_queue_is_emptied_all_the_same_and_is_bounded() -> None:
     logger = Logger()
+    with HttpController() as controller:
+        silent = participant(
+            reporter_args={"report_status_data_queue": False}, scenario_args={"controller": controller.address}
+        )
+        ours = reporter(silent, Trainer(logger))
+        for number in range(QUEUE_LIMIT + 5):
+            await ours.enqueue_data("loss", number)
+        await ours.start()
+        await until(lambda: ours.counter >= 2)
+        assert ours.data_queue.empty()
+        await ours.stop()
 
-    async def steps() -> int:
-        with HttpController() as controller:
-            silent = participant(
-                reporter_args={"report_status_data_queue": False}, scenario_args={"controller": controller.address}
-            )
-            ours = reporter(silent, Trainer(logger))
-            for number in range(QUEUE_LIMIT + 5):
-                await ours.enqueue_data("loss", number)
-            await ours.start()
-            await until(lambda: ours.counter >= 2)
-            assert ours.data_queue.empty()
-            await ours.stop()
-            assert controller.posted == []
-            return ours.counts()["values_dropped"]
-
-    assert run(steps()) == 5
+    assert controller.posted == []
+    assert ours.counts()["values_dropped"] == 5
     assert logger.of("loss") == list(range(5, QUEUE_LIMIT + 5))
 
 
-def test_weakness_14_no_secret_no_attack_and_no_place_leaves() -> None:
+async def test_weakness_14_no_secret_no_attack_and_no_place_leaves() -> None:
     secrets = participant(
         device_args={"username": "SECRET-user", "password": "SECRET-word", "name": "p3"},
         adversarial_args={"attack_params": {"attacks": "SECRET-attack"}, "fake_behavior": "SECRET-fake"},
@@ -317,46 +294,40 @@ def test_weakness_14_no_secret_no_attack_and_no_place_leaves() -> None:
         federation_args={"round": 7},
     )
 
-    async def steps() -> list[Posted]:
-        with HttpController() as controller:
-            secrets["scenario_args"]["controller"] = controller.address
-            ours = reporter(secrets)
-            await ours.start()
-            await until(controller.statuses)
-            assert await ours.report_scenario_finished()
-            await ours.stop()
-            return controller.posted
+    with HttpController() as controller:
+        secrets["scenario_args"]["controller"] = controller.address
+        ours = reporter(secrets)
+        await ours.start()
+        await until(controller.statuses)
+        assert await ours.report_scenario_finished()
+        await ours.stop()
 
-    posted = run(steps())
+    posted = controller.posted
     assert all(b"SECRET" not in each.raw and "SECRET" not in str(each.headers) for each in posted)
     assert posted[0].body["device_args"]["name"] == "p3"
     assert posted[0].body["federation_args"] == {"round": 7}
     assert posted[0].body["mobility_args"] == {"latitude": None, "longitude": None, "neighbors_distance": None}
 
 
-def test_weakness_15_16_one_connection_tells_the_end_until_it_is_confirmed_and_then_no_more() -> None:
+async def test_weakness_15_16_one_connection_tells_the_end_until_it_is_confirmed_and_then_no_more() -> None:
     answers = iter([503, 200])
 
     def answer(posted: Posted) -> int:
         return next(answers, 200) if posted.path.endswith("/done") else 200
 
-    async def steps() -> list[Posted]:
-        with HttpController(answer) as controller:
-            ours = reporter(participant(scenario_args={"controller": controller.address}))
-            other = reporter(participant(scenario_args={"controller": controller.address, "name": "second-run"}))
-            both = await asyncio.gather(ours.report_scenario_finished(), ours.report_scenario_finished())
-            assert list(both) == [True, True]
-            assert await ours.report_scenario_finished() is True
-            assert await other.report_scenario_finished() is True
-            await asyncio.gather(ours.stop(), other.stop())
-            return controller.posted
+    with HttpController(answer) as controller:
+        ours = reporter(participant(scenario_args={"controller": controller.address}))
+        other = reporter(participant(scenario_args={"controller": controller.address, "name": "second-run"}))
+        both = await asyncio.gather(ours.report_scenario_finished(), ours.report_scenario_finished())
+        assert list(both) == [True, True]
+        assert await ours.report_scenario_finished() is True
+        assert await other.report_scenario_finished() is True
+        await asyncio.gather(ours.stop(), other.stop())
 
-    posted = run(steps())
-    ends = [each for each in posted if each.path.endswith("/done")]
-    assert len({each.connection for each in posted}) == 2, "one for each reporter"
-    assert {each.headers["User-Agent"] for each in posted} == {"NEBULA Participant 3"}
-    assert [each.path for each in ends] == ["/nodes/first-run/done"] * 2 + ["/nodes/second-run/done"]
-    assert all(each.body == {"idx": 3} for each in ends)
+    assert len({each.connection for each in controller.posted}) == 2, "one for each reporter"
+    assert {each.headers["User-Agent"] for each in controller.posted} == {"NEBULA Participant 3"}
+    assert [each.path for each in controller.ends()] == ["/nodes/first-run/done"] * 2 + ["/nodes/second-run/done"]
+    assert all(each.body == {"idx": 3} for each in controller.ends())
 
 
 class CsvLogger:
@@ -380,25 +351,22 @@ class Failing:
         raise self._error
 
 
-def test_weakness_18_loggers_that_cannot_log_that_fail_or_that_hang_end_nothing() -> None:
+async def test_weakness_18_loggers_that_cannot_log_that_fail_or_that_hang_end_nothing() -> None:
     class Hanging:
         async def log_data(self, _values: dict[str, float]) -> None:
             await asyncio.Event().wait()
 
     csv, last = CsvLogger(), Logger()
     trainer = Trainer([csv, object(), Failing(ValueError("full")), Failing(asyncio.CancelledError()), Hanging(), last])
+    ours = reporter(trainer=trainer, sink_timeout_s=0.05)
+    task = await ours.start()
+    await until(lambda: len(last.logged) >= 2)
+    trainer.logger = None
+    reported = ours.counter
+    await until(lambda: ours.counter >= reported + 1)
+    assert not task.done()
+    await ours.stop()
 
-    async def steps() -> None:
-        ours = reporter(trainer=trainer, sink_timeout_s=0.05)
-        task = await ours.start()
-        await until(lambda: len(last.logged) >= 2)
-        trainer.logger = None
-        reported = ours.counter
-        await until(lambda: ours.counter >= reported + 1)
-        assert not task.done()
-        await ours.stop()
-
-    run(steps())
     assert [step for step, _ in csv.rows[:2]] == [0, 1]
 
 
