@@ -34,7 +34,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """Run a verb in this process and an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: fedmon_here("experiment", *map(str, words))
+    return lambda *words: fedmon_here("experiment", *words)
 
 
 def process(name: str, command: list[str], *, start: str = "", more: str = "") -> str:

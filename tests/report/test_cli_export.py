@@ -13,33 +13,26 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fedmon.cli import main
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
 from tests.report.tables import T0, recording, samples
+from tests.support.shell_here import fedmon_here
 
 COLUMNS: dict[str, list[float | None]] = {"host_load1": [1, 2, 3], "host_disk_reads_total": [0, 5, 15]}
 
 
-def run(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["export", *map(str, words)])
-    return int(ended.value.code or 0)
-
-
-def test_a_folder_of_a_job_becomes_a_file_of_the_format_that_its_ending_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_a_job_becomes_a_file_of_the_format_that_its_ending_says(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     (folder / "recordings").mkdir(parents=True)
     for node in ("a", "b"):
         recording(folder / "recordings" / f"7_{node}.fmr", samples(COLUMNS, node=node))
 
-    code = run(folder, "-o", tmp_path / "x.parquet", "--metric", "host_disk_*", "--since", str(T0 + 1), "--json")
+    words = ("--metric", "host_disk_*", "--since", T0 + 1, "--json")
+    done = fedmon_here("export", folder, "-o", tmp_path / "x.parquet", *words)
 
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(done.stdout)
     table = pq.read_table(tmp_path / "x.parquet")
-    assert (code, said["written"][0]["rows"], said["damaged_samples"]) == (0, 4, 0)
+    assert (done.returncode, said["written"][0]["rows"], said["damaged_samples"]) == (0, 4, 0)
     assert table.column_names == ["host", "time", "host_disk_reads_total", "host_disk_reads_per_second"]
     assert table["host_disk_reads_per_second"].to_pylist() == [5, 10, 5, 10]
 
@@ -47,25 +40,26 @@ def test_a_folder_of_a_job_becomes_a_file_of_the_format_that_its_ending_says(
 def test_text_goes_to_stdout(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.fmr", samples(COLUMNS))
 
-    words = [sys.executable, "-m", "fedmon", "export", str(path), "-o", "-", "-f", "csv", "--tidy", "--no-rates"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = fedmon_here("export", path, "-o", "-", "-f", "csv", "--tidy", "--no-rates")
 
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["value"] for row in rows] == ["1", "0", "2", "5", "3", "15"]
 
 
-def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     recording(folder / "r.fmr", samples(COLUMNS))
 
-    assert run(folder, "-o", folder / "x.csv", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["written"][0]["path"].endswith("/\\udcff/x.csv")
+    done = fedmon_here("export", folder, "-o", folder / "x.csv", "--json")
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["written"][0]["path"].endswith("/\\udcff/x.csv")
     with Source([folder / "r.fmr"]) as source:
         assert [rows for rows, _ in WideTable(source, processes=1).csv()] == [3]
 
 
-def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.fmr", samples(COLUMNS))
     (tmp_path / "others").mkdir()
     empty = recording(tmp_path / "others" / "empty.fmr")
@@ -91,11 +85,12 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", out, "-f", "xml"), 2, "no format 'xml'"),
         ((path, "-o", out, "--since", "soon"), 2, "is not a time"),
         ((path, "-o", out, "--since", "nan"), 2, "is not a time"),
-        ((path, "-o", out, "--since", str(T0 + 2), "--until", str(T0 + 1)), 2, "is before"),
+        ((path, "-o", out, "--since", T0 + 2, "--until", T0 + 1), 2, "is before"),
         ((path, "-o", path, "-f", "csv"), 2, "is the recording itself"),
     ):
-        assert run(*words) == code, words
-        error = "".join(capsys.readouterr())
+        done = fedmon_here("export", *words)
+        assert done.returncode == code, words
+        error = done.stdout + done.stderr
         assert why in error
         assert len(error.splitlines()) == 1
     assert not out.exists()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from fedmon.cli import main
 from fedmon.common.metrics.series import series
 from tests.report.tables import recording, samples
+from tests.support.shell_here import fedmon_here
 
 CPU = "host_cpu_busy_ratio"
 
@@ -26,43 +25,36 @@ def store(tmp_path: Path) -> Path:
     return recording(folder / "all.fmr", *batches)
 
 
-def plot(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["plot", *map(str, words)])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_what_people_look_at_first_is_drawn_of_a_file_or_a_folder_and_all_of_it_if_asked(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path
 ) -> None:
-    assert plot(store, "--output", tmp_path / "a") == 0
-    assert plot(store.parent, "--output", tmp_path / "b") == 0
-    assert plot(store, "--output", tmp_path / "all", "--all") == 0
+    done = fedmon_here("plot", store, "--output", tmp_path / "a")
+    assert done.returncode == 0
+    assert fedmon_here("plot", store.parent, "--output", tmp_path / "b").returncode == 0
+    assert fedmon_here("plot", store, "--output", tmp_path / "all", "--all").returncode == 0
 
     expected = [f"{name}_{who}.png" for name in ("cpu_load", "disk_operations") for who in ("all_nodes", "per_node")]
     assert names(tmp_path / "a") == names(tmp_path / "b") == ["cpu_load_per_node.png"]
     assert names(tmp_path / "all") == expected
-    assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load" in capsys.readouterr().out
+    assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load" in done.stdout
 
 
-def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, words in enumerate(
-        (
+def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(store: Path, tmp_path: Path) -> None:
+    told = [
+        fedmon_here("plot", store, "--output", tmp_path, *words, "--json")
+        for words in (
             ("--group", "cpu", "--combined", "--format", "svg"),
             ("--metric", "host_disk_*", "--per-node"),
             ("--node", "east", "--metric", CPU),
         )
-    ):
-        assert plot(store, "--output", tmp_path / str(number), *words, "--json") == 0
+    ]
 
-    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [done.returncode for done in told] == [0, 0, 0]
+    documents = [json.loads(done.stdout) for done in told]
     assert [[Path(one["path"]).name for one in document["plots"]] for document in documents] == [
         ["cpu_load_all_nodes.svg"],
         ["disk_operations_per_node.png"],
@@ -85,11 +77,8 @@ def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
         (["--output", "job/all.fmr"], 1, "cannot write plots to job/all.fmr"),
     ],
 )
-def test_what_cannot_be_plotted_is_said(
-    words: list[str], code: int, said: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with contextlib.chdir(tmp_path):
-        assert plot(store, "--output", "plots", *words) == code
+def test_what_cannot_be_plotted_is_said(words: list[str], code: int, said: str, store: Path, tmp_path: Path) -> None:
+    done = fedmon_here("plot", store, "--output", "plots", *words, cwd=tmp_path)
 
-    assert said in capsys.readouterr().err
+    assert (done.returncode, said in done.stderr) == (code, True)
     assert not (tmp_path / "plots").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -17,11 +16,6 @@ from tests.report.recorded_job import BEGIN_T, write_job
 from tests.support.shell_here import fedmon_here
 
 DRAWN = ("job_cpus_busy", "job_cpu_", "job_memory_peak")
-
-
-def fedmon(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    with contextlib.chdir(cwd):
-        return fedmon_here("report", *map(str, words))
 
 
 def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_path: Path) -> None:
@@ -62,10 +56,10 @@ def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) ->
 
 def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=601)
-    part = ("--since", str(BEGIN_T + 100), "--until", str(BEGIN_T + 200))
+    part = ("--since", BEGIN_T + 100, "--until", BEGIN_T + 200)
 
     for words, seconds in (((), 600), (part, 100)):
-        document = json.loads(fedmon("job.fmr", "--json", "--node", "n2", *words, cwd=tmp_path).stdout)
+        document = json.loads(fedmon_here("report", tmp_path / "job.fmr", "--json", "--node", "n2", *words).stdout)
         found = {one["name"]: one for one in document["findings"]}
 
         told = [document[name] for name in ("job", "jobs", "nodes", "written")]
@@ -98,7 +92,7 @@ def test_wrong_use_is_told_in_one_line(words: list[str], code: int, said: str, t
     before = (tmp_path / "job.fmr").read_bytes()
     (tmp_path / "cut.fmr").write_bytes(before[: len(before) // 2])
 
-    done = fedmon(*words, cwd=tmp_path)
+    done = fedmon_here("report", *words, cwd=tmp_path)
 
     assert done.returncode == code
     assert said in done.stderr

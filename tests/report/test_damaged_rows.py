@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
@@ -11,19 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.cli import main
 from fedmon.common.store.recording import Recording
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
 from tests.report.tables import T0, recording, samples
+from tests.support.shell_here import fedmon_here
 
 CPU = "host_cpu_busy_ratio"
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(
-    processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(processes: int, tmp_path: Path) -> None:
     gpu = 'gpu_utilization_ratio{gpu="0"}'
     each = [samples({CPU: [0.5] * 300, gpu: [0.5] * 300}, seq=first) for first in (0, 300, 600)]
     path = recording(tmp_path / "a.fmr", *each)
@@ -32,9 +29,8 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(
 
     said = {}
     for view in ("perfmon", "nebula"):
-        with pytest.raises(SystemExit):
-            main(["export", str(path), "-o", f"{tmp_path}/{view}.csv", "--view", view, "--json"])
-        said[view] = json.loads(capsys.readouterr().out)["damaged_samples"]
+        done = fedmon_here("export", path, "-o", f"{tmp_path}/{view}.csv", "--view", view, "--json")
+        said[view] = json.loads(done.stdout)["damaged_samples"]
     with Source([path]) as source:
         table = WideTable(source, processes=processes)
         for _ in range(2):
@@ -58,7 +54,7 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(
         "UPDATE description SET document = '[]'",
     ],
 )
-def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path) -> None:
     path = recording(tmp_path / "a.fmr", samples({CPU: [0.5, 0.6] * 2}), samples({CPU: [0.5, 0.6] * 2}, seq=10))
     with Recording(path) as store:
         store.describe("n1", 1, {"hostname": "n1"})
@@ -69,12 +65,12 @@ def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path, capsys:
     verbs = ["report --text", "export -o a.csv"]
     if "low_t = 'x'" in damage:  # what is drawn is read by the same code, and drawing takes its time
         verbs.append("plot -o plots")
-    assert_well(verbs, path, capsys)
+    said_well(verbs, path)
     assert len((tmp_path / "a.csv").read_text().splitlines()) >= 5
 
 
 @pytest.mark.filterwarnings("error")
-def test_malformed_names_and_impossible_times_end_no_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_names_and_impossible_times_end_no_verb(tmp_path: Path) -> None:
     names = ("gpu_x{", "rapl_energy_joules_total{", "host_temperature_celsius{", "perf_events_total{x", "a/../../b")
     odd = samples({name: [0.5, 0.6, 0.9] for name in (CPU, "job_energy_joules_total", *names)})
     said = samples({name: [1.0, 2.0, 3.0] for name in ("user_value{", "user_step{")}, stream="user")
@@ -84,14 +80,13 @@ def test_malformed_names_and_impossible_times_end_no_verb(tmp_path: Path, capsys
     path = recording(tmp_path / "a.fmr", odd, said, *late)
 
     views = [f"export -o {view}.csv --view {view}" for view in ("perfmon", "nebula")]
-    assert_well(["report --job 2 -o a.html", "export -o a.csv", "plot --all -o plots", *views], path, capsys)
-    assert "a.csv: 6 rows\n4 samples are damaged and were left out\n" in capsys.readouterr().out
+    told = said_well(["report --job 2 -o a.html", "export -o a.csv", "plot --all -o plots", *views], path)
+    assert "a.csv: 6 rows\n4 samples are damaged and were left out\n" in told
     assert "other_a_.._.._b_per_node.png" in os.listdir(tmp_path / "plots")
 
 
-def assert_well(verbs: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in verbs:
-        name, *words = verb.split()
-        with contextlib.chdir(path.parent), pytest.raises(SystemExit) as ended:
-            main([name, str(path), *words])
-        assert ended.value.code == 0, (verb, capsys.readouterr().err)
+def said_well(verbs: list[str], path: Path) -> str:
+    """Return what verbs say, none of which fails."""
+    done = [fedmon_here(name, path, *words, cwd=path.parent) for name, *words in map(str.split, verbs)]
+    assert [(one.args, one.stderr) for one in done if one.returncode] == []
+    return "".join(one.stdout for one in done)

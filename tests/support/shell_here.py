@@ -18,9 +18,11 @@ from fedmon.common.log import OUR_LOGGER
 from tests.support.environment import plain_environment
 
 
-def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def fedmon_here(
+    *arguments: object, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run one verb to its end, without a terminal; not for verbs that become another program, nor for threads."""
-    out, err = _output(), _output()
+    words, out, err = list(map(str, arguments)), _output(), _output()
     code: object = 0
     with (
         mock.patch.dict(os.environ, plain_environment() if environ is None else dict(environ), clear=True),
@@ -28,15 +30,16 @@ def fedmon_here(*arguments: str, environ: Mapping[str, str] | None = None) -> su
         mock.patch.object(sys, "stdin", nobody),
         mock.patch.object(tempfile, "tempdir", tempfile.tempdir),
         loggers_as_they_were(),
+        contextlib.chdir(cwd or os.curdir),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
-            main(list(arguments))
+            main(words)
         except SystemExit as ended:
             code = ended.code
     assert isinstance(code, int)
-    return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
+    return subprocess.CompletedProcess(words, code, _text(out), _text(err))
 
 
 @contextlib.contextmanager
