@@ -1,7 +1,15 @@
-"""Experiments with types of one's own: each test derives what it needs and registers it; it stays registered."""
+"""Experiments with types of one's own: each test derives what it needs and registers it; it stays registered.
+
+The type "test::Plain", which has no code, is always there.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.experiment import ExperimentController, ResourceAction, ResourceFactory, ResourceManager, ResourceState
+from fedmon.experiment.journal import NAME
 from fedmon.experiment.situation import Guids
 
 NEW, DISCOVERED, RESERVED, PROVISIONED, READY, STARTED, STOPPED, FAILED, RELEASED = ResourceState
@@ -44,11 +53,36 @@ def own(rtype: str, **members: Any) -> type[ResourceManager]:
     return type(rtype.rpartition(":")[2].title(), (ResourceManager,), {"_rtype": rtype, **members})
 
 
+ResourceFactory.register_type(own("test::Plain"))
+
+
+def plain(ec: ExperimentController, count: int, rtype: str = "test::Plain", **options: Any) -> list[int]:
+    """Register resources of one type."""
+    return [ec.register_resource(rtype, **options) for _ in range(count)]
+
+
 def started(ec: ExperimentController, guids: Guids | None = None) -> None:
     """Deploy an experiment, and wait until resources, all by default, are STARTED."""
     ec.deploy()
     found = ec.wait_started(guids, timeout=60)
     assert found, found.reason
+
+
+def killed(code: str, *words: object) -> list[str]:
+    """Run code in a process that kills itself; return the words that it printed."""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=110)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout.split()
+
+
+def killed_now(ec: ExperimentController, *, without: str = "") -> Path:
+    """Copy a run as it is left if its process is killed now; lines of its journal that match are not there."""
+    copy = Path(ec.local_dir, "killed", ec.exp_id, ec.run_id)
+    shutil.copytree(ec.run_dir, copy)
+    if without:
+        lines = (copy / NAME).read_text().splitlines(keepends=True)
+        (copy / NAME).write_text("".join(line for line in lines if not re.search(without, line)))
+    return copy
 
 
 def blocking(gate: threading.Event, *, says_first: bool = False) -> Callable[[ResourceManager], None]:

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.experiment import ExperimentController
 from fedmon.experiment.check.status import followed
 from fedmon.experiment.cli.runs import MANY
 from fedmon.experiment.events import Became, Registered
 from fedmon.experiment.journal import NAME, Follower, Journal
 from fedmon.experiment.states import ResourceState
-from tests.experiment.own_types import experiment, own
+from tests.experiment.own_types import plain
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -52,7 +53,7 @@ def shell(*words: object) -> subprocess.Popen[str]:
 
 
 def shown(run_dir: Path, verb: str = "show") -> Any:
-    return json.loads(fedmon_here("experiment", verb, str(run_dir), "--json").stdout)
+    return json.loads(fedmon_here("experiment", verb, run_dir, "--json").stdout)
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_release_everything(tmp_path: Path, number: int, code: int) -> None:
     with running(tmp_path) as (process, run_dir):
-        assert fedmon_here("experiment", "watch", str(run_dir), "--for", "0.1").returncode == 6
+        assert fedmon_here("experiment", "watch", run_dir, "--for", "0.1").returncode == 6
 
         process.send_signal(number)
 
@@ -144,13 +145,13 @@ def test_a_run_that_is_kept_is_released_at_ctrl_c(tmp_path: Path) -> None:
 
 def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tmp_path: Path) -> None:
     with running(tmp_path) as (process, run_dir):
-        refused = fedmon_here("experiment", "reconnect", str(run_dir))
+        refused = fedmon_here("experiment", "reconnect", run_dir)
         assert (refused.returncode, refused.stdout) == (FolderInUseError.exit_code, "")
 
         process.kill()
         process.wait(60)
 
-        left = fedmon_here("experiment", "watch", str(run_dir))
+        left = fedmon_here("experiment", "watch", run_dir)
         assert left.returncode == 1
         assert "interrupted: no process on this machine runs it" in left.stdout
         assert shown(run_dir, "report")["status"] == "left"
@@ -192,28 +193,26 @@ def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(
         follower.look()
 
 
-def test_a_run_that_ends_while_its_journal_is_read_is_shown_as_ended(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("shown::Plain")) as ec:
-        ec.register_resource("shown::Plain")
+def test_a_run_that_ends_while_its_journal_is_read_is_shown_as_ended(ec: ExperimentController) -> None:
+    plain(ec, 1)
 
-        shown = followed(Follower(ec.run_dir, on_event=lambda _event: ec.shutdown()))
+    shown = followed(Follower(ec.run_dir, on_event=lambda _event: ec.shutdown()))
 
     assert (shown.status, shown.process, shown.counts) == ("ended", None, {"RELEASED": 1})
 
 
-def test_a_run_of_many_shows_delays_and_failures_and_says_how_many_more_there_are(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("shown::Plain")) as ec:
-        for _ in range(MANY + 1):
-            ec.register_resource("shown::Plain")
-        ec.register_condition(2, "START", 1, "STARTED", "10m")
-        started_first = ec.deploy([1, 2]) and ec.wait_started(1, timeout=60)
-        ec.set(MANY + 1, "critical", False)
-        ec.get_resource(MANY + 1).fail("no power")
+def test_a_run_of_many_shows_delays_and_failures_and_says_how_many_more_there_are(ec: ExperimentController) -> None:
+    plain(ec, MANY + 1)
+    ec.register_condition(2, "START", 1, "STARTED", "10m")
+    ec.deploy([1, 2])
+    assert ec.wait_started(1, timeout=60)
+    ec.set(MANY + 1, "critical", False)
+    ec.get_resource(MANY + 1).fail("no power")
 
-        told = fedmon_here("experiment", "show", ec.run_dir).stdout
-    assert started_first
+    told = fedmon_here("experiment", "show", ec.run_dir).stdout
+
     assert "start in 9m" in told.replace(" min", "m"), told
-    assert f"failed: {MANY + 1} (shown::Plain), not critical: no power" in told
+    assert f"failed: {MANY + 1} (test::Plain), not critical: no power" in told
     assert "... 1 more, see --json" in told
 
 
@@ -223,7 +222,7 @@ def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
         journal.write([Registered(t=1.0, guid=guid, rtype="x") for guid in (1, 2)])
         journal.write([Became(t=2.0 + at, guids=(guid,), state=state) for at, (guid, state) in enumerate(moves)])
 
-        told = fedmon_here("experiment", "watch", str(tmp_path), "--for", "0.1").stdout
+        told = fedmon_here("experiment", "watch", tmp_path, "--for", "0.1").stdout
 
     changes = [line.split()[1:] for line in told.splitlines() if line.endswith("(x)")]
     assert changes == [[state.name, str(guid), "(x)"] for guid, state in moves]
@@ -236,7 +235,7 @@ def test_many_changes_at_once_take_a_line_for_each_state(tmp_path: Path) -> None
             for state in (ResourceState.READY, ResourceState.STARTED):
                 journal.write([Became(t=1.0 + guid, guids=(guid,), state=state)])
 
-        told = fedmon_here("experiment", "watch", str(tmp_path), "--for", "0.1").stdout
+        told = fedmon_here("experiment", "watch", tmp_path, "--for", "0.1").stdout
 
     lines = [line.split() for line in told.splitlines() if line.endswith(" more")]
     assert [line[1] for line in lines] == ["READY", "STARTED"]
@@ -249,7 +248,7 @@ def test_only_the_reason_of_the_resource_that_another_one_needs_is_left_out(tmp_
             journal.write([Registered(t=1.0, guid=guid, rtype="x")])
             journal.write([Became(t=2.0, guids=(guid,), state=ResourceState.FAILED, reason=reason)])
 
-        told = fedmon_here("experiment", "show", str(tmp_path)).stdout
+        told = fedmon_here("experiment", "show", tmp_path).stdout
 
     lines = [line.partition(" (x): ")[2] for line in told.splitlines() if line.startswith("failed: ")]
     assert lines == ["boom", "it needs resource 1 (x), which is FAILED", "a: boom"]
@@ -258,7 +257,7 @@ def test_only_the_reason_of_the_resource_that_another_one_needs_is_left_out(tmp_
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"event":"became"}\n')
 
-    done = fedmon_here("experiment", "show", str(tmp_path))
+    done = fedmon_here("experiment", "show", tmp_path)
 
     assert done.returncode == 1
     assert "line 1 of" in done.stderr

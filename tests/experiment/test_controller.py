@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.states import FailureLevel, TaskStatus
-from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, own, started
+from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, plain, started
 from tests.support.waiting import wait_until
 
 METRIC = Metric(name="loss", comparison="<", value=1.0)
@@ -54,16 +53,9 @@ class Broken(ResourceManager):
 
 @pytest.fixture(autouse=True)
 def types() -> None:
-    for rclass in (own("test::Plain"), Short, Broken):
+    for rclass in (Short, Broken):
         ResourceFactory.register_type(rclass)
     Broken.failures = 10**9
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("trial", tmp_path) as made:
-        made.release_timeout_s = 0.3
-        yield made
 
 
 def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tmp_path: Path) -> None:
@@ -85,7 +77,7 @@ def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tm
     ec.shutdown()
     ec.shutdown()
     assert ec.ecstate.name == "TERMINATED"
-    assert ec.run_dir == str(tmp_path / "trial" / ec.run_id)
+    assert ec.run_dir == str(tmp_path / "test" / ec.run_id)
     assert len(ec.run_id) == 20
 
 
@@ -149,8 +141,7 @@ def test_what_is_connected_and_deployed_at_registration_is(ec: ExperimentControl
 def test_a_condition_that_cannot_be_is_refused_at_once(
     ec: ExperimentController, arguments: tuple[object, ...], error: type[Exception]
 ) -> None:
-    ec.register_resource("test::Plain")
-    ec.register_resource("test::Plain")
+    plain(ec, 2)
 
     with pytest.raises(error) as raised:
         ec.register_condition(*arguments[:5], metric=next(iter(arguments[5:]), None))  # type: ignore[arg-type] # what scripts may do
@@ -202,7 +193,7 @@ def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
 
 
 def test_releasing_some_leaves_the_others_and_hard_releases_go(ec: ExperimentController) -> None:
-    one, hard, other = (ec.register_resource("test::Plain") for _ in range(3))
+    one, hard, other = plain(ec, 3)
     ec.set(hard, "hardRelease", value=True)
     ec.deploy()
 
@@ -247,7 +238,7 @@ def test_an_experiment_id_with_parts_of_a_path_is_refused(exp_id: str, tmp_path:
 
 def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -> None:
     gate = ec.register_resource("test::Plain")
-    blocked = [ec.register_resource("test::Plain") for _ in range(1000)]
+    blocked = plain(ec, 1000)
     ec.register_condition(blocked, START, gate, STARTED)
     before = threading.active_count()
     ec.deploy(blocked)
@@ -272,7 +263,7 @@ def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: Expe
 
 def test_reports_that_conditions_know_are_known_after_a_reconnect(tmp_path: Path) -> None:
     with ExperimentController("told", tmp_path) as ec:
-        one, other = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
+        one, other = plain(ec, 2)
         for nth in range(3):
             ec.measured(one, "loss", 0.5, "a", nth=nth)
         ec.measured(other, "loss", 0.5, "a")
@@ -285,3 +276,5 @@ def test_reports_that_conditions_know_are_known_after_a_reconnect(tmp_path: Path
             assert found == [{}, {}, {"accuracy": 0.9}, values]
             assert again.reports(one).take("a", 2, values) == {}
             assert again.reports(other).take("a", 0, values) == values
+            known = [again.reports(other).take("a", nth, values) == {} for nth in (7, 9, 9, 8, 9)]
+            assert known == [False, False, True, False, True]

@@ -14,6 +14,7 @@ from fedmon.experiment import (
     Attribute,
     ExperimentController,
     Flags,
+    ResourceFactory,
     ResourceManager,
     clsinit_copy,
 )
@@ -26,33 +27,31 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import Removed
 from fedmon.experiment.states import ResourceState
-from tests.experiment.own_types import experiment, own, started
+from tests.experiment.own_types import added, experiment, own, plain, started
 from tests.support.waiting import wait_until
 
 
-def test_what_ended_never_runs_again_by_a_deploy(tmp_path: Path) -> None:
-    with ExperimentController("again", tmp_path) as ec:
-        guid = ec.register_resource("local::Process", command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
-        ec.deploy()
-        assert ec.wait_finished(guid, timeout=60)
-        other = ec.register_resource("local::Process", command=["true"])
-        ec.deploy([guid, other])
-        assert ec.wait_finished(other, timeout=60)
-        assert (tmp_path / "log").read_text() == "ran\n"
+def test_what_ended_never_runs_again_by_a_deploy(ec: ExperimentController, tmp_path: Path) -> None:
+    guid = ec.register_resource("local::Process", command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
+    ec.deploy()
+    assert ec.wait_finished(guid, timeout=60)
+    other = ec.register_resource("local::Process", command=["true"])
+    ec.deploy([guid, other])
+    assert ec.wait_finished(other, timeout=60)
+    assert (tmp_path / "log").read_text() == "ran\n"
 
-        ec.get_resource(guid).start_with_conditions()  # which asks for that
-        wait_until(lambda: (tmp_path / "log").read_text() == "ran\nran\n")
+    ec.get_resource(guid).start_with_conditions()  # which asks for that
+    wait_until(lambda: (tmp_path / "log").read_text() == "ran\nran\n")
 
 
-def test_what_comes_later_has_a_later_time(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        guids = [ec.register_resource("test::Plain") for _ in range(50)]
-        for one, other in itertools.pairwise(guids):
-            ec.register_condition(other, "START", one, "STARTED")
-        started(ec)
+def test_what_comes_later_has_a_later_time(ec: ExperimentController) -> None:
+    guids = plain(ec, 50)
+    for one, other in itertools.pairwise(guids):
+        ec.register_condition(other, "START", one, "STARTED")
+    started(ec)
 
-        times = [ec.get_start_time(guid) for guid in guids]
-        assert times == sorted({time for time in times if time is not None})
+    times = [ec.get_start_time(guid) for guid in guids]
+    assert times == sorted({time for time in times if time is not None})
 
 
 class Sited(ResourceManager):
@@ -66,32 +65,30 @@ class Sited(ResourceManager):
         cls._register_attribute(Attribute("name", "As its owner says."))
 
 
-def test_a_type_without_a_decorator_has_its_attributes(tmp_path: Path) -> None:
-    with experiment(tmp_path, Sited) as ec:
-        guid = ec.register_resource("test::Sited", site="there", name="mine")
-        assert (ec.get(guid, "site"), ec.get(guid, "name")) == ("there", "mine")
-        with pytest.raises(UnknownGuidError):
-            ec.state("mine")
-        assert "site" not in {each.name for each in ResourceManager.get_attributes()}
+def test_a_type_without_a_decorator_has_its_attributes(ec: ExperimentController) -> None:
+    guid = added(ec, Sited, site="there", name="mine").guid
+    assert (ec.get(guid, "site"), ec.get(guid, "name")) == ("there", "mine")
+    with pytest.raises(UnknownGuidError):
+        ec.state("mine")
+    assert "site" not in {each.name for each in ResourceManager.get_attributes()}
 
 
-def test_a_global_value_reaches_all_that_have_none_of_their_own(tmp_path: Path) -> None:
+def test_a_global_value_reaches_all_that_have_none_of_their_own(ec: ExperimentController) -> None:
     @clsinit_copy
     class Fresh(Sited):
         _rtype = "test::Fresh"
 
-    with experiment(tmp_path, Fresh) as ec:
-        first, own_value = ec.register_resource("test::Fresh"), ec.register_resource("test::Fresh", site="mine")
-        ec.set_global("test::Fresh", "site", "lab")
-        later = ec.register_resource("test::Fresh")
+    first, own_value = added(ec, Fresh).guid, ec.register_resource("test::Fresh", site="mine")
+    ec.set_global("test::Fresh", "site", "lab")
+    later = ec.register_resource("test::Fresh")
 
-        assert [ec.get(guid, "site") for guid in (first, own_value, later)] == ["lab", "mine", "lab"]
-        assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
+    assert [ec.get(guid, "site") for guid in (first, own_value, later)] == ["lab", "mine", "lab"]
+    assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
 
 
 @pytest.mark.parametrize("ends", ["release", "shutdown"])
 def test_an_experiment_is_saved_once(ends: str, tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain"), persist=True) as ec:
+    with experiment(tmp_path, persist=True) as ec:
         ec.register_resource("test::Plain")
         started(ec)
         if ends == "release":
@@ -102,23 +99,22 @@ def test_an_experiment_is_saved_once(ends: str, tmp_path: Path) -> None:
 
 def test_a_release_ends_though_the_experiment_cannot_be_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    with experiment(tmp_path / "file" / "below", own("test::Plain"), persist=True, journal=False) as ec:
+    with experiment(tmp_path / "file" / "below", persist=True, journal=False) as ec:
         ec.register_resource("test::Plain")
         assert ec.release()
 
     assert "was released, and could not be saved: " in caplog.text
 
 
-def test_functions_run_in_the_order_of_a_graph(tmp_path: Path) -> None:
+def test_functions_run_in_the_order_of_a_graph(ec: ExperimentController) -> None:
     order: list[int] = []
-    with ExperimentController("functions", tmp_path) as ec:
-        first = [ec.call(order.append, number) for number in range(3)]
-        ec.call(sum, [1, 2], after=first, name="sum")
-        ec.call(lambda: order.append(9), after=["sum"])
-        ec.deploy()
+    first = [ec.call(order.append, number) for number in range(3)]
+    ec.call(sum, [1, 2], after=first, name="sum")
+    ec.call(lambda: order.append(9), after=["sum"])
+    ec.deploy()
 
-        assert ec.wait_finished(timeout=60)
-        assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
+    assert ec.wait_finished(timeout=60)
+    assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
 
 
 def test_a_function_that_was_loaded_says_that_no_file_holds_it(tmp_path: Path) -> None:
@@ -135,7 +131,7 @@ def test_a_function_that_was_loaded_says_that_no_file_holds_it(tmp_path: Path) -
         assert loaded.get_resource(1).reason == "start failed: its function is in no file: make it by ec.call"
 
 
-def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_path: Path) -> None:
+def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(ec: ExperimentController) -> None:
     class Large:
         """An argument."""
 
@@ -145,20 +141,19 @@ def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_pat
 
     large, calls = Large(), list[int]()
     left = weakref.ref(large)
-    with ExperimentController("functions", tmp_path) as ec:
-        guid = ec.call(once, large)
-        del large
-        ec.deploy()
-        assert ec.wait_finished(timeout=60)
-        wait_until(lambda: left() is None)
+    guid = ec.call(once, large)
+    del large
+    ec.deploy()
+    assert ec.wait_finished(timeout=60)
+    wait_until(lambda: left() is None)
 
-        ec.get_resource(guid).start()  # which calls it no second time
+    ec.get_resource(guid).start()  # which calls it no second time
 
-        assert (ec.result(guid), ec.state(guid), calls) == (object, ResourceState.STOPPED, [1])
+    assert (ec.result(guid), ec.state(guid), calls) == (object, ResourceState.STOPPED, [1])
 
 
 def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ec: ExperimentController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
 
@@ -167,94 +162,89 @@ def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(
             raise OSError(28, "No space left on device")
         return write(file, text)
 
-    with ExperimentController("functions", tmp_path) as ec:
-        first = ec.call(int)
-        monkeypatch.setattr("fedmon.experiment.journal.os.write", filling)
-        with pytest.raises(StorageError, match="No space left"):
-            ec.call(int, after=[first])
+    first = ec.call(int)
+    monkeypatch.setattr("fedmon.experiment.journal.os.write", filling)
+    with pytest.raises(StorageError, match="No space left"):
+        ec.call(int, after=[first])
 
-        assert ec.resources == [first]
+    assert ec.resources == [first]
 
 
-def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
+def test_an_exception_of_a_function_keeps_its_traceback(ec: ExperimentController) -> None:
     def divide(by: int) -> float:
         return 1 / by
 
     async def later() -> None:
         pass
 
-    with ExperimentController("functions", tmp_path) as ec:
-        guid, never = ec.call(divide, 0), ec.call(divide, 1)
-        ec.deploy(guid)
+    guid, never = ec.call(divide, 0), ec.call(divide, 1)
+    ec.deploy(guid)
 
-        found = ec.wait_finished(guid, timeout=60)
-        assert (found.aborted, found.reasons[guid]) == (True, "start failed: ZeroDivisionError: division by zero")
-        places = []
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError) as raised:
-                ec.result(guid)
-            places.append([place.name for place in raised.traceback][1:])
-        assert places == [["result", "result", "do_start", "<lambda>", "divide"]] * 2
-        with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
-            ec.result(never)
-        for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
-            for wrong, why in ((3, "3 cannot be called: give a function"), (later, "is a coroutine function")):
-                with pytest.raises(InvalidTaskError, match=why):
-                    ask(wrong)  # type: ignore[arg-type]
-        with pytest.raises(InvalidTaskError, match="is not a function"):
-            ec.result(ec.register_resource("local::Process"))
-
-
-def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        first = ec.register_resource("test::Plain", name="first")
-        second = ec.register_resource("test::Plain", name="second", connectedTo="first", after=["first"])
-        ec.register_condition("first", "stop", "first", "STARTED")
-        ec.deploy(["first", "second"])
-
-        assert ec.wait(["second"], "STARTED", timeout=60).reached == (second,)
-        assert ec.state("first", hr=True) == "STOPPED"
-        assert ec.get_resource("second").connections == {first}
-        with pytest.raises(UnknownGuidError, match="known: 1-2, first, second"):
-            ec.stop("third")
-        with pytest.raises(TypeError, match=r"ExperimentController\.wait_finished\(\) takes from 1 to 2"):
-            ec.wait_finished("first", 10)  # type: ignore[call-arg] # as people call it
-        with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
-            ec.register_resource("test::Plain", name="first")
-        with pytest.raises(InvalidConditionError, match="use one of NEW, DISCOVERED"):
-            ec.register_condition("first", "START", "second", "ENDED")
+    found = ec.wait_finished(guid, timeout=60)
+    assert (found.aborted, found.reasons[guid]) == (True, "start failed: ZeroDivisionError: division by zero")
+    places = []
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError) as raised:
+            ec.result(guid)
+        places.append([place.name for place in raised.traceback][1:])
+    assert places == [["result", "result", "do_start", "<lambda>", "divide"]] * 2
+    with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
+        ec.result(never)
+    for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
+        for wrong, why in ((3, "3 cannot be called: give a function"), (later, "is a coroutine function")):
+            with pytest.raises(InvalidTaskError, match=why):
+                ask(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTaskError, match="is not a function"):
+        ec.result(ec.register_resource("local::Process"))
 
 
-def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        one, two = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
+def test_names_and_texts_stand_for_guids_states_and_actions(ec: ExperimentController) -> None:
+    first = ec.register_resource("test::Plain", name="first")
+    second = ec.register_resource("test::Plain", name="second", connectedTo="first", after=["first"])
+    ec.register_condition("first", "stop", "first", "STARTED")
+    ec.deploy(["first", "second"])
 
-        found = ec.wait_started(timeout=0.05)
-        assert (found.timed_out, "deploy was not called for it, and 1 more" in found.reason) == ((one, two), True)
-        assert found.reason.startswith("timed out after 0.05 s: resource 1 (test::Plain) is NEW")
-        answers = iter([False, True])
-        quick = ec.wait(one, "STARTED", lambda: next(answers))
-        assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
-        assert (quick.reached, quick.aborted, bool(quick)) == ((), False, False)
-
-
-def test_an_explanation_of_a_resource_that_is_being_removed_says_so(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        guid = ec.register_resource("test::Plain")
-        ec.engine.note(Removed(guids=(guid,)))
-
-        with pytest.raises(UnknownGuidError, match=f"resource {guid} not found"):
-            ec.explain(guid)
+    assert ec.wait(["second"], "STARTED", timeout=60).reached == (second,)
+    assert ec.state("first", hr=True) == "STOPPED"
+    assert ec.get_resource("second").connections == {first}
+    with pytest.raises(UnknownGuidError, match="known: 1-2, first, second"):
+        ec.stop("third")
+    with pytest.raises(TypeError, match=r"ExperimentController\.wait_finished\(\) takes from 1 to 2"):
+        ec.wait_finished("first", 10)  # type: ignore[call-arg] # as people call it
+    with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
+        ec.register_resource("test::Plain", name="first")
+    with pytest.raises(InvalidConditionError, match="use one of NEW, DISCOVERED"):
+        ec.register_condition("first", "START", "second", "ENDED")
 
 
-def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:
+def test_a_wait_that_timed_out_says_why(ec: ExperimentController) -> None:
+    one, two = plain(ec, 2)
+
+    found = ec.wait_started(timeout=0.05)
+    assert (found.timed_out, "deploy was not called for it, and 1 more" in found.reason) == ((one, two), True)
+    assert found.reason.startswith("timed out after 0.05 s: resource 1 (test::Plain) is NEW")
+    answers = iter([False, True])
+    quick = ec.wait(one, "STARTED", lambda: next(answers))
+    assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")
+    assert (quick.reached, quick.aborted, bool(quick)) == ((), False, False)
+
+
+def test_an_explanation_of_a_resource_that_is_being_removed_says_so(ec: ExperimentController) -> None:
+    guid = ec.register_resource("test::Plain")
+    ec.engine.note(Removed(guids=(guid,)))
+
+    with pytest.raises(UnknownGuidError, match=f"resource {guid} not found"):
+        ec.explain(guid)
+
+
+def test_a_wait_says_of_each_that_failed_why(ec: ExperimentController) -> None:
     def do_start(self: ResourceManager) -> None:
         raise OSError("no route")
 
-    with experiment(tmp_path, own("test::Bad", do_start=do_start)) as ec:
-        guids = [ec.register_resource("test::Bad", critical=False) for _ in range(2)]
-        ec.deploy()
+    ResourceFactory.register_type(own("test::Bad", do_start=do_start))
+    guids = plain(ec, 2, "test::Bad", critical=False)
+    ec.deploy()
 
-        found = ec.wait_started(timeout=60)
-        assert found.reasons == dict.fromkeys(guids, "start failed: OSError: no route")
-        assert found.reason.startswith("resource 1 (test::Bad) failed: start failed: OSError: no route; resource 2")
+    found = ec.wait_started(timeout=60)
+    assert found.reasons == dict.fromkeys(guids, "start failed: OSError: no route")
+    assert found.reason.startswith("resource 1 (test::Bad) failed: start failed: OSError: no route; resource 2")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +13,7 @@ from fedmon.experiment.errors import ExperimentAbortedError, ExperimentOverError
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ECState, FailureLevel
-from tests.experiment.own_types import added
+from tests.experiment.own_types import added, experiment, plain
 from tests.support.waiting import wait_until
 
 
@@ -29,17 +27,6 @@ class Server(Node):
 
 class Tool(ResourceManager):
     _rtype = "test::Tool"
-
-
-@contextmanager
-def experiment(
-    folder: Path, fm: FailureManager | None, *types: tuple[type[ResourceManager], bool]
-) -> Iterator[ExperimentController]:
-    """Give an experiment with resources of these types, each critical or not."""
-    with ExperimentController("failing", folder, fm=fm) as ec:
-        for rclass, critical in types:
-            added(ec, rclass, critical=critical)
-        yield ec
 
 
 def failing(ec: ExperimentController, *guids: int) -> list[bool]:
@@ -115,7 +102,9 @@ LOST = "resource 2 (test::Node), which is critical, failed: lost"
 def test_a_failure_manager_says_when_the_experiment_ends_and_why(
     tmp_path: Path, fm: FailureManager | None, types: list[Any], guids: list[int], ended: list[bool], reason: str
 ) -> None:
-    with experiment(tmp_path, fm, *types) as ec:
+    with experiment(tmp_path, fm=fm) as ec:
+        for rclass, critical in types:
+            added(ec, rclass, critical=critical)
         assert failing(ec, *guids) == ended
         assert (ec.fm.abort, ec.abort, ec.snapshot.level_reason) == (ended[-1], ended[-1], reason)
         assert ec.failure_level is (FailureLevel.RM_FAILURE if ended[-1] else FailureLevel.OK)
@@ -123,16 +112,18 @@ def test_a_failure_manager_says_when_the_experiment_ends_and_why(
         assert ec.release().reached == tuple(ec.resources)
 
 
-def test_a_resource_that_did_not_fail_ends_nothing(tmp_path: Path) -> None:
-    with experiment(tmp_path, None, NODE) as ec:
-        ec.inform_failure(1)
+def test_a_resource_that_did_not_fail_ends_nothing(ec: ExperimentController) -> None:
+    plain(ec, 1)
 
-        assert ec.failure_level is FailureLevel.OK
+    ec.inform_failure(1)
+
+    assert ec.failure_level is FailureLevel.OK
 
 
 def test_a_quorum_may_be_added_when_the_guids_are_known(tmp_path: Path) -> None:
     manager = QuorumFailures()
-    with experiment(tmp_path, manager, NODE, NODE, NODE) as ec:
+    with experiment(tmp_path, fm=manager) as ec:
+        plain(ec, 3)
         assert ec.describe().failures is None  # it is none to save
         manager.add(2, ec.resources)
 
@@ -147,7 +138,8 @@ def test_a_quorum_may_be_added_when_the_guids_are_known(tmp_path: Path) -> None:
 
 
 def test_a_member_that_failed_is_missing_from_its_quorum_though_it_was_released(tmp_path: Path) -> None:
-    with experiment(tmp_path, QuorumFailures(2, [1, 2, 3]), NODE, NODE, NODE) as ec:
+    with experiment(tmp_path, fm=QuorumFailures(2, [1, 2, 3])) as ec:
+        plain(ec, 3)
         assert failing(ec, 1) == [False]
         assert ec.release(1)
 
@@ -163,23 +155,20 @@ def test_a_quorum_that_cannot_be_is_refused_by_name(at_least: int, options: dict
         QuorumFailures(at_least, **options)
 
 
-def test_a_failure_of_the_controller_is_worse_and_heard_at_once(tmp_path: Path) -> None:
-    with experiment(tmp_path, None, NODE) as ec:
-        failing(ec, 1)
+def test_a_failure_of_the_controller_is_worse_and_heard_at_once(ec: ExperimentController) -> None:
+    failing(ec, *plain(ec, 1))
 
-        ec.fm.set_ec_failure("the disk is full")
+    ec.fm.set_ec_failure("the disk is full")
 
-        assert (ec.snapshot.level, ec.fm.reason) == (FailureLevel.EC_FAILURE, "the disk is full")
+    assert (ec.snapshot.level, ec.fm.reason) == (FailureLevel.EC_FAILURE, "the disk is full")
 
 
-def test_a_failure_manager_begins_anew_with_another_experiment(tmp_path: Path) -> None:
-    with experiment(tmp_path, None, NODE) as first:
-        failing(first, 1)
-        manager = first.fm
+def test_a_failure_manager_begins_anew_with_another_experiment(ec: ExperimentController, tmp_path: Path) -> None:
+    failing(ec, *plain(ec, 1))
 
-        with experiment(tmp_path, manager) as second:
-            assert (manager.abort, manager.failure_level, manager.ec) == (False, FailureLevel.OK, second)
-        assert first.abort
+    with experiment(tmp_path, fm=ec.fm) as second:
+        assert (ec.fm.abort, ec.fm.failure_level, ec.fm.ec) == (False, FailureLevel.OK, second)
+    assert ec.abort
 
 
 def test_a_failure_manager_without_experiment_says_so_and_ends_none() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Verb
-from tests.experiment.own_types import blocking, deployed, experiment, own, started
+from tests.experiment.own_types import added, blocking, deployed, experiment, own, plain, started
 from tests.support.waiting import wait_until
 
 VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
@@ -143,26 +143,27 @@ def test_a_deploy_returns_and_goes_on_later_if_no_thread_can_be_started(
         assert ec.wait_started(timeout=60)
 
 
-def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threading.Event, tmp_path: Path) -> None:
+def test_a_release_that_waits_for_a_thread_survives_a_shutdown(
+    no_threads: threading.Event, ec: ExperimentController
+) -> None:
     released = threading.Event()
 
     def do_release(self: ResourceManager) -> None:
         released.set()
         self.set_released()
 
-    with experiment(tmp_path, own("test::Own", do_release=do_release)) as ec:
-        guid = ec.register_resource("test::Own")
-        other = threading.Thread(target=ec.release)
-        other.start()
-        wait_until(lambda: ec.snapshot.resources[guid].calling == "release")
-        ending = threading.Thread(target=ec.shutdown)
-        ending.start()
-        wait_until(lambda: ec.engine._stops == 1)
+    guid = added(ec, own("test::Own", do_release=do_release)).guid
+    other = threading.Thread(target=ec.release)
+    other.start()
+    wait_until(lambda: ec.snapshot.resources[guid].calling == "release")
+    ending = threading.Thread(target=ec.shutdown)
+    ending.start()
+    wait_until(lambda: ec.engine._stops == 1)
 
-        no_threads.set()
-        ending.join(60)
-        other.join(60)
-        assert released.is_set()
+    no_threads.set()
+    ending.join(60)
+    other.join(60)
+    assert released.is_set()
 
 
 def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
@@ -194,15 +195,14 @@ def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
     assert ran == [1]
 
 
-def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(tmp_path: Path) -> None:
+def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(ec: ExperimentController) -> None:
     def end_at_once(_self: ResourceManager) -> None:
         raise OSError("no process")
 
-    with experiment(tmp_path, own("test::Plain", end_at_once=end_at_once)) as ec:
-        guid = ec.register_resource("test::Plain")
-        ec.remove_resource(guid)
+    guid = added(ec, own("test::Endless", end_at_once=end_at_once)).guid
+    ec.remove_resource(guid)
 
-        assert guid not in ec
+    assert guid not in ec
 
 
 def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
@@ -232,15 +232,14 @@ def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
         self.set_started()
 
     with experiment(tmp_path, own("test::Counted", do_start=do_start), max_running=3) as ec:
-        for _ in range(30):
-            ec.register_resource("test::Counted")
+        plain(ec, 30, "test::Counted")
         ec.deploy()
 
         assert ec.wait_started(timeout=60)
         assert most == 3
 
 
-def test_a_stop_waits_for_the_hook_of_the_start(tmp_path: Path) -> None:
+def test_a_stop_waits_for_the_hook_of_the_start(ec: ExperimentController) -> None:
     gate, order = threading.Event(), []
 
     def do_start(self: ResourceManager) -> None:
@@ -252,28 +251,26 @@ def test_a_stop_waits_for_the_hook_of_the_start(tmp_path: Path) -> None:
         order.append("stop")
         self.set_stopped()
 
-    with experiment(tmp_path, own("test::Two", do_start=do_start, do_stop=do_stop)) as ec:
-        guid = ec.register_resource("test::Two")
-        ec.register_condition(guid, "stop", guid, "started")
-        started(ec, guid)
-        gate.set()
+    guid = added(ec, own("test::Two", do_start=do_start, do_stop=do_stop)).guid
+    ec.register_condition(guid, "stop", guid, "started")
+    started(ec, guid)
+    gate.set()
 
-        assert ec.wait_finished(guid, timeout=60)
-        assert order == ["start", "stop"]
+    assert ec.wait_finished(guid, timeout=60)
+    assert order == ["start", "stop"]
 
 
 @pytest.mark.parametrize(
     ("state", "verb"),
     [("NEW", "start"), ("READY", "stop"), ("STARTED", "deploy"), ("STOPPED", "stop"), ("FAILED", "start")],
 )
-def test_a_verb_in_a_wrong_state_raises_and_changes_nothing(state: str, verb: str, tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        rm = ec.get_resource(ec.register_resource("test::Plain", critical=False))
-        rm.set_state(ResourceState[state])
+def test_a_verb_in_a_wrong_state_raises_and_changes_nothing(state: str, verb: str, ec: ExperimentController) -> None:
+    rm = ec.get_resource(ec.register_resource("test::Plain", critical=False))
+    rm.set_state(ResourceState[state])
 
-        with pytest.raises(InvalidStateError, match=f"{verb} of resource 1 .* is {state}, and not"):
-            getattr(rm, verb)()
-        assert rm.state.name == state
+    with pytest.raises(InvalidStateError, match=f"{verb} of resource 1 .* is {state}, and not"):
+        getattr(rm, verb)()
+    assert rm.state.name == state
 
 
 def test_a_hook_without_super_is_named(tmp_path: Path) -> None:
@@ -321,30 +318,28 @@ def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.Log
     assert [each.levelno for each in caplog.records].count(logging.ERROR) == 1
 
 
-def test_a_method_that_is_trapped_fails_its_resource(tmp_path: Path) -> None:
+def test_a_method_that_is_trapped_fails_its_resource(ec: ExperimentController) -> None:
     @failtrap
     def upload(self: ResourceManager) -> None:
         raise OSError("no space")
 
-    with experiment(tmp_path, own("test::Trapped", upload=upload)) as ec:
-        guid = ec.register_resource("test::Trapped", critical=False)
-        with pytest.raises(OSError, match="no space"):
-            ec.get_resource(guid).upload()  # type: ignore[attr-defined]
+    guid = added(ec, own("test::Trapped", upload=upload), critical=False).guid
+    with pytest.raises(OSError, match="no space"):
+        ec.get_resource(guid).upload()  # type: ignore[attr-defined]
 
-        assert ec.get_resource(guid).reason == "upload failed: OSError: no space"
+    assert ec.get_resource(guid).reason == "upload failed: OSError: no space"
 
 
-def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(tmp_path: Path) -> None:
+def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(ec: ExperimentController) -> None:
     def do_start(self: ResourceManager) -> None:
         raise OSError("no route")
 
-    with experiment(tmp_path, own("test::Bad", do_start=do_start)) as ec:
-        guid = ec.register_resource("test::Bad", critical=False)
-        ec.get_resource(guid).deploy()
-        with pytest.raises(OSError, match="no route"):
-            ec.start(guid)
+    guid = added(ec, own("test::Bad", do_start=do_start), critical=False).guid
+    ec.get_resource(guid).deploy()
+    with pytest.raises(OSError, match="no route"):
+        ec.start(guid)
 
-        assert ec.state(guid) is ResourceState.FAILED
+    assert ec.state(guid) is ResourceState.FAILED
 
 
 def test_an_exception_that_cannot_be_shown_fails_its_resource_all_the_same(tmp_path: Path) -> None:
@@ -360,20 +355,19 @@ def test_an_exception_that_cannot_be_shown_fails_its_resource_all_the_same(tmp_p
         assert ec.get_resource(1).reason.endswith("UnsaidError: a UnsaidError that cannot be shown: OSError")
 
 
-def test_a_failure_comes_before_the_hook_that_clears_up(tmp_path: Path) -> None:
+def test_a_failure_comes_before_the_hook_that_clears_up(ec: ExperimentController) -> None:
     seen = []
 
     def do_fail(self: ResourceManager) -> None:
         seen.append(self.state)
         raise OSError("cannot clear up")
 
-    with experiment(tmp_path, own("test::Clearing", do_fail=do_fail)) as ec:
-        guid = ec.register_resource("test::Clearing")
-        ec.get_resource(guid).fail("no reason at all")
-        ec.get_resource(guid).fail("again")
+    guid = added(ec, own("test::Clearing", do_fail=do_fail)).guid
+    ec.get_resource(guid).fail("no reason at all")
+    ec.get_resource(guid).fail("again")
 
-        assert (seen, ec.abort) == ([ResourceState.FAILED] * 2, True)  # a hook that raised is called again
-        assert ec.explain(guid).reason.startswith("it failed: no reason at all")
+    assert (seen, ec.abort) == ([ResourceState.FAILED] * 2, True)  # a hook that raised is called again
+    assert ec.explain(guid).reason.startswith("it failed: no reason at all")
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "exits"])
@@ -394,15 +388,14 @@ def test_a_release_ends_whatever_its_hook_does(how: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("timeouts", [{}, {"release": 0.1}])
-def test_a_release_that_takes_too_long_is_given_up(timeouts: dict[Verb, float], tmp_path: Path) -> None:
+def test_a_release_that_takes_too_long_is_given_up(timeouts: dict[Verb, float], ec: ExperimentController) -> None:
     gate = threading.Event()
-    with experiment(tmp_path, own("test::Stuck", do_release=lambda _: gate.wait(20))) as ec:
-        guid = ec.register_resource("test::Stuck", timeouts=timeouts)
-        ec.release_timeout_s = 60.0 if timeouts else 0.1
-        found = ec.release()
+    guid = added(ec, own("test::Stuck", do_release=lambda _: gate.wait(20)), timeouts=timeouts).guid
+    ec.release_timeout_s = 60.0 if timeouts else 0.1
+    found = ec.release()
 
-        assert (found.timed_out, ec.state(guid)) == (() if timeouts else (guid,), ResourceState.RELEASED)
-        assert "release did not end within 0.1 s" in ec.get_resource(guid).reason
+    assert (found.timed_out, ec.state(guid)) == (() if timeouts else (guid,), ResourceState.RELEASED)
+    assert "release did not end within 0.1 s" in ec.get_resource(guid).reason
     gate.set()
 
 
@@ -478,24 +471,24 @@ def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
     assert (ec.ecstate.name, ec.state(1)) == ("TERMINATED", ResourceState.RELEASED)
 
 
-def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:
+def test_a_hundred_hooks_that_block_hold_up_no_other(ec: ExperimentController) -> None:
     gate = threading.Event()
-    with experiment(tmp_path, own("test::Blocking", do_start=blocking(gate)), own("test::Plain")) as ec:
-        blocked = [ec.register_resource("test::Blocking") for _ in range(100)]
-        free = ec.register_resource("local::Process", command=["true"])
-        ec.deploy(blocked, wait_all_ready=False)
-        ec.deploy([free])
+    ResourceFactory.register_type(own("test::Blocking", do_start=blocking(gate)))
+    blocked = plain(ec, 100, "test::Blocking")
+    free = ec.register_resource("local::Process", command=["true"])
+    ec.deploy(blocked, wait_all_ready=False)
+    ec.deploy([free])
 
-        assert ec.wait_finished(free, timeout=60)
-        assert not ec.wait_started(blocked, timeout=0)
-        gate.set()
-        assert ec.wait_started(blocked, timeout=60)
+    assert ec.wait_finished(free, timeout=60)
+    assert not ec.wait_started(blocked, timeout=0)
+    gate.set()
+    assert ec.wait_started(blocked, timeout=60)
 
 
-def test_thousands_of_short_hooks_take_turns_on_few_threads(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Short", do_start=flaky("start", itertools.count(), 0))) as ec:
-        guids = [ec.register_resource("test::Short") for _ in range(2000)]
-        ec.deploy()
+def test_thousands_of_short_hooks_take_turns_on_few_threads(ec: ExperimentController) -> None:
+    ResourceFactory.register_type(own("test::Short", do_start=flaky("start", itertools.count(), 0)))
+    guids = plain(ec, 2000, "test::Short")
+    ec.deploy()
 
-        assert ec.wait_started(guids, timeout=60)
-        assert threading.active_count() < 1000
+    assert ec.wait_started(guids, timeout=60)
+    assert threading.active_count() < 1000

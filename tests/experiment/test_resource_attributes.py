@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from fedmon.experiment.errors import (
     UnwritableEventError,
 )
 from fedmon.experiment.journal import NAME
-from tests.experiment.own_types import added, experiment, started
+from tests.experiment.own_types import added, killed_now, started
 from tests.support.waiting import wait_until
 
 FLAGS = {
@@ -91,12 +89,6 @@ class Hooked(ResourceManager):
         Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
         Attribute("plain", ""),
     )
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with experiment(tmp_path / "runs", Flagged, Hooked) as made:
-        yield made
 
 
 def refused(rm: ResourceManager) -> list[str]:
@@ -253,18 +245,16 @@ def test_traces_are_enabled_one_by_one(ec: ExperimentController) -> None:
     ],
 )  # fmt: skip
 def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
-    tmp_path: Path, name: str, given: Any, stored: Any
+    ec: ExperimentController, tmp_path: Path, name: str, given: Any, stored: Any
 ) -> None:
-    with experiment(tmp_path / "first", Hooked) as ec:
-        guids = [ec.register_resource("own::Hooked", **{name: given}), ec.register_resource("own::Hooked")]
-        ec.set(guids[1], name, given)
-        paths = [ec.save(tmp_path, format=kind) for kind in ("xml", "toml")]
-        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
+    guids = [added(ec, Hooked, **{name: given}).guid, ec.register_resource("own::Hooked")]
+    ec.set(guids[1], name, given)
+    paths = [ec.save(tmp_path, format=kind) for kind in ("xml", "toml")]
 
     for path in paths:
         with ExperimentController.load(path, local_dir=tmp_path / "loaded") as again:
             assert [again.get(each, name) for each in guids] == [stored, stored]
-    with ExperimentController.reconnect(left) as again:
+    with ExperimentController.reconnect(killed_now(ec)) as again:
         assert [again.get(each, name) for each in guids] == [stored, stored]
 
 
@@ -275,10 +265,8 @@ def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
         ("marked", '{"json":"{\\"json\\": \\"x\\"}"}', {"json": "x"}),
     ],
 )  # fmt: skip
-def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: str, stored: Any) -> None:
-    with experiment(tmp_path / "first", Hooked) as ec:
-        guid = ec.register_resource("own::Hooked")
-        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
+def test_values_in_an_older_journal_are_read(ec: ExperimentController, name: str, note: str, stored: Any) -> None:
+    guid, left = added(ec, Hooked).guid, killed_now(ec)
     with open(left / NAME, "a") as journal:
         journal.write(f'{{"event":"attribute","t":1.0,"guid":{guid},"name":"{name}","value":{note}}}\n')
 
@@ -287,14 +275,14 @@ def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: st
 
 
 def test_a_credential_that_no_file_can_hold_is_that_of_the_next_run_too(ec: ExperimentController) -> None:
-    guid = ec.register_resource("own::Hooked", signer="key")
+    guid = added(ec, Hooked, signer="key").guid
 
     with ec.repeats()() as again:
         assert again.get(guid, "signer") is ec.get(guid, "signer")
 
 
 def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) -> None:
-    guid = ec.register_resource("own::Hooked")
+    guid = added(ec, Hooked).guid
 
     with pytest.raises(InvalidAttributeValueError, match=r"thing.*resource 1 .*a object cannot be kept"):
         ec.set(guid, "thing", "x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState
-from tests.experiment.own_types import added, experiment
+from tests.experiment.own_types import added
 
 
 @clsinit_copy
@@ -52,12 +50,6 @@ class Node(ResourceManager):
 
     def do_disconnect(self, guid: int) -> None:
         self._do("disconnect", guid)
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("connected", tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
@@ -143,14 +135,13 @@ class Near(LinkedResource):
         self.moved += 1
 
 
-def test_a_presence_that_changes_nothing_wakes_no_neighbour(tmp_path: Path) -> None:
+def test_a_presence_that_changes_nothing_wakes_no_neighbour(ec: ExperimentController) -> None:
     seen = SeenNode(node_id=NodeId("north"), state=NodeState.ONLINE, since=None, last_seen=utc_now())
-    with experiment(tmp_path, Near) as ec:
-        node: Any = ec.get_resource(ec.register_resource("fedmon::Node", nodeId="north"))
-        near: Any = ec.get_resource(ec.register_resource("test::Near", connectedTo=node.guid))
+    node: Any = ec.get_resource(ec.register_resource("fedmon::Node", nodeId="north"))
+    near = added(ec, Near, connectedTo=node.guid)
+    node._heard(seen)
+    before = near.moved
+    for _ in range(10):
         node._heard(seen)
-        before = near.moved
-        for _ in range(10):
-            node._heard(seen)
 
-        assert (before > 0, near.moved, node.state) == (True, before, ResourceState.READY)
+    assert (before > 0, near.moved, node.state) == (True, before, ResourceState.READY)

@@ -23,7 +23,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy
-from tests.experiment.own_types import own
+from tests.experiment.own_types import added, own
 
 
 @clsinit_copy
@@ -75,12 +75,6 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("NEPI_SEARCH_PATH", raising=False)
     yield
     ResourceFactory._resource_types, ResourceFactory._searched = kept, searched
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("types", tmp_path) as made:
-        yield made
 
 
 def test_every_resource_has_the_two_base_attributes_and_no_more() -> None:
@@ -197,10 +191,9 @@ def test_the_types_of_a_federation_are_there_unless_one_of_that_name_is_register
 def test_resources_are_asked_for_by_type_and_by_derived_type(ec: ExperimentController) -> None:
     one = own("asked::One")
     derived = type("Derived", (own("asked::Parent"),), {"_rtype": "asked::Derived"})
-    for rclass in (one, derived):
-        ResourceFactory.register_type(rclass)
-    guid = ec.register_resource("asked::Derived")
-    resource = ec.get_resource(guid)
+    ResourceFactory.register_type(one)
+    resource = added(ec, derived)
+    guid = resource.guid
 
     assert ec.get_resources_by_type("asked::Derived") == [resource]
     assert ec.filter_resources("asked::Parent") == ec.filter_resources(derived) == [guid]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedmon.experiment import ExperimentController, ResourceState
+from tests.experiment.own_types import killed
 from tests.experiment.types.conftest import TwoNodes, two
 
 __all__ = ["two"]  # the fixture
@@ -55,10 +53,7 @@ def test_a_run_that_is_killed_again_and_again_does_each_step_once(two: TwoNodes,
     chance, log, run_dir = random.Random(seed), tmp_path / "log", ""
     before = set(two.fed.jobs().runs())
     for _ in range(KILLS):
-        words = [two.url, str(two.folder), str(log), str(two.plan), run_dir, str(chance.uniform(0.0, 0.8))]
-        done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=300)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        run_dir = done.stdout.strip()
+        (run_dir,) = killed(SCRIPT, two.url, two.folder, log, two.plan, run_dir, chance.uniform(0.0, 0.8))
 
     with ExperimentController.reconnect(run_dir, federation=two.fed) as ec:
         ec.deploy()  # where it was killed before it could ask for that

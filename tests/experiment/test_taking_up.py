@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +30,7 @@ from fedmon.experiment.calls import ResultLostError
 from fedmon.experiment.errors import InvalidExperimentError, UnknownTypeError
 from fedmon.experiment.events import Fired, SetWanted, Timer
 from fedmon.experiment.journal import NAME, Journal
-from tests.experiment.own_types import blocking, deployed, own, started
+from tests.experiment.own_types import added, blocking, deployed, killed, killed_now, own, started
 from tests.support.waiting import stays, wait_until
 
 MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
@@ -96,7 +94,8 @@ class Crashing(ResourceManager):
         self.set_stopped()
 
 
-TYPES = (Long, Countdown, Polling, Crashing)
+for each in (Long, Countdown, Polling, Crashing):
+    ResourceFactory.register_type(each)
 
 
 def log(rm: ResourceManager, what: str) -> None:
@@ -109,20 +108,13 @@ def put_off() -> None:
     MARK.write_text("done")
 
 
-@pytest.fixture(autouse=True)
-def types() -> None:
-    for each in TYPES:
-        ResourceFactory.register_type(each)
+OTHER = "from tests.experiment import test_taking_up as t\nfrom fedmon.experiment import *\nimport time\n"
+"""How the code of another process begins."""
 
 
-def killed(folder: Path, code: str, until: str, **environment: str) -> Path:
+def killed_at(folder: Path, code: str, until: str, **environment: str) -> Path:
     """Run code in another process until its run has logged something; kill that, and return the run's folder."""
-    script = (
-        "from tests.experiment import test_taking_up as t\n"
-        "from fedmon.experiment import *\n"
-        "for each in t.TYPES: ResourceFactory.register_type(each)\n"
-        f"folder = {str(folder)!r}\n{code}\nimport time; time.sleep(60)"
-    )
+    script = f"{OTHER}folder = {str(folder)!r}\n{code}\ntime.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **environment})
     try:
         wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/[jl]*")))
@@ -141,7 +133,7 @@ def said(run: Path) -> list[str]:
 
 
 def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(tmp_path: Path) -> None:
-    run = killed(tmp_path, begun("ec.register_resource('test::Long')"), "1 start", killed="1")
+    run = killed_at(tmp_path, begun("ec.register_resource('test::Long')"), "1 start", killed="1")
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished(timeout=60)
@@ -151,29 +143,25 @@ def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(tmp_path: Path)
 @pytest.mark.parametrize("rtype", ["local::Process", "python::Function"])
 @pytest.mark.parametrize("lost", ['"verb":"start"', '"verb":"start"|"state":6'])
 def test_what_ended_before_the_hook_of_its_start_had_returned_does_not_start_again(
-    rtype: str, lost: str, tmp_path: Path
+    rtype: str, lost: str, ec: ExperimentController, tmp_path: Path
 ) -> None:
-    with ExperimentController("test", tmp_path) as ec:
-        if rtype == "local::Process":
-            ec.register_resource(rtype, command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
-        else:
-            ec.call(lambda: print("ran", file=(tmp_path / "log").open("a")))
-        ec.deploy()
-        assert ec.wait_finished(timeout=60)
-        wait_until(lambda: ec.snapshot.resources[1].calling is None)
-        run = Path(shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id))
-    lines = (run / NAME).read_text().splitlines(keepends=True)
-    (run / NAME).write_text("".join(line for line in lines if not re.search(lost, line)))
+    if rtype == "local::Process":
+        ec.register_resource(rtype, command=["sh", "-c", f"echo ran >> {tmp_path}/log"])
+    else:
+        ec.call(lambda: print("ran", file=(tmp_path / "log").open("a")))
+    ec.deploy()
+    assert ec.wait_finished(timeout=60)
+    wait_until(lambda: ec.snapshot.resources[1].calling is None)
 
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.wait_finished(timeout=60)
-        wait_until(lambda: ec.snapshot.resources[1].calling is None)
-        assert (ec.state(1), ec.abort) == (ResourceState.STOPPED, False)
+    with ExperimentController.reconnect(killed_now(ec, without=lost)) as again:
+        assert again.wait_finished(timeout=60)
+        wait_until(lambda: again.snapshot.resources[1].calling is None)
+        assert (again.state(1), again.abort) == (ResourceState.STOPPED, False)
     assert (tmp_path / "log").read_text() == "ran\n"
 
 
 def test_what_is_not_taken_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = killed(tmp_path, begun("ec.register_resource('test::Countdown')"), '"verb-returned"', killed="1")
+    run = killed_at(tmp_path, begun("ec.register_resource('test::Countdown')"), '"verb-returned"', killed="1")
 
     for _ in range(2):
         ec = ExperimentController.reconnect(run)
@@ -189,7 +177,7 @@ def test_what_is_not_taken_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_what_was_put_off_goes_on_once(tmp_path: Path) -> None:
     lines = ("ec.register_resource('test::Polling')", "ec.set_with_conditions('note', 'on', 1, 1, 'READY')")
-    run = killed(tmp_path, begun(*lines), '"verb-returned"', killed="1")
+    run = killed_at(tmp_path, begun(*lines), '"verb-returned"', killed="1")
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_started(1, timeout=60)
@@ -197,18 +185,12 @@ def test_what_was_put_off_goes_on_once(tmp_path: Path) -> None:
     assert said(run) == ["1 deploy"]
 
 
-def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path) -> None:
-    run = killed(tmp_path, begun("ec.register_resource('test::Crashing')"), "1 start", killed="1")
+def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = killed_at(tmp_path, begun("ec.register_resource('test::Crashing')"), "1 start", killed="1")
+    monkeypatch.setenv("crashes", "1")
     for _ in range(2):
-        script = (
-            "from tests.experiment import test_taking_up as t\nfrom fedmon.experiment import *\nimport time\n"
-            "for each in t.TYPES: ResourceFactory.register_type(each)\n"
-            f"ec = ExperimentController.reconnect({str(run)!r})\ntime.sleep(30)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script], env={**os.environ, "crashes": "1"}, timeout=60, check=False
-        )
-        assert done.returncode == -signal.SIGKILL
+        killed(f"{OTHER}ec = ExperimentController.reconnect({str(run)!r})\ntime.sleep(30)")
+    monkeypatch.delenv("crashes")
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished(timeout=60)
@@ -218,7 +200,7 @@ def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path) -> None:
 def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
     lines = ("ec.schedule('5s', t.put_off)", "ec.schedule('1h', t.put_off)", "ec.schedule('1h', lambda: None)")
-    run = killed(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
+    run = killed_at(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
 
     with ExperimentController.reconnect(run) as ec:
         wait_until((tmp_path / "mark").exists)
@@ -243,7 +225,7 @@ def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
         "ec.register_resource('local::Process', command=['true'])",
         "ec.register_condition(2, 'START', 1, 'FAILED', '1s')",
     )
-    run = killed(tmp_path, code, '"guids":[1],"state":7')
+    run = killed_at(tmp_path, code, '"guids":[1],"state":7')
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished([2], timeout=60)
@@ -255,7 +237,7 @@ def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> None:
-    run = killed(tmp_path, begun("ec.register_resource('local::Process', command=['false'])"), '"level":2')
+    run = killed_at(tmp_path, begun("ec.register_resource('local::Process', command=['false'])"), '"level":2')
 
     with ExperimentController.reconnect(run) as ec:
         assert (ec.failure_level, "which is critical, failed" in ec.wait_finished(1).reason) == (
@@ -266,15 +248,10 @@ def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> Non
         assert ec.abort
 
 
-def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(tmp_path: Path) -> None:
-    with ExperimentController("test", tmp_path) as ec:
-        ec.register_resource("test::Countdown")
-        ec.get_resource(1).fail("lost")
-        run = Path(shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id))
-    lines = (run / NAME).read_text().splitlines(keepends=True)
-    (run / NAME).write_text("".join(line for line in lines if '"level"' not in line))
+def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(ec: ExperimentController) -> None:
+    added(ec, Countdown).fail("lost")
 
-    with ExperimentController.reconnect(run) as again:
+    with ExperimentController.reconnect(killed_now(ec, without='"level"')) as again:
         assert again.failure_level is FailureLevel.RM_FAILURE
 
 
@@ -286,7 +263,7 @@ def test_an_error_of_the_machine_ends_an_experiment_that_can_still_be_released_a
         ec.engine.note(SetWanted(guids=(1,), name="critical", value=False))
         ec.engine.note(Fired(timer=Timer(guid=1, purpose="verb-timeout", want="start")))  # which has no timeout
 
-        reason, run = ec.snapshot.level_reason, shutil.copytree(ec.run_dir, tmp_path / "killed" / "test" / ec.run_id)
+        reason, run = ec.snapshot.level_reason, killed_now(ec)
         assert (ec.failure_level, reason[:27]) == (FailureLevel.EC_FAILURE, "the machine failed on Fired")
         assert reason in repr(ec.plan())
         gate.set()
@@ -341,7 +318,7 @@ def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path)
         "d = ec.call(tuple, [1, 2])",
         "c = ec.call(time.sleep, 60, after=[a, b, d])",
     )
-    run = killed(tmp_path, "import time\n" + code, '"guids":[4],"state":5')
+    run = killed_at(tmp_path, code, '"guids":[4],"state":5')
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.result(1) == 3

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, Metric, ResourceFactory, ResourceManager, Retry
+from fedmon.experiment import ExperimentController, Metric, ResourceManager, Retry
 from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
-from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, started
+from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, added, killed_now, plain, started
 from tests.support.waiting import wait_until
 
 GOOD = Metric(name="accuracy", comparison=">", value=0.9)
@@ -37,28 +34,12 @@ class Failing(Counted):
     failing = 1
 
 
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    for each in (Counted, Failing):
-        ResourceFactory.register_type(each)
-    with ExperimentController("wants", tmp_path) as made:
-        yield made
-
-
-def starts_of(ec: ExperimentController, guid: int) -> int:
-    return int(vars(ec.get_resource(guid)).get("starts", 0))
-
-
-def resources(ec: ExperimentController, count: int, **options: Any) -> list[int]:
-    return [ec.register_resource("wants::Counted", **options) for _ in range(count)]
-
-
 def is_left_alone(ec: ExperimentController, guid: int, timeout_s: float) -> bool:
     return not ec.wait(guid, FAILED, timeout=timeout_s) and not ec.abort
 
 
 def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(ec: ExperimentController) -> None:
-    first, second = resources(ec, 2)
+    first, second = plain(ec, 2)
     ec.register_condition(first, STOP, second, STOPPED, timeout="10m")
     started(ec, [first, second])
 
@@ -72,7 +53,8 @@ def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(e
 
 
 def test_a_resource_that_was_started_by_hand_is_not_started_again(ec: ExperimentController) -> None:
-    first, second = resources(ec, 2)
+    (first,), counted = plain(ec, 1), added(ec, Counted)
+    second = counted.guid
     ec.register_condition(second, START, first, STOPPED)
     started(ec, first)
     ec.start(second)
@@ -82,11 +64,12 @@ def test_a_resource_that_was_started_by_hand_is_not_started_again(ec: Experiment
 
     assert not ec.snapshot.wants
     assert is_left_alone(ec, second, 0.1)
-    assert (starts_of(ec, second), ec.state(second)) == (1, STOPPED)
+    assert (counted.starts, counted.state) == (1, STOPPED)
 
 
 def test_a_verb_that_succeeded_meanwhile_is_not_tried_again(ec: ExperimentController) -> None:
-    guid = ec.register_resource("wants::Failing", retry={"start": Retry(times=3, delay_s=6.0)})
+    failing = added(ec, Failing, retry={"start": Retry(times=3, delay_s=6.0)})
+    guid = failing.guid
     ec.deploy()
     wait_until(lambda: ec.snapshot.resources[guid].retrying)
 
@@ -95,11 +78,11 @@ def test_a_verb_that_succeeded_meanwhile_is_not_tried_again(ec: ExperimentContro
 
     assert ec.snapshot.resources[guid].retrying is None
     assert is_left_alone(ec, guid, 6.5)
-    assert (starts_of(ec, guid), ec.state(guid)) == (2, STOPPED)
+    assert (failing.starts, failing.state) == (2, STOPPED)
 
 
 def test_a_failed_resource_counts_for_no_quorum_after_its_release(ec: ExperimentController) -> None:
-    one, two, three = resources(ec, 3, critical=False)
+    one, two, three = plain(ec, 3, critical=False)
     ec.register_condition(one, START, [two, three], STARTED, at_least=1)
     ec.get_resource(two).fail("lost")
     assert ec.release([two])
@@ -112,12 +95,12 @@ def test_a_failed_resource_counts_for_no_quorum_after_its_release(ec: Experiment
 
 
 def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: ExperimentController) -> None:
-    (source,) = resources(ec, 1)
+    (source,) = plain(ec, 1)
     started(ec, source)
     for value in (0.5, 0.95, 0.96, 0.4, 0.97):
         ec.measured(source, "accuracy", value)
     ec.measured(source, "loss", 2.0)
-    later, patient = resources(ec, 2)
+    later, patient = plain(ec, 2)
 
     for guid, samples in ((later, 2), (patient, 3)):  # two in a row have held, for good
         metric = Metric(name="accuracy", comparison=">", value=0.9, samples=samples)
@@ -132,7 +115,7 @@ def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: Experime
 
 
 def test_numbers_of_several_sources_are_counted_each_for_itself(ec: ExperimentController) -> None:
-    source, waiting = resources(ec, 2)
+    source, waiting = plain(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     ec.deploy(wait_all_ready=False)
     assert ec.wait_started(source, timeout=60)
@@ -146,10 +129,10 @@ def test_numbers_of_several_sources_are_counted_each_for_itself(ec: ExperimentCo
 
 
 @pytest.mark.parametrize(
-    ("end", "reason"), [("stop", "(wants::Counted) is STOPPED"), ("remove_resource", "all its resources were removed")]
+    ("end", "reason"), [("stop", "(test::Plain) is STOPPED"), ("remove_resource", "all its resources were removed")]
 )
 def test_a_number_that_cannot_come_any_more_fails_a_start(ec: ExperimentController, end: str, reason: str) -> None:
-    source, waiting = resources(ec, 2, critical=False)
+    source, waiting = plain(ec, 2, critical=False)
     ec.register_condition(waiting, START, source, metric=GOOD)
     ec.deploy(wait_all_ready=False)
     assert ec.wait_started(source, timeout=60)
@@ -161,7 +144,7 @@ def test_a_number_that_cannot_come_any_more_fails_a_start(ec: ExperimentControll
 
 
 def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentController) -> None:
-    source, running = resources(ec, 2)
+    source, running = plain(ec, 2)
     ec.register_condition(running, STOP, source, metric=GOOD)
     started(ec, [source, running])
 
@@ -170,15 +153,13 @@ def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentControll
     assert ec.state(running) is STARTED
 
 
-def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_path: Path) -> None:
-    source, waiting = resources(ec, 2)
+def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController) -> None:
+    source, waiting = plain(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     started(ec, source)
     ec.measured(source, "loss", 0.5, "a")
-    copy = tmp_path / "elsewhere" / "wants" / ec.run_id
-    shutil.copytree(ec.run_dir, copy)
 
-    with ExperimentController.reconnect(copy) as again:
+    with ExperimentController.reconnect(killed_now(ec)) as again:
         again.measured(source, "loss", 0.4, "a")
         assert again.wait_started(waiting, timeout=60)
 
@@ -196,14 +177,14 @@ def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_p
 def test_a_number_that_the_journal_cannot_hold_is_refused(
     ec: ExperimentController, guid: Any, name: Any, value: Any, error: type[Exception]
 ) -> None:
-    resources(ec, 1)
+    plain(ec, 1)
 
     with pytest.raises(error):
         ec.measured(guid, name, value)
 
 
 def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentController) -> None:
-    one, two, three = resources(ec, 3)
+    one, two, three = plain(ec, 3)
     ec.register_condition([one, two], STOP, [two, three, two], STARTED, at_least=2)
     (_, twice), *_ = ec.snapshot.resources[one].conditions
     assert twice.group == (two, three)
@@ -219,7 +200,7 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
 
 
 def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: ExperimentController) -> None:
-    a, b, c = resources(ec, 3)
+    a, b, c = plain(ec, 3)
     ec.register_condition(a, START, c, STOPPED)
     ec.register_condition(b, START, a, STARTED)
     ec.deploy()

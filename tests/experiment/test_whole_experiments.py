@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,7 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.experiment import (
     ExperimentController,
-    ResourceAction,
-    ResourceFactory,
     ResourceManager,
-    ResourceState,
     Retry,
     SFormats,
     clsinit_copy,
@@ -22,10 +18,8 @@ from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import even
 from fedmon.experiment.errors import UnknownTypeError
-from tests.experiment.own_types import own
+from tests.experiment.own_types import START, STOPPED, added, own
 from tests.support.waiting import wait_until
-
-START, STOPPED = ResourceAction.START, ResourceState.STOPPED
 
 
 @clsinit_copy
@@ -46,26 +40,23 @@ class Sent(ResourceManager):
 
 
 @pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    for each in (Sent, own("test::Open")):
-        ResourceFactory.register_type(each)
-    with ExperimentController("trial", tmp_path / "runs") as made:
-        first = made.register_resource("test::Sent", token="secret", retry={"deploy": Retry(times=2)})
-        second = made.register_resource("test::Sent", timeouts={"start": 9.0})
-        third = made.register_resource("test::Open")
-        made.register_connection(first, third)
-        made.register_condition(second, START, first, STOPPED, time="10ms")
-        made.register_condition(third, START, [first, second], STOPPED, at_least=1, timeout="20s")
-        made.set_with_conditions("note", "seen", second, first, STOPPED)
-        made.enable_trace(first, "log")
-        yield made
+def ec(ec: ExperimentController) -> ExperimentController:
+    first = added(ec, Sent, token="secret", retry={"deploy": Retry(times=2)}).guid
+    second = ec.register_resource("test::Sent", timeouts={"start": 9.0})
+    third = added(ec, own("test::Open")).guid
+    ec.register_connection(first, third)
+    ec.register_condition(second, START, first, STOPPED, time="10ms")
+    ec.register_condition(third, START, [first, second], STOPPED, at_least=1, timeout="20s")
+    ec.set_with_conditions("note", "seen", second, first, STOPPED)
+    ec.enable_trace(first, "log")
+    return ec
 
 
 @pytest.mark.parametrize("kind", list(SFormats))
 def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_path: Path, kind: SFormats) -> None:
-    assert ec.plot(tmp_path, "dot") == str(tmp_path / f"trial_{ec.run_id}.dot")
+    assert ec.plot(tmp_path, "dot") == str(tmp_path / f"test_{ec.run_id}.dot")
     path = ec.save(tmp_path, kind)
-    assert Path(path).name.startswith("trial_20")
+    assert Path(path).name.startswith("test_20")
     assert "secret" not in Path(path).read_text()
 
     with ExperimentController.load(path) as again:
@@ -101,8 +92,7 @@ def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentControlle
                 raise StorageError("the barometer is broken")
             return [Problem(kind="missing-dataset", guids=(self.guid,), text="it will rain")]
 
-    ResourceFactory.register_type(Wary)
-    guid = ec.register_resource("test::Wary")
+    guid = added(ec, Wary).guid
     assert ec.register_resource("test::Wary") == 5
 
     found = ec.plan()

@@ -17,11 +17,11 @@ from fedmon.experiment import (
     ExperimentRunner,
     FailureManager,
     Flags,
-    ResourceFactory,
     ResourceManager,
     clsinit_copy,
 )
 from fedmon.experiment.errors import UnknownGuidError
+from tests.experiment.own_types import experiment
 from tests.support.waiting import wait_until
 
 FAILS: dict[int, str] = {}
@@ -66,8 +66,7 @@ class Special(ExperimentController):
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
     FAILS.clear()
     Short.starts = 0
-    ResourceFactory.register_type(Short)
-    with ExperimentController("runs", tmp_path, journal=False) as made:
+    with experiment(tmp_path, Short, journal=False) as made:
         made.register_resource("runs::Short")
         yield made
 

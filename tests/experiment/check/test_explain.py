@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-
 from fedmon.experiment import (
     ExperimentController,
-    ResourceFactory,
     ResourceManager,
     Retry,
     events,
@@ -21,7 +15,7 @@ from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
-from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, own, started
+from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, added, own, started
 from tests.support.waiting import wait_until
 
 
@@ -156,65 +150,54 @@ Broken = own("explained::Broken", do_start=fails)
 Pending = own("explained::Pending", do_deploy=lambda self: self.set_reserved())
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Callable[[], ExperimentController]:
-    for rclass in (Broken, Pending):
-        ResourceFactory.register_type(rclass)
-    return lambda: ExperimentController("explained", tmp_path, journal=False)
+def test_a_running_aggregator_names_the_job_that_it_waits_for(ec: ExperimentController) -> None:
+    training = ec.register_resource("fedmon::TrainingPlan", plan="p.py")
+    job = ec.register_resource("fedmon::Job", connectedTo=training)
+    together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
+    ec.deploy(together)
+    assert ec.wait_started(together, timeout=60)
 
-
-def test_a_running_aggregator_names_the_job_that_it_waits_for(made: Callable[[], ExperimentController]) -> None:
-    with made() as ec:
-        training = ec.register_resource("fedmon::TrainingPlan", plan="p.py")
-        job = ec.register_resource("fedmon::Job", connectedTo=training)
-        together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
-        ec.deploy(together)
-        assert ec.wait_started(together, timeout=60)
-
-        found = ec.explain(together)
+    found = ec.explain(together)
 
     assert found.reason == "it runs until the connected resources end"
     assert (found.waits_for, found.chain) == ((job,), (together, job))
 
 
-def test_a_running_process_ends_by_itself(made: Callable[[], ExperimentController]) -> None:
-    with made() as ec:
-        guid = ec.register_resource("local::Process", command=["sleep", "60"])
-        started(ec, guid)
+def test_a_running_process_ends_by_itself(ec: ExperimentController) -> None:
+    guid = ec.register_resource("local::Process", command=["sleep", "60"])
+    started(ec, guid)
 
-        assert ec.explain(guid).reason == "it runs, and ends by itself"
+    assert ec.explain(guid).reason == "it runs, and ends by itself"
 
 
-def test_a_retry_says_when_and_after_an_abort_that_it_will_not_come(made: Callable[[], ExperimentController]) -> None:
-    with made() as ec:
-        guid = ec.register_resource("explained::Broken", retry={"start": Retry(times=3, delay_s=60)})
-        other = ec.register_resource("explained::Broken")
-        ec.deploy(guid)
-        wait_until(lambda: "is retried" in ec.explain(guid).reason)
+def test_a_retry_says_when_and_after_an_abort_that_it_will_not_come(ec: ExperimentController) -> None:
+    guid = added(ec, Broken, retry={"start": Retry(times=3, delay_s=60)}).guid
+    other = ec.register_resource("explained::Broken")
+    ec.deploy(guid)
+    wait_until(lambda: "is retried" in ec.explain(guid).reason)
 
-        found = ec.explain(guid)
-        (waiting,) = found.waiting
-        assert found.reason == "its start is retried after 1 failed attempt: no power"
-        assert (waiting.action, waiting.left_s is not None and 50 < waiting.left_s <= 60) == ("start", True)
-        assert "start is retried in" in waiting.text
+    found = ec.explain(guid)
+    (waiting,) = found.waiting
+    assert found.reason == "its start is retried after 1 failed attempt: no power"
+    assert (waiting.action, waiting.left_s is not None and 50 < waiting.left_s <= 60) == ("start", True)
+    assert "start is retried in" in waiting.text
 
-        ec.deploy(other)
-        wait_until(lambda: ec.abort)
-        aborted = ec.explain(guid)
+    ec.deploy(other)
+    wait_until(lambda: ec.abort)
+    aborted = ec.explain(guid)
 
     assert aborted.waiting == ()
     assert "is not retried, because the experiment was aborted, after 1 failed attempt: no power" in aborted.reason
 
 
-def test_a_verb_with_a_timeout_says_when_it_gives_up(made: Callable[[], ExperimentController]) -> None:
-    with made() as ec:
-        guid = ec.register_resource("explained::Pending", timeouts={"deploy": 300})
-        ec.deploy()
-        wait_until(lambda: ec.state(guid) is ResourceState.RESERVED)
+def test_a_verb_with_a_timeout_says_when_it_gives_up(ec: ExperimentController) -> None:
+    guid = added(ec, Pending, timeouts={"deploy": 300}).guid
+    ec.deploy()
+    wait_until(lambda: ec.state(guid) is ResourceState.RESERVED)
 
-        (waiting,) = ec.explain(guid).waiting
-        state = ec.snapshot
-        (shown,) = standings(state, explanations(state, waiting.since + 5))
+    (waiting,) = ec.explain(guid).waiting
+    state = ec.snapshot
+    (shown,) = standings(state, explanations(state, waiting.since + 5))
 
     assert (waiting.action, waiting.gives_up_in_s is not None and 290 < waiting.gives_up_in_s <= 300) == (
         "deploy",

@@ -19,7 +19,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.local_process import LocalProcess
 from tests.experiment.check.planned import found
-from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, added, own, started
+from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, added, own, plain, started
 from tests.support.ports import free_port
 
 
@@ -27,7 +27,6 @@ def fails(_self: ResourceManager) -> None:
     raise ExperimentError("no power")
 
 
-Plain = own("planned::Plain")
 Own = own("planned::Own", do_deploy=lambda self: self.set_ready(), do_start=lambda self: self.set_started())
 Broken = own("planned::Broken", do_start=fails)
 Server = own("planned::Server")
@@ -50,14 +49,10 @@ class MyProcess(LocalProcess):
 
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    for rclass in (Plain, Own, Broken, Server, SubServer, Client, MyProcess):
+    for rclass in (Own, Broken, Server, SubServer, Client, MyProcess):
         ResourceFactory.register_type(rclass)
     with ExperimentController("planned", tmp_path, fm=OptionalFailures(), journal=False) as made:
         yield made
-
-
-def plain(ec: ExperimentController, count: int, rtype: str = "planned::Plain") -> list[int]:
-    return [ec.register_resource(rtype) for _ in range(count)]
 
 
 def job_on(ec: ExperimentController) -> tuple[int, int]:
@@ -151,7 +146,7 @@ def test_what_ends_with_its_jobs_or_by_a_condition_is_no_circle_of_both(ec: Expe
     assert "condition-cycle" not in str(ec.plan())
 
 
-@pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("planned::Plain", 1)])
+@pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("test::Plain", 1)])
 def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
     ec: ExperimentController, rtype: str, count: int
 ) -> None:
@@ -165,7 +160,7 @@ def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
 # --- what types say ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rtype", "count"), [("planned::Plain", 1), ("planned::Own", 0)])
+@pytest.mark.parametrize(("rtype", "count"), [("test::Plain", 1), ("planned::Own", 0)])
 def test_a_wait_for_the_end_of_a_type_without_code_is_a_warning(
     ec: ExperimentController, rtype: str, count: int
 ) -> None:
@@ -281,7 +276,7 @@ def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
 
     planned = ec.plan()
     assert planned.problems == ()
-    assert f"   2. start {waiting} planned::Plain\n" in str(planned)
+    assert f"   2. start {waiting} test::Plain\n" in str(planned)
     started(ec, waiting)
 
 

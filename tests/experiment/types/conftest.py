@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,3 @@ def node_b(two: TwoNodes) -> Iterator[NodeProcess]:
     else:
         process.start()
     wait_until(lambda: "b" in two.fed.nodes().online, what="node b")
-
-
-@pytest.fixture
-def why(ec: ExperimentController) -> Callable[[int], str]:
-    return lambda guid: ec.snapshot.resources[guid].reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,10 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.events import VerbBegan
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types import register_aggregation
 from fedmon.experiment.types.aggregator import MAX_ATTRIBUTE_BYTES, aggregation
 from fedmon.experiment.types.collector import Collector
-from tests.experiment.own_types import started
+from tests.experiment.own_types import NEW, STARTED, killed_now, started
 from tests.experiment.types.conftest import process, python
 from tests.support.waiting import wait_until
 
@@ -100,12 +98,12 @@ def test_an_aggregator_that_was_started_is_not_started_anew_by_a_reconnect(local
     guid = local.register_resource("fedmon::Aggregator", connectedTo=local.register_resource("fedmon::Job"))
     aggregator = local.get_resource(guid)
     local.engine.note(VerbBegan(guid=guid, verb="start"))
-    aggregator.set_state(ResourceState.STARTED)
+    aggregator.set_state(STARTED)
     began = local.get_start_time(guid)
 
     aggregator.take_up("start")  # the hook of its start had not returned
 
-    assert (local.get_start_time(guid), local.state(guid)) == (began, ResourceState.STARTED)
+    assert (local.get_start_time(guid), local.state(guid)) == (began, STARTED)
     assert local.snapshot.resources[guid].calling is None
 
 
@@ -139,7 +137,7 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
 
     if releases != "all":
         assert local.release(sources)
-        assert local.state(collector) is ResourceState.STARTED
+        assert local.state(collector) is STARTED
     assert local.release()
 
     assert {guid: Path(local.run_dir, f"{guid}.out").read_text() for guid in sources} == dict.fromkeys(sources, "rows")
@@ -158,15 +156,14 @@ def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentCo
     assert Path(local.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
 
 
-def test_a_collector_lists_what_a_process_that_died_collected(local: ExperimentController, tmp_path: Path) -> None:
+def test_a_collector_lists_what_a_process_that_died_collected(local: ExperimentController) -> None:
     first, second = (process(local, ["echo", "rows"]) for _ in range(2))
     collector = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=[first, second])
     local.deploy()
     assert local.wait_finished([first, second], timeout=60)
     assert local.release(first)
-    left = shutil.copytree(local.run_dir, tmp_path / "killed" / "local" / local.run_id)
 
-    with ExperimentController.reconnect(left) as again:
+    with ExperimentController.reconnect(killed_now(local)) as again:
         assert again.release()
 
         assert again.get(collector, "collected") == "1.stdout, 2.stdout"
@@ -238,7 +235,7 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentCo
     local.deploy()
 
     assert local.wait_started(guid, timeout=60).failed == (guid,)
-    assert f"cannot write {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
+    assert f"cannot write {tmp_path / 'file' / 'below'}" in local.get_resource(guid).reason
 
 
 def test_a_collector_without_a_trace_name_is_refused_and_collects_nothing(
@@ -256,7 +253,7 @@ def test_a_collector_without_a_trace_name_is_refused_and_collects_nothing(
     with pytest.raises(ImpossiblePlanError, match="has no traceName"):
         local.deploy()
 
-    assert local.state(guid) is ResourceState.NEW
+    assert local.state(guid) is NEW
     local.set(guid, "traceName", "stdout")
     started(local, guid)
 

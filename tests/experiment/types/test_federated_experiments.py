@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +20,30 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
-from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job
 from fedmon.researcher.federation import Federation
-from tests.experiment.own_types import started
+from tests.experiment.own_types import (
+    DISCOVERED,
+    FAILED,
+    NEW,
+    READY,
+    RELEASED,
+    RESERVED,
+    START,
+    STARTED,
+    STOP,
+    STOPPED,
+    started,
+)
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import pause, wait_until
 
-START, STOP = ResourceAction.START, ResourceAction.STOP
-NEW, DISCOVERED, RESERVED, READY = (ResourceState[name] for name in ("NEW", "DISCOVERED", "RESERVED", "READY"))
-STARTED, STOPPED, FAILED, RELEASED = (ResourceState[name] for name in ("STARTED", "STOPPED", "FAILED", "RELEASED"))
 
-
-def foreseen(ec: ExperimentController) -> list[Problem]:
-    found = [ec.get_resource(guid) for guid in ec.resources]
+def foreseen(ec: ExperimentController, *guids: int) -> list[Problem]:
+    found = [ec.get_resource(guid) for guid in guids or ec.resources]
     return [problem for each in found for problem in getattr(each, "foreseen", list)()]
-
-
-def resource(ec: ExperimentController, guid: int) -> Any:
-    return ec.get_resource(guid)
 
 
 def optional(two: TwoNodes) -> ExperimentController:
@@ -73,12 +76,12 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     wait_until(lambda: ec.state(dataset) is READY)
     assert ec.get(dataset, "foundOn") == "a,b"
     assert ec.state(first) is NEW
-    wait_until(lambda: resource(ec, plan).waits_for == "the owner of a, b to approve it")
-    wait_until(lambda: resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY")
+    wait_until(lambda: "it waits for the owner of a, b to approve it" in str(ec.explain(plan)))
+    wait_until(lambda: f"it waits for resource {plan} (fedmon::TrainingPlan) to be READY" in str(ec.explain(first)))
     for node_id in ("a", "b"):
         two.decide(node_id, "approve", ec.get(plan, "sha256"))
 
-    assert ec.wait_finished([second], timeout=60), ec.snapshot.resources[second].reason
+    assert ec.wait_finished([second], timeout=60), ec.get_resource(second).reason
     assert {ec.state(guid) for guid in (first, aggregate, second)} == {STOPPED}
     assert json.loads(ec.get(aggregate, "result")) == {"rows": 6, "mean": 2.0}
     assert ec.get_resource(second).results == {"a": {"rows": 7, "mean": 3.0}}  # type: ignore[attr-defined]
@@ -93,9 +96,7 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     assert ec.get(collector, "missing") is None
 
 
-def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
-    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
-) -> None:
+def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(two: TwoNodes, ec: ExperimentController) -> None:
     class Refused(TrainingPlan):
         def code(self) -> str:
             return PLAN.format(name="Refused")
@@ -108,9 +109,9 @@ def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
     two.decide("a", "reject", ec.get(plan, "sha256"))
 
     wait_until(lambda: ec.state(plan) is FAILED)
-    assert "rejected by the owner of a" in why(plan)
+    assert "rejected by the owner of a" in ec.get_resource(plan).reason
     wait_until(lambda: ec.state(job) is FAILED)
-    assert f"needs resource {plan} (fedmon::TrainingPlan), which is FAILED" in why(job)
+    assert f"needs resource {plan} (fedmon::TrainingPlan), which is FAILED" in ec.get_resource(job).reason
     assert ec.abort
 
 
@@ -163,9 +164,9 @@ def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jo
         two.decide("b", "reject", ec.get(plan, "sha256"))
 
         ec.wait([plan, many, pooled], FAILED, timeout=60)
-        assert "rejected by the owner of b" in ec.snapshot.resources[plan].reason
-        assert "atLeast is 3, and it has 2 nodes" in ec.snapshot.resources[many].reason
-        assert "has no 2 jobs: connect it to more" in ec.snapshot.resources[pooled].reason
+        assert "rejected by the owner of b" in ec.get_resource(plan).reason
+        assert "atLeast is 3, and it has 2 nodes" in ec.get_resource(many).reason
+        assert "has no 2 jobs: connect it to more" in ec.get_resource(pooled).reason
 
 
 def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(two: TwoNodes) -> None:
@@ -180,12 +181,12 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(tw
         ec.deploy()
         ec.wait_finished([aggregate, wrong, bad], timeout=60)
 
-        reason = ec.snapshot.resources[bad].reason
+        reason = ec.get_resource(bad).reason
         assert "b: failed (ValueError: no column radius" in reason
         assert ec.get(bad, "outcome") == reason
         assert ec.get_resource(bad).results == {"a": {"rows": 0, "mean": 2.0}}  # type: ignore[attr-defined]
         assert json.loads(ec.get(aggregate, "result")) == {"rows": 0, "mean": 2.0}
-        assert "no node has a row" in ec.snapshot.resources[wrong].reason
+        assert "no node has a row" in ec.get_resource(wrong).reason
         with pytest.raises(TraceNotReadableError, match="withheld"):
             ec.trace(good, "stdout")
 
@@ -218,10 +219,10 @@ def test_what_nodes_that_are_away_or_silent_may_still_give_is_no_error(
     two.decide("a", "reject", two.fed.approve(two.plan_named("Divided")).ok["a"].sha256)
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes[:2])
 
-    assert {one.severity for one in resource(ec, plan).foreseen()} == {"warning"}
+    assert {one.severity for one in foreseen(ec, plan)} == {"warning"}
     pause(node_b.pid)
 
-    assert [(one.kind, one.severity) for one in resource(ec, dataset).foreseen()] == [("missing-dataset", "warning")]
+    assert [(one.kind, one.severity) for one in foreseen(ec, dataset)] == [("missing-dataset", "warning")]
 
 
 def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: ExperimentController) -> None:
@@ -272,7 +273,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
         ec.shutdown()
 
         wait_until(lambda: other.state(again) is FAILED)
-        assert "a: stopped (" in other.snapshot.resources[again].reason
+        assert "a: stopped (" in other.get_resource(again).reason
     assert ec.state(job) is RELEASED
 
 
@@ -295,7 +296,7 @@ def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_b
         ec.deploy()
 
         ec.wait([dataset, absent], FAILED, timeout=60)
-        reasons = [ec.snapshot.resources[guid].reason for guid in (dataset, absent)]
+        reasons = [ec.get_resource(guid).reason for guid in (dataset, absent)]
         assert reasons[0] == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
         assert reasons[1].endswith(": it waited for node nobody, which was not heard of")
 
@@ -330,13 +331,11 @@ def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> N
         ec.deploy()
 
         assert ec.wait(twins, FAILED, timeout=60)
-        assert said in ec.snapshot.resources[twins].reason
+        assert said in ec.get_resource(twins).reason
         assert ec.wait_started(one, timeout=60), ec.explain(one)
 
 
-def test_a_node_may_return_within_its_grace(
-    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess, why: Callable[[int], str]
-) -> None:
+def test_a_node_may_return_within_its_grace(two: TwoNodes, ec: ExperimentController, node_b: NodeProcess) -> None:
     patient, hasty = (
         ec.register_resource("fedmon::Node", nodeId="b", grace=grace, critical=False) for grace in ("5m", "10ms")
     )
@@ -346,10 +345,10 @@ def test_a_node_may_return_within_its_grace(
 
     node_b.stop()
     wait_until(lambda: ec.state(hasty) is FAILED)
-    assert "node b is offline" in why(hasty)
-    assert "did not come back within 10ms" in why(hasty)
+    assert "node b is offline" in ec.get_resource(hasty).reason
+    assert "did not come back within 10ms" in ec.get_resource(hasty).reason
     wait_until(lambda: ec.state(job) is FAILED)
-    assert why(job).startswith("b: ")
+    assert ec.get_resource(job).reason.startswith("b: ")
     assert (ec.state(patient), ec.get(patient, "present")) == (STARTED, False)
     late = ec.register_resource("fedmon::Node", nodeId="b")
     ec.deploy(late)

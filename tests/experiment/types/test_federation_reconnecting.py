@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +12,11 @@ from fedmon.common.errors import ConnectionFailedError
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
-from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.types.base import LinkedResource
-from tests.experiment.own_types import started
-from tests.experiment.types.conftest import TwoNodes, wired
+from tests.experiment.own_types import FAILED, READY, RESERVED, START, STARTED, STOPPED, killed, killed_now, started
+from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
 from tests.support.node_process import NodeProcess
 from tests.support.ports import free_port
 from tests.support.waiting import pause, wait_until
-
-START = ResourceAction.START
-STARTED, STOPPED, FAILED = ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED
 
 SCRIPT = """
 import os, sys
@@ -58,12 +50,8 @@ def before(two: TwoNodes) -> set[str]:
 
 
 @pytest.fixture
-def left(two: TwoNodes, before: set[str]) -> Path:
-    words = [sys.executable, "-c", SCRIPT, two.url, str(two.folder), str(two.plan)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run_dir, _ = done.stdout.split()
-    return Path(run_dir)
+def left(two: TwoNodes, before: set[str]) -> str:
+    return killed(SCRIPT, two.url, two.folder, two.plan)[0]
 
 
 def test_a_run_stays_as_it_was_while_no_broker_can_be_reached(
@@ -85,7 +73,7 @@ def test_a_run_stays_as_it_was_while_no_broker_can_be_reached(
 
 
 def test_runs_are_adopted_and_what_waited_for_them_goes_on(
-    two: TwoNodes, node_b: NodeProcess, before: set[str], left: Path
+    two: TwoNodes, node_b: NodeProcess, before: set[str], left: str
 ) -> None:
     node_b.kill()
     wait_until(lambda: "b" not in two.fed.nodes().online)
@@ -113,44 +101,43 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(
 
 
 def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no_more(
-    two: TwoNodes, monkeypatch: pytest.MonkeyPatch
+    two: TwoNodes, ec: ExperimentController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = two.plan_named("Pending")
     monkeypatch.chdir(two.folder)
-    with ExperimentController("killed", "runs", federation=two.fed) as ec:
-        [node], plan = wired(ec, two.plan, "a")
-        pending = ec.register_resource("fedmon::TrainingPlan", plan="pending.py", connectedTo=node)
-        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], args={"reports": 3, "spin": True})
-        short, long = (ec.register_resource("local::Process", command=["true"], critical=False) for _ in "12")
-        for waiting, samples in ((short, 3), (long, 4)):
-            metric = Metric(name="loss", comparison=">", value=0, samples=samples)
-            ec.register_condition(waiting, START, job, metric=metric)
-        ec.deploy(wait_all_ready=False)
-        assert ec.wait_finished(short, timeout=60), ec.explain(short)
-        wait_until(lambda: ec.state(pending) is ResourceState.RESERVED)
-        run_dir = two.folder / "runs/killed/taken-up"
-        shutil.copytree(ec.run_dir, run_dir)
-        source.unlink()
-        monkeypatch.chdir("/")
+    [node], plan = wired(ec, two.plan, "a")
+    pending = ec.register_resource("fedmon::TrainingPlan", plan="pending.py", connectedTo=node)
+    job = job_on(ec, plan, [node], args={"reports": 3, "spin": True})
+    short, long = (process(ec, ["true"], critical=False) for _ in "12")
+    for waiting, samples in ((short, 3), (long, 4)):
+        metric = Metric(name="loss", comparison=">", value=0, samples=samples)
+        ec.register_condition(waiting, START, job, metric=metric)
+    ec.deploy(wait_all_ready=False)
+    assert ec.wait_finished(short, timeout=60), ec.explain(short)
+    wait_until(lambda: ec.state(pending) is RESERVED)
+    left = killed_now(ec)
+    source.unlink()
+    monkeypatch.chdir("/")
 
-        with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
-            two.decide("a", "approve", again.get(pending, "sha256"))
-            assert again.wait(pending, ResourceState.READY, timeout=60), again.explain(pending)
-            again.stop(job)
-            assert again.wait_finished(job, timeout=60)
+    with ExperimentController.reconnect(left, federation=two.fed) as again:
+        two.decide("a", "approve", again.get(pending, "sha256"))
+        assert again.wait(pending, READY, timeout=60), again.explain(pending)
+        again.stop(job)
+        assert again.wait_finished(job, timeout=60)
 
-            assert again.get_start_time(long) is None
-        assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
+        assert again.get_start_time(long) is None
+    assert (left / NAME).read_text().count('"event":"measured"') == 3
 
 
-def test_numbers_of_an_aggregator_count_once_though_its_process_died_before_it_ended(two: TwoNodes) -> None:
-    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        job = ec.register_resource("fedmon::Job")
-        total = ec.register_resource("fedmon::Aggregator", function=lambda _: {"rows": 7}, connectedTo=job)
-        ec.get_resource(job).set_stopped()
-        ec.deploy(total)
-        assert ec.wait_finished(total, timeout=60), ec.explain(total)
-        left = Path(shutil.copytree(ec.run_dir, two.folder / "runs/killed/told")) / NAME
+def test_numbers_of_an_aggregator_count_once_though_its_process_died_before_it_ended(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = ec.register_resource("fedmon::Job")
+    total = ec.register_resource("fedmon::Aggregator", function=lambda _: {"rows": 7}, connectedTo=job)
+    ec.get_resource(job).set_stopped()
+    ec.deploy(total)
+    assert ec.wait_finished(total, timeout=60), ec.explain(total)
+    left = killed_now(ec) / NAME
     kept, measured, rest = left.read_text().partition('"event":"measured"')
     left.write_text(kept + measured + rest[: rest.index("\n") + 1])
 
@@ -160,74 +147,68 @@ def test_numbers_of_an_aggregator_count_once_though_its_process_died_before_it_e
     assert left.read_text().count(measured) == 1
 
 
-def test_a_plan_of_all_nodes_knows_later_whose_approval_is_pending(two: TwoNodes) -> None:
-    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan_named("Everywhere"), atLeast=1)
-        ec.deploy(wait_all_ready=False)
-        wait_until(lambda: ec.state(plan) is ResourceState.RESERVED)
-        two.decide("a", "approve", ec.get(plan, "sha256"))
-        assert ec.wait_deployed(plan, timeout=60), ec.explain(plan)
-        run_dir = shutil.copytree(ec.run_dir, two.folder / "runs/killed/pending")
+def test_a_plan_of_all_nodes_knows_later_whose_approval_is_pending(two: TwoNodes, ec: ExperimentController) -> None:
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan_named("Everywhere"), atLeast=1)
+    ec.deploy(wait_all_ready=False)
+    wait_until(lambda: ec.state(plan) is RESERVED)
+    two.decide("a", "approve", ec.get(plan, "sha256"))
+    assert ec.wait_deployed(plan, timeout=60), ec.explain(plan)
 
-        with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
-            two.decide("b", "approve", again.get(plan, "sha256"))
+    with ExperimentController.reconnect(killed_now(ec), federation=two.fed) as again:
+        two.decide("b", "approve", again.get(plan, "sha256"))
 
-            wait_until(lambda: again.get(plan, "approvedBy") == "a,b")
+        wait_until(lambda: again.get(plan, "approvedBy") == "a,b")
 
 
-def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
-    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        [node], plan = wired(ec, two.plan, "a")
-        job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"])
-        done, late = (
-            ec.register_resource("fedmon::Aggregator", function=lambda parts: parts["a"], connectedTo=job) for _ in "12"
-        )
-        hold = ec.register_resource("local::Process", command=["true"])
-        ec.register_condition(late, START, hold, STOPPED)
-        name = ec.get(late, "function")
-        ec.deploy([node, plan, job, done, late], wait_all_ready=False)
-        assert ec.wait_finished(done, timeout=60), ec.explain(done)
-        run_dir = two.folder / "runs/killed/of-another-process"
-        shutil.copytree(ec.run_dir, run_dir)
-    journal = (run_dir / NAME).read_text()
-    (run_dir / NAME).write_text(journal.replace(name, "gone:step"))
+def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    [node], plan = wired(ec, two.plan, "a")
+    job = job_on(ec, plan, [node], tags=["cells"])
+    done, late = (
+        ec.register_resource("fedmon::Aggregator", function=lambda parts: parts["a"], connectedTo=job) for _ in "12"
+    )
+    hold = process(ec, ["true"])
+    ec.register_condition(late, START, hold, STOPPED)
+    name = ec.get(late, "function")
+    ec.deploy([node, plan, job, done, late], wait_all_ready=False)
+    assert ec.wait_finished(done, timeout=60), ec.explain(done)
+    left = killed_now(ec)
+    journal = (left / NAME).read_text()
+    (left / NAME).write_text(journal.replace(name, "gone:step"))
 
-    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+    with ExperimentController.reconnect(left, federation=two.fed) as again:
         again.deploy(hold)
         again.wait(late, FAILED, timeout=60)
 
-        assert "aggregation 'gone:step' is not registered" in again.snapshot.resources[late].reason
-        assert "register_aggregation(function, name)" in again.snapshot.resources[late].reason
+        assert "aggregation 'gone:step' is not registered" in again.get_resource(late).reason
+        assert "register_aggregation(function, name)" in again.get_resource(late).reason
         assert (again.state(job), again.state(done)) == (STOPPED, STOPPED)
         assert again.get_resource(done).result == {"rows": 3, "mean": 2.0}  # type: ignore[attr-defined]
 
 
 def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
-    two: TwoNodes, node_b: NodeProcess, before: set[str]
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess, before: set[str]
 ) -> None:
-    run_dir = two.folder / "runs/killed/while-asked"
-    with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        [node], plan = wired(ec, two.plan, "b")
-        ec.set(node, "grace", "10m")
-        job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
-        data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
-        ec.deploy([node, plan])
-        assert ec.wait_started(plan, timeout=60)
-        pause(node_b.pid)
-        ec.deploy([job, data], wait_all_ready=False)
-        wait_until(lambda: ec.get(job, "jobId") is not None)
-        shutil.copytree(ec.run_dir, run_dir)
-        node_b.signal(signal.SIGCONT)
-        assert ec.wait_finished(job, timeout=60), ec.explain(job)
+    [node], plan = wired(ec, two.plan, "b")
+    ec.set(node, "grace", "10m")
+    job, fresh = (job_on(ec, plan, [node], tags=["cells"]) for _ in "12")
+    data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
+    ec.deploy([node, plan])
+    assert ec.wait_started(plan, timeout=60)
+    pause(node_b.pid)
+    ec.deploy([job, data], wait_all_ready=False)
+    wait_until(lambda: ec.get(job, "jobId") is not None)
+    left = killed_now(ec)
+    node_b.signal(signal.SIGCONT)
+    assert ec.wait_finished(job, timeout=60), ec.explain(job)
     node_b.stop()
     wait_until(lambda: "b" not in two.fed.nodes().online)
 
-    with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
+    with ExperimentController.reconnect(left, federation=two.fed) as again:
         again.deploy(fresh)
         for guid in (job, fresh, data):
-            found = again.get_resource(guid)
-            assert isinstance(found, LinkedResource)
-            wait_until(lambda found=found: found.waits_for.startswith("node b"), what=f"the wait of {guid}")  # type: ignore[misc]
+            wait_until(lambda guid=guid: "it waits for node b" in str(again.explain(guid)), what=f"the wait of {guid}")  # type: ignore[misc]
         node_b.start()
 
         assert again.wait_finished([job, fresh], timeout=60), [again.explain(guid) for guid in (job, fresh)]

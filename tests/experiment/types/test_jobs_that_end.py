@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.events import Retry
-from fedmon.experiment.journal import Reports
-from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
+from fedmon.experiment.states import FailureLevel
 from fedmon.experiment.types.job import Job, ending_of
-from tests.experiment.own_types import started
+from tests.experiment.own_types import FAILED, READY, RELEASED, START, STARTED, STOPPED, killed_now, started
 from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import pause, wait_until
@@ -42,9 +40,9 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
 
     ec.shutdown()
 
-    assert {each.state for each in ec.snapshot.resources.values()} == {ResourceState.RELEASED}
-    assert (ec.failure_level, ec.snapshot.resources[job].reason) == (FailureLevel.OK, "")
-    assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
+    assert {each.state for each in ec.snapshot.resources.values()} == {RELEASED}
+    assert (ec.failure_level, ec.get_resource(job).reason) == (FailureLevel.OK, "")
+    assert FAILED not in [state for state, _ in ec.snapshot.resources[job].times]
     assert ec.get(job, "outcome").startswith("a, b: stopped (")
 
 
@@ -55,7 +53,7 @@ def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentControl
 
     ec.deploy([job])
     ec.get_resource(job).start_with_conditions()
-    wait_until(lambda: ec.state(job) is ResourceState.STOPPED and not ec.snapshot.resources[job].calling)
+    wait_until(lambda: ec.state(job) is STOPPED and not ec.snapshot.resources[job].calling)
 
     assert (ec.get(job, "jobId"), ec.get(job, "outcome")) == (job_id, outcome)
     assert set(two.fed.jobs().runs()) == before
@@ -68,23 +66,23 @@ def test_a_job_whose_start_took_too_long_runs_once(
     nodes, plan = wired(ec, two.plan, "a", "b")
     job = job_on(ec, plan, nodes, timeouts={"start": 3.0}, retry={"start": Retry(times=100, factor=1.0)})
     hold = process(ec, ["true"])
-    ec.register_condition(job, ResourceAction.START, hold, ResourceState.STOPPED)
+    ec.register_condition(job, START, hold, STOPPED)
     before = set(two.fed.jobs().runs())
     ec.deploy([*nodes, plan, job], wait_all_ready=False)
-    wait_until(lambda: ec.state(job) is ResourceState.READY)
+    wait_until(lambda: ec.state(job) is READY)
     pause(node_b.pid)
     ec.deploy(hold)
     wait_until(lambda: ec.snapshot.resources[job].attempt >= 1, what="the timeout")
-    killed = shutil.copytree(ec.run_dir, two.folder / "killed" / "trial" / ec.run_id)
+    left = killed_now(ec)
 
     # when b is there again
     node_b.signal(signal.SIGCONT)
 
     # then the retry follows the run that there is, also that of another process
     assert ec.wait_finished(job, timeout=60), ec.explain(job)
-    with ExperimentController.reconnect(killed, federation=two.fed) as again:
+    with ExperimentController.reconnect(left, federation=two.fed) as again:
         assert again.wait_finished(job, timeout=60), again.explain(job)
-        assert {each.state(job) for each in (ec, again)} == {ResourceState.STOPPED}, ec.snapshot.resources[job].reason
+        assert {each.state(job) for each in (ec, again)} == {STOPPED}, ec.get_resource(job).reason
     assert set(two.fed.jobs().runs()) - before == {ec.get(job, "jobId")}
 
 
@@ -119,9 +117,9 @@ def test_a_job_that_no_node_can_run_is_not_begun(
     job = job_on(ec, plan, nodes, **attributes)
     ec.deploy()
 
-    ec.wait(job, ResourceState.FAILED, timeout=60)
+    ec.wait(job, FAILED, timeout=60)
 
-    assert ec.snapshot.resources[job].reason.startswith(f"start failed: {why}")
+    assert ec.get_resource(job).reason.startswith(f"start failed: {why}")
     assert ec.get(job, "jobId") is None
 
 
@@ -132,22 +130,22 @@ def test_a_job_that_no_node_knows_after_a_crash_fails(two: TwoNodes, ec: Experim
     ec.give_up()
 
     with ExperimentController.reconnect(ec.run_dir, federation=two.fed) as again:
-        assert again.wait(1, ResourceState.FAILED, timeout=60)
-        assert "no node that answers knows job" in again.snapshot.resources[1].reason
+        assert again.wait(1, FAILED, timeout=60)
+        assert "no node that answers knows job" in again.get_resource(1).reason
 
 
 def test_a_job_goes_to_no_other_node_when_its_own_are_lost(two: TwoNodes, ec: ExperimentController) -> None:
     a, b = (ec.register_resource("fedmon::Node", nodeId=node_id, critical=False) for node_id in "ab")
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[a, b])
     job = job_on(ec, plan, [b])
-    ec.register_condition(job, ResourceAction.START, b, ResourceState.FAILED)
+    ec.register_condition(job, START, b, FAILED)
     ec.deploy()
     assert ec.wait_deployed(job, timeout=60), ec.explain(job)
 
     ec.get_resource(b).fail("lost")
 
-    ec.wait(job, ResourceState.FAILED, timeout=60)
-    assert ec.snapshot.resources[job].reason.startswith("start failed: none of its nodes is left")
+    ec.wait(job, FAILED, timeout=60)
+    assert ec.get_resource(job).reason.startswith("start failed: none of its nodes is left")
     assert ec.get(job, "ranOn") is None
 
 
@@ -167,7 +165,7 @@ def test_a_job_is_released_though_its_results_cannot_be_written(two: TwoNodes, e
 
     ec.shutdown()
 
-    assert "cannot write" in ec.snapshot.resources[job].reason
+    assert "cannot write" in ec.get_resource(job).reason
 
 
 def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_is_released(
@@ -186,10 +184,10 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
     try:
         assert ec.wait_finished(short, timeout=60), ec.explain(short)
         assert ec.get(short, "outcome") == "succeeded on a; b: the node was lost while it ran there"
-        assert ec.state(long) is ResourceState.STARTED
+        assert ec.state(long) is STARTED
         ec.shutdown()
         assert ec.failure_level is FailureLevel.OK
-        assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[long].times]
+        assert FAILED not in [state for state, _ in ec.snapshot.resources[long].times]
     finally:
         node_b.start()
         wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online))
@@ -214,7 +212,7 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
     ec.stop(job)
 
     assert ec.wait_finished([job, after, total], timeout=60), (ec.explain(job), ec.explain(after))
-    assert {ec.state(guid) for guid in (job, after, total)} == {ResourceState.STOPPED}
+    assert {ec.state(guid) for guid in (job, after, total)} == {STOPPED}
     assert json.loads(ec.get(total, "result"))["rows"] == 6
     assert ec.get(job, "ranOn") == "a,b"
 
@@ -235,9 +233,3 @@ def test_a_run_is_judged_by_how_many_nodes_it_ended_well_on(
     succeeded: str, failed: dict[str, str], stopped: str, at_least: int | None, is_well: bool, outcome: str
 ) -> None:
     assert ending_of(list(succeeded), failed, list(stopped), at_least=at_least) == (is_well, outcome)
-
-
-def test_a_number_that_was_told_before_is_not_counted_again() -> None:
-    told = Reports()
-
-    assert [told.add("a", number) for number in (7, 9, 9, 8, 9)] == [True, True, False, True, False]

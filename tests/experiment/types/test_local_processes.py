@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,21 +17,16 @@ from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeValue
 from fedmon.experiment.events import Retry
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
-from fedmon.experiment.states import ECState, ResourceAction, ResourceState
+from fedmon.experiment.states import ECState
 from fedmon.experiment.types.base import ResourceFailedError
 from fedmon.experiment.types.local_process import LocalProcess, SupervisedCommand
-from tests.experiment.own_types import started
+from tests.experiment.own_types import FAILED, READY, RELEASED, START, STARTED, STOPPED, killed, killed_now, started
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
 from tests.support.waiting import pause, wait_until
 
-STOPPED, FAILED, RELEASED = ResourceState.STOPPED, ResourceState.FAILED, ResourceState.RELEASED
 SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
 STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
-
-
-def reason(local: ExperimentController, guid: int) -> str:
-    return local.snapshot.resources[guid].reason
 
 
 def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
@@ -43,9 +35,9 @@ def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
     guid, hold = process(local, python("import os; print(os.getcwd())"), cwd="work"), process(local, ["true"])
-    local.register_condition(guid, ResourceAction.START, hold, STOPPED)
+    local.register_condition(guid, START, hold, STOPPED)
     local.deploy(guid, wait_all_ready=False)
-    wait_until(lambda: local.state(guid) is ResourceState.READY)
+    wait_until(lambda: local.state(guid) is READY)
     monkeypatch.chdir("/")
     local.deploy(hold)
 
@@ -56,7 +48,7 @@ def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
 
 @pytest.mark.parametrize("ends_before_the_retry", [False, True])
 def test_a_command_whose_start_took_too_long_is_begun_once(
-    local: ExperimentController, tmp_path: Path, ends_before_the_retry: bool
+    local: ExperimentController, ends_before_the_retry: bool
 ) -> None:
     # given a start that hangs until its timeout
     SupervisedCommand.prepare()
@@ -79,12 +71,11 @@ def test_a_command_whose_start_took_too_long_is_begun_once(
     if ends_before_the_retry:
         record = Path(local.run_dir, str(guid), "process")
         wait_until(lambda: record.exists() and record.read_text().split()[1:] == ["0"])
-        left = shutil.copytree(local.run_dir, tmp_path / "killed" / "local" / local.run_id)
-        with ExperimentController.reconnect(left) as again:
+        with ExperimentController.reconnect(killed_now(local)) as again:
             assert again.wait_finished(guid, timeout=60)
             assert (again.state(guid), again.trace(guid, "stdout")) == (STOPPED, "up\n")
     else:
-        assert local.wait_started(guid, timeout=60), reason(local, guid)
+        assert local.wait_started(guid, timeout=60), local.get_resource(guid).reason
         wait_until(lambda: local.trace(guid, "stdout") == "up\n")
         local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
@@ -200,7 +191,7 @@ def test_a_command_that_fails_says_how(local: ExperimentController, words: objec
 
     assert local.state(guid) is FAILED
     with pytest.raises(AssertionError, match=said):
-        raise AssertionError(reason(local, guid))
+        raise AssertionError(local.get_resource(guid).reason)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +231,7 @@ def test_a_release_ends_what_runs_and_a_process_may_start_again(local: Experimen
     local.stop(guid)
     assert local.wait_finished(guid, timeout=60)
     local.start(guid)
-    assert (local.state(guid), local.get(guid, "exitCode")) == (ResourceState.STARTED, None)
+    assert (local.state(guid), local.get(guid, "exitCode")) == (STARTED, None)
     pid = local.get(guid, "pid")
 
     local.shutdown()
@@ -309,10 +300,7 @@ class Crash:
     def __init__(self, folder: Path, end: str = "", *, critical: str = "critical") -> None:
         self.folder = folder
         first = f"echo begin >> log; until [ -e go ]; do sleep 0.02; done; echo end >> log; {end}"
-        words = [sys.executable, "-c", CRASH, str(folder), first, critical]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        run_dir, pid = done.stdout.split()
+        run_dir, pid = killed(CRASH, folder, first, critical)
         self.run_dir, self.first = Path(run_dir), psutil.Process(int(pid))
         wait_until(lambda: (folder / "log").exists() and self.log(), what="the first command")
 
@@ -352,8 +340,8 @@ def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool
     with ExperimentController.reconnect(crash.run_dir) as ec:
         first, second, third = ec.resources
         if not has_ended:
-            wait_until(lambda: ec.state(first) is ResourceState.STARTED and ec.get(first, "pid") == crash.first.pid)
-            assert ec.state(second) is ResourceState.READY
+            wait_until(lambda: ec.state(first) is STARTED and ec.get(first, "pid") == crash.first.pid)
+            assert ec.state(second) is READY
             crash.let_go()
 
         assert ec.wait_finished([first, second, third], timeout=60), ec.explain(first)
@@ -371,7 +359,8 @@ def test_the_exit_code_of_a_command_is_kept_without_an_experiment(tmp_path: Path
     with ExperimentController.reconnect(crash.run_dir) as ec:
         assert ec.wait_finished([2, 3], timeout=60), ec.explain(2)
 
-        assert (ec.state(1), ec.get(1, "exitCode"), reason(ec, 1)) == (FAILED, 3, "it ended with exit code 3: no rows")
+        assert (ec.state(1), ec.get(1, "exitCode")) == (FAILED, 3)
+        assert ec.get_resource(1).reason == "it ended with exit code 3: no rows"
 
 
 @pytest.mark.parametrize("verb", ["stop", "release"])
@@ -419,7 +408,7 @@ def test_a_command_without_a_record_is_not_taken_for_another(local: ExperimentCo
 
     with ExperimentController.reconnect(local.run_dir) as ec:
         assert ec.wait(guid, FAILED, timeout=60)
-        assert reason(ec, guid) == "no record of its process is left in the run's folder"
+        assert ec.get_resource(guid).reason == "no record of its process is left in the run's folder"
     running.kill()
 
 
@@ -450,7 +439,8 @@ def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path
 
     with ExperimentController.reconnect(crash.run_dir) as ec:
         wait_until(lambda: ec.state(1) is FAILED)
-        assert f"its supervisor was killed, so its exit code is not known; process {crash.first.pid}" in reason(ec, 1)
+        said = f"its supervisor was killed, so its exit code is not known; process {crash.first.pid}"
+        assert said in ec.get_resource(1).reason
         assert ec.get_start_time(2) is None
     crash.let_go()
     crash.wait_for_end()
