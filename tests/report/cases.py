@@ -14,6 +14,7 @@ T = 1_700_000_000.0
 SECONDS = 1000.0
 GIB = 2.0**30
 Values = Mapping[str, float | SeriesTotal]
+ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}
 
 
 def gauge(name: str, mean: float, *, low: float | None = None, high: float | None = None,
@@ -73,6 +74,12 @@ def only(finding: Finding | None) -> Finding:
 def cpu(busy: float) -> Values:
     """What a job leaves that kept so many CPUs busy."""
     return {"job_cpu_user_seconds_total": busy * SECONDS * 0.75, "job_cpu_system_seconds_total": busy * SECONDS * 0.25}
+
+
+def gpu(number: int, mean: float, idle: float) -> dict[str, float | SeriesTotal]:
+    """What a GPU leaves that was used so much, and idle for such a share of the time."""
+    name = f'gpu_utilization_ratio{{gpu="{number}"}}'
+    return {name: gauge(name, mean, levels=((0.0, idle),))}
 
 
 def _total(name: str, value: float | SeriesTotal) -> SeriesTotal:

@@ -11,7 +11,7 @@ from fedmon.report.findings import Severity, completeness, find, run, stalls
 from fedmon.report.findings import gpu as gpus
 from fedmon.report.findings.cpu import cpu_efficiency
 from fedmon.report.findings.memory import memory
-from tests.report.cases import GIB, case, cpu, gauge, node, only
+from tests.report.cases import ENDED, GIB, case, cpu, gauge, node, only
 
 W, G, N, P, U = Severity.WARNING, Severity.GOOD, Severity.NOTE, Severity.PROBLEM, Severity.UNKNOWN
 
@@ -51,9 +51,6 @@ def test_a_run_that_ended_well_before_its_first_sample_opens_with_no_problem() -
     findings = find(case(node(document=told)))
 
     assert [one.severity for one in findings if one.name == "samples"] == [N]
-
-
-ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedmon.report.findings.energy import emissions, energy
 from fedmon.report.findings.gpu import gpu_errors, gpus
 from fedmon.report.findings.memory import memory, oom_kills
 from fedmon.report.findings.run import ending, finder
-from tests.report.cases import GIB, Values, case, counter, cpu, gauge, node, only
+from tests.report.cases import ENDED, GIB, Values, case, counter, cpu, gauge, gpu, node, only
 
 P, W, N, G, U = Severity
 
@@ -51,13 +51,8 @@ def full(busy: float, left: float, lowest: float) -> Values:
     return {"host_cpu_busy_ratio": busy, "host_memory_total_bytes": 10 * GIB, "host_memory_available_bytes": available}
 
 
-def gpu(use: float, idle: float, number: int = 0) -> Values:
-    name = f'gpu_utilization_ratio{{gpu="{number}"}}'
-    return {name: gauge(name, use, levels=((0.0, idle),))}
-
-
 INFO = 'gpu_info{gpu="1",uuid="GPU-abc",name="H100",driver="550"}'
-TWO_GPUS: Values = {**gpu(0.8, 0.0, 0), **gpu(0.0, 1.0, 1)}
+TWO_GPUS: Values = gpu(0, 0.8, 0.0) | gpu(1, 0.0, 1.0)
 HARMLESS = {
     'gpu_ecc_errors_total{gpu="1",counter="volatile",type="corrected"}': 7.0,
     'gpu_ecc_errors_total{gpu="2",counter="aggregate",type="uncorrected"}': 7.0,
@@ -79,10 +74,6 @@ def used(joules: float, *, first: float = 0.0) -> Values:
     return {JOULES: counter(JOULES, joules, first=first)}
 
 
-def shared(one: Node) -> Node:
-    return msgspec.structs.replace(one, counted_by="a")
-
-
 def rank(name: str, of_job: Values, cpus: float = 2.0) -> Node:
     one = node(name, job=of_job, host={"host_cpu_count": cpus})
     return msgspec.structs.replace(one, host=msgspec.structs.replace(one.host, machine="m"))
@@ -96,7 +87,6 @@ BEFORE = lost(0, 99, "of the machine, before the job", "host")
 READINGS = {"job_cpu_user_seconds_total": msgspec.structs.replace(
     counter("job_cpu_user_seconds_total", 50.0), values=992)}  # fmt: skip
 CLUSTER = {"nodes": ["a.cluster", "b.cluster", "c.cluster"]}
-ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}
 WELL = ENDED | {"started": "2023-11-14T22:13:50+00:00", "exit_code": 0, "reason": "ended with exit code 0"}
 FAILED = ENDED | {"exit_code": 3, "reason": "the disk was full"}
 

@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from fedmon.report.findings import Node, Severity, find
-from fedmon.report.totals import SeriesTotal
-from tests.report.cases import GIB, SECONDS, Values, case, cpu, gauge, node
+from tests.report.cases import ENDED, GIB, SECONDS, Values, case, cpu, gauge, gpu, node
 
 P, W, N, G, U = Severity
 TOLD: dict[str, Any] = {
-    "job_id": "1", "exit_code": 0, "started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00",
-    "cpus": 4, "memory_limit_bytes": 16 * GIB, "scheduler": "slurm", "method": "command", "time_limit_s": 7200,
+    **ENDED, "job_id": "1", "exit_code": 0, "cpus": 4, "memory_limit_bytes": 16 * GIB, "scheduler": "slurm",
+    "method": "command", "time_limit_s": 7200,
 }  # fmt: skip
 NO_GPUS: dict[str, Any] = {"gpus": []}
 SOME, FULL = (f'job_pressure_seconds_total{{resource="cpu",kind="{kind}"}}' for kind in ("some", "full"))
@@ -35,11 +34,6 @@ def busy(*levels: tuple[float, float]) -> Values:
     mean, high = sum(value * share for value, share in levels), max(value for value, _ in levels)
     total = msgspec.structs.replace(gauge("job_cpus_busy", mean, high=high), levels=tuple(sorted(levels)))
     return {**cpu(mean), "job_cpus_busy": total}
-
-
-def gpu(number: int, mean: float, idle: float) -> dict[str, float | SeriesTotal]:
-    name = f'gpu_utilization_ratio{{gpu="{number}"}}'
-    return {name: gauge(name, mean, levels=((0.0, idle),))}
 
 
 def memory(share: float) -> Values:
