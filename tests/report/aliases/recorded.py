@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.store.recording import Recording
 from fedmon.node.collectors.base import Collector
+from fedmon.report.export.tables import data_frame
+from fedmon.report.source import Source
+from fedmon.report.views import perfmon
 from tests.report import tables
 
 T0 = 1_700_000_000.25
@@ -22,6 +27,14 @@ def read_all(collectors: Iterable[Collector], mono: float, *, t: float | None = 
     for collector in collectors:
         values.update(collector.collect(now).values)
     return values
+
+
+def frames(
+    paths: Path | list[Path], job: str | None = None, *, view: Any = perfmon, **options: Any
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of a view by name."""
+    with Source(paths) as source:
+        return {table.name: data_frame(table) for table in view.tables(source, job, **options)}
 
 
 class RecordedHost:

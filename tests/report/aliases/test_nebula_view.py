@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-import pyarrow as pa
 import pytest
 
 from fedmon.common.metrics.series import series
 from fedmon.compat.nebula.settings import Generation
 from fedmon.compat.nebula.view import Traffic, gpus, resources
 from fedmon.node.collectors.host import host_collectors
-from fedmon.report.source import Source
 from fedmon.report.views import nebula
-from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all
+from tests.report.aliases.recorded import T0, RecordedHost, Values, frames, read_all
 from tests.report.aliases.test_perfmon_view import gpu_values
 from tests.support.machine_tree import machine_tree, proc_files, write_tree
-
-
-def frames(path: Path, **options: Any) -> dict[str, pd.DataFrame]:
-    with Source([path]) as source:
-        found = nebula.tables(source, **options)
-        return {one.name: pa.Table.from_batches(one.batches(), one.schema).to_pandas() for one in found}
 
 
 def ticks(tmp_path: Path) -> list[tuple[float, Values, Values]]:
@@ -63,7 +53,7 @@ def test_each_row_is_what_the_reporter_logs_of_the_same_samples(tmp_path: Path, 
             one |= gpu
         logged.append(one)
 
-    frame = frames(host.write(tmp_path / "r.fmr"), generation=generation)["nebula"]
+    frame = frames(host.write(tmp_path / "r.fmr"), view=nebula, generation=generation)["nebula"]
 
     assert list(frame.columns[:3]) == ["host", "time", "job"]
     rows = [
@@ -83,7 +73,7 @@ def test_values_that_a_program_reported_have_a_table_of_their_own(tmp_path: Path
     host.add(0.5, {'user_value{name="accuracy",job="8"}': 0.75}, stream="user-alice")
     path = host.write(tmp_path / "r.fmr")
 
-    found = frames(path)
+    found = frames(path, view=nebula)
 
     assert list(found) == ["nebula_user"]
     assert list(found["nebula_user"].columns) == ["host", "time", "accuracy", "loss", "user time"]
@@ -101,7 +91,7 @@ def test_with_a_job_only_what_that_job_reported_is_in_the_table(tmp_path: Path) 
         host.add(first + 0.5, {f'user_value{{name="loss",job="{key}"}}': loss}, stream="user")
     path = host.write(tmp_path / "r.fmr")
 
-    found = {job: frames(path, job=job)["nebula_user"] for job in ("7", "8")}
+    found = {job: frames(path, job, view=nebula)["nebula_user"] for job in ("7", "8")}
 
     assert {job: one["loss"].tolist() for job, one in found.items()} == {"7": [0.75], "8": [0.25]}
     assert found["8"]["time"][0].timestamp() == T0 + 1.5

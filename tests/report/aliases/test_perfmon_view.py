@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
@@ -23,11 +21,11 @@ from fedmon.node.collectors.nvml import NvmlSession, queries
 from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.collectors.nvml.reader import LaneReader
 from fedmon.report.source import Source
-from fedmon.report.views import VIEWS, perfmon
+from fedmon.report.views import perfmon
 from fedmon.report.views.perfmon import CPU, gpu_columns
 from tests.node.jobs_real import Program, Watch
 from tests.node.test_perf_replay import Replay, counting, reading_with
-from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all
+from tests.report.aliases.recorded import T0, RecordedHost, Values, frames, read_all
 from tests.support.energy_tree import EnergyTree
 from tests.support.machine_tree import machine_tree, port_files, write_tree
 from tests.support.nvml import FakeGpu, FakeNvml
@@ -36,14 +34,8 @@ MIB = 1024**2
 CLOCK = "perf_counted_seconds_total"
 
 
-def frames(path: Path | list[Path], job: str | None = None) -> dict[str, pd.DataFrame]:
-    with Source([path] if isinstance(path, Path) else path) as source:
-        found = VIEWS["perfmon"](source, job)
-        return {one.name: pa.Table.from_batches(one.batches(), one.schema).to_pandas() for one in found}
-
-
 def documents(path: Path | list[Path], folder: Path, job: str | None = None) -> dict[str, Any]:
-    with Source([path] if isinstance(path, Path) else path) as source:
+    with Source(path) as source:
         written = perfmon.write_json(source, folder, job)
     assert sorted(written) == sorted(folder.iterdir())
     return {file.stem: json.loads(file.read_text(), parse_constant=refuse) for file in written}

@@ -35,7 +35,7 @@ Write = Callable[..., None]
 
 
 def table_of(path: Path | list[Path], *, tidy: bool = False, **options: Any) -> Iterator[Any]:
-    with Source([path] if isinstance(path, Path) else path) as source:
+    with Source(path) as source:
         yield (TidyTable if tidy else WideTable)(source, **options)
 
 
