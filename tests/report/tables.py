@@ -32,6 +32,8 @@ HOSTILE = (
 )  # fmt: skip
 """Texts that others may give as names and labels."""
 Column = list[float | None]
+COUNTED = "perf_counted_seconds_total"
+SWITCHES = 'perf_events_total{group="software",event="context-switches"}'
 
 
 def samples(
@@ -58,6 +60,14 @@ def samples(
         mono=[moment - T0 - late_s + 1000 for moment in moments] if mono is None else list(mono),
         columns={name: list(column) for name, column in columns.items()},
     )
+
+
+def counted_by_perf() -> list[Batch]:
+    """What perf counted of a machine and a job; the last sample comes early, and tells of a whole second as well."""
+    t, seconds = [T0 + tick for tick in (0.0, 1.0, 2.0, 3.0, 3.4)], [1.0, 2.0, 3.0, 4.0, 5.0]
+    streams = {"host": 5000, "job-7": 100}
+    return [samples({COUNTED: seconds, SWITCHES: [each * at for at in seconds]}, stream=stream, t=t)
+            for stream, each in streams.items()]  # fmt: skip
 
 
 def block(seq: int, mono: ArrayLike, columns: Mapping[str, ArrayLike], *, boot: int = 1,

@@ -9,7 +9,6 @@ from fedmon.report.bins import Bins, SeriesKey
 from tests.report.tables import block
 
 GAUGE = SeriesKey("n1", "host", "host_load1")
-COUNTER = SeriesKey("n1", "host", 'host_disk_read_bytes_total{device="sda"}')
 
 
 def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
@@ -32,17 +31,6 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
     assert np.average(found.mean, weights=found.counts) == pytest.approx(np.nanmean(values))
     first_step = values[t < bins.width_s]
     assert found.mean[0] == pytest.approx(np.nanmean(first_step))
-
-
-def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_restart() -> None:
-    bins = Bins((0.0, 50.02))
-
-    bins.add(block(0, [0, 10, 20, 30, 30.01], {COUNTER.series: [0, 100, 200, 300, 400]}, ahead_s=0))
-    bins.add(block(5, [40, 40.01, 50], {COUNTER.series: [500, 100, 200]}, ahead_s=0))
-    bins.add(block(8, [50.01], {COUNTER.series: [900]}, ahead_s=0))
-
-    found = bins.of(COUNTER)
-    assert (found.t.tolist(), found.mean.round(2).tolist()) == ([10, 20, 30, 40, 50], [10, 10, 10, 20, 10.01])
 
 
 def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:

@@ -20,7 +20,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.report import Source, WideTable, frame, learning_curves, save
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
-from tests.report.tables import T0, recording, samples
+from tests.report.tables import SWITCHES, T0, counted_by_perf, recording, samples
 
 BUSY = "host_cpu_busy_ratio"
 RECEIVED = 'host_network_receive_bytes_total{interface="eth0"}'
@@ -86,6 +86,12 @@ TABLES: dict[str, tuple[list[Batch], dict[str, Any], dict[str, list[Any]]]] = {
     "metrics and times choose": (
         [FOUR], {"metrics": ["host_network_*", "host_load1"], "since_t": T0 + 1, "until_t": T0 + 2},
         {"host_load1": [1, 1], RECEIVED: [1, 3], RATE: [1, 2]}),
+    "what perf counted of a job is by its own clock, also in a part of the time": (
+        counted_by_perf(), {"metrics": [SWITCHES], "since_t": T0 + 2},
+        {"job": ["7"] * 3, SECONDS: [2, 3, pytest.approx(3.4)], SWITCHES: [15_000, 20_000, 25_000],
+         'perf_events_per_second{group="software",event="context-switches"}': [5000] * 3,
+         'perf_events_total{group="software",event="context-switches",job="7"}': [300, 400, 500],
+         'perf_events_per_second{group="software",event="context-switches",job="7"}': [100] * 3}),
     "counters may come without rates": (
         [FOUR], {"rates": False}, {BUSY: [0, 1, 2, 3], "host_load1": [1] * 4, RECEIVED: [0, 1, 3, 6]}),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import KINDS, SIZE_IN, drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.tables import HOSTILE, T0, made, recording, samples
+from tests.report.tables import HOSTILE, T0, counted_by_perf, made, recording, samples
 
 MIB = 1024.0**2
 CPU = "host_cpu_busy_ratio"
@@ -116,15 +116,6 @@ def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
     told = points(found, "busy")
     assert (told[0], told[1], told[10]) == (0.1, 0.2, 0.3)
     assert found.x[0] == T0
-
-
-def test_all_nodes_are_joined_by_time_and_not_by_row_defect_39(tmp_path: Path) -> None:
-    one = samples({"host_threads": [10, 11, 10, 10]}, node="n1")
-    two = samples({"host_threads": [100] * 4}, node="n2", seq=20)
-
-    found = chart(tmp_path / "a", "threads_all_nodes", one, two)
-
-    assert points(found, "Threads") == {0: 10, 1: 11, 2: 10, 3: 10, 20: 100, 21: 100, 22: 100, 23: 100}
 
 
 def test_titles_name_what_is_joined_and_do_not_grow_defect_40(tmp_path: Path) -> None:
@@ -235,6 +226,14 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "a host without a metric shifts nothing": (
         [samples({"host_load1": [5, 6], CPU: [0.1, 0.2]}), samples({CPU: [0.3, 0.4]}, node="n2")],
         "cpu_load_per_node", {"n1": {0: 0.1, 1: 0.2}, "n2": {0: 0.3, 1: 0.4}}),
+    "a sample right after another is no peak of a counter and hides no restart": (
+        [samples({READ: read}, seq=seq, t=[T0 + at for at in t])
+         for seq, t, read in ((0, (0, 10, 20, 30, 30.01), [0, 100, 200, 300, 400]),
+                              (5, (40, 40.01, 50), [500, 100, 200]), (8, (50.01,), [900]))],
+        "disk_traffic_per_node", {"read": {10: 10, 20: 10, 30: 10, 40: 20, 50: 10.01}}),
+    "all nodes are joined by time and not by row, defect 39": (
+        [samples({"host_threads": [10, 11, 10, 10]}), samples({"host_threads": [100] * 4}, node="n2", seq=20)],
+        "threads_all_nodes", {"Threads": {0: 10, 1: 11, 2: 10, 3: 10, 20: 100, 21: 100, 22: 100, 23: 100}}),
     "nodes that show the same are one line with both names": (
         [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")], "cpu_load_per_node",
         {"a and b (same values)": {0: 0.1, 1: 0.5}}),
@@ -271,22 +270,29 @@ def test_each_line_is_what_was_measured(name: str, tmp_path: Path) -> None:
     }
 
 
+def test_what_perf_counted_is_by_its_own_clock_and_of_a_job_apart_from_its_machine(tmp_path: Path) -> None:
+    found = chart(tmp_path / "a", "perf_events_software_per_node", *counted_by_perf(), zeros=True)
+
+    told = {line.label: set(points(found, line.label).values()) for line in found.lines}
+    assert told == {"machine": {5000}, "job": {100}}
+
+
 @pytest.mark.parametrize(
-    ("limit", "limits"), [(3 * MIB, (("limit", 3 * MIB),)), (2.0**62, ())], ids=["near", "far away"]
+    ("limit", "jobs", "limits"),
+    [
+        (3 * MIB, (1,), (("limit", 3 * MIB),)),
+        (2.0**62, (1,), ()),
+        (3 * MIB, (1, 2), (("limit job 1", 3 * MIB), ("limit job 2", 3 * MIB))),
+    ],
+    ids=["near", "far away", "two jobs"],
 )
-def test_a_limit_is_drawn_with_what_it_limits(
-    limit: float, limits: tuple[tuple[str, float], ...], tmp_path: Path
+def test_a_limit_is_drawn_with_the_memory_of_the_job_that_it_limits(
+    limit: float, jobs: tuple[int, ...], limits: tuple[tuple[str, float], ...], tmp_path: Path
 ) -> None:
     memory = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [limit] * 2}
+    batches = [samples(memory, stream=f"job-{at}") for at in jobs]
 
-    assert chart(tmp_path / "a", "job_memory_per_node", samples(memory, stream="job-1")).limits == limits
-
-
-def test_limits_of_two_jobs_are_told_apart(tmp_path: Path) -> None:
-    memory = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [3 * MIB] * 2}
-    found = chart(tmp_path / "a", "job_memory_per_node", *(samples(memory, stream=f"job-{at}") for at in (1, 2)))
-
-    assert found.limits == (("limit job 1", 3 * MIB), ("limit job 2", 3 * MIB))
+    assert chart(tmp_path / "a", "job_memory_per_node", *batches).limits == limits
 
 
 def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
