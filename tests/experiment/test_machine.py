@@ -108,15 +108,6 @@ def test_a_group_starts_when_the_last_of_it_is_ready() -> None:
     assert world.calls() == [("start", 1), ("start", 2)]
 
 
-def test_without_waiting_for_all_each_starts_for_itself() -> None:
-    world = World(1, 2)
-    world.deploy(1, 2, wait_all_ready=False)
-
-    world.became(READY, 2)
-
-    assert world.calls() == [("start", 2)]
-
-
 def test_a_member_that_fails_or_is_removed_does_not_hold_its_group() -> None:
     world = World(1, 2, 3, critical=False)
     world.deploy(1, 2, 3)
@@ -183,14 +174,6 @@ def test_a_critical_failure_is_handed_on_and_another_one_is_passed_over(critical
 def test_critical_may_be_taken_back_while_others_wait() -> None:
     world = World(1, 2).start_after(1, after(1, 2)).ready(1)
     world.tell(AttributeSet(t=1.0, guid=2, name="critical", value=False))
-
-    world.became(FAILED, 2)
-
-    assert world.calls() == [("start", 1)]
-
-
-def test_one_may_wait_for_a_failure() -> None:
-    world = World(1, 2).start_after(1, after(1, 2, state=FAILED)).ready(1)
 
     world.became(FAILED, 2)
 
