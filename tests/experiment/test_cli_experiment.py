@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,10 +49,6 @@ def written(path: str, *parts: str) -> Path:
     return Path(path).absolute()
 
 
-def document_of(done: subprocess.CompletedProcess[str]) -> Any:
-    return json.loads(done.stdout)
-
-
 def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell: Shell, tmp_path: Path) -> None:
     assert shell("check", EXAMPLE).returncode == 0
     done = shell("run", EXAMPLE, "--dir", tmp_path / "runs", "--timeout", "60")
@@ -63,7 +58,7 @@ def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell
     (run_dir,) = (tmp_path / "runs" / "two-steps").iterdir()
     assert (run_dir / "1.output.txt").read_text() == "1\n2\n3\n4\n5\n"
 
-    shown = document_of(shell("show", run_dir, "--json"))
+    shown = json.loads(shell("show", run_dir, "--json").stdout)
     assert (shown["well"], shown["status"], shown["counts"]) == (True, "ended", {"RELEASED": 4})
     assert [each["reached"] for each in shown["resources"]][:3] == ["STOPPED"] * 3
     assert [each["name"] for each in shown["resources"]] == ["make", "count", "beside", "results"]
@@ -78,7 +73,7 @@ def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell
     page = Path("run.html").read_text()
     assert "two-steps" in page
     assert page.count("data:image/png") == 2
-    document = document_of(shell("report", run_dir, "--json"))
+    document = json.loads(shell("report", run_dir, "--json").stdout)
     assert document["values"]["1"]["exitCode"] == 0
     assert {"guid": 1, "path": "1/stdout", "size_bytes": 10, "collected": False} in document["traces"]
     assert {"guid": 1, "path": "1.output.txt", "size_bytes": 10, "collected": True} in document["traces"]
@@ -95,7 +90,7 @@ def test_a_critical_failure_is_told_once_with_its_reason_and_an_optional_one_is_
     file = written("bad.toml", process("north", bad), process("then", ["true"], start="north is STOPPED"))
     done = shell("run", file, "--json")
     assert done.returncode == 1
-    north, then = document_of(done)["resources"]
+    north, then = json.loads(done.stdout)["resources"]
     assert (north["reached"], north["critical"]) == ("FAILED", True)
     assert then["times"].get("STARTED") is None
     assert "exit code 3: no column radius" in north["reason"]
@@ -144,7 +139,7 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
     done = shell("check", file, "--json")
 
     assert done.returncode == 2
-    problems = {one["kind"]: one for one in document_of(done)["problems"]}
+    problems = {one["kind"]: one for one in json.loads(done.stdout)["problems"]}
     assert {"condition-cycle", "wrong-attribute", "unknown-type", "missing-part"} <= problems.keys()
     assert problems["wrong-attribute"]["place"] == f"{file}:10"
     assert "colour" in problems["wrong-attribute"]["text"]
@@ -159,9 +154,8 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
 
 def test_a_check_reads_xml_and_says_why_a_file_is_no_experiment(shell: Shell) -> None:
     wrong = ResourceDescription(guid=7, rtype="local::Process", attributes={"command": ["true"], "grace": "soon"})
-    found = document_of(
-        shell("check", write(Description(exp_id="trial", resources=(wrong,)), "trial.xml").absolute(), "--json")
-    )
+    file = write(Description(exp_id="trial", resources=(wrong,)), "trial.xml").absolute()
+    found = json.loads(shell("check", file, "--json").stdout)
     assert found["problems"][0]["kind"] == "wrong-attribute"
     assert found["problems"][0]["line"] == found["resources"][0]["line"]
 
@@ -189,7 +183,7 @@ def test_a_run_ends_without_waiting_for_types_that_last(shell: Shell) -> None:
     done = shell("run", file, "--json", "--timeout", "60")
 
     assert done.returncode == 0
-    assert [each["reached"] for each in document_of(done)["resources"]] == ["STARTED", "STOPPED"]
+    assert [each["reached"] for each in json.loads(done.stdout)["resources"]] == ["STARTED", "STOPPED"]
 
 
 def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
@@ -227,7 +221,7 @@ def test_a_run_that_was_killed_before_its_deployment_is_deployed_if_its_document
     )
 
     assert (refused.returncode, "begin a new run" in refused.stderr) == (4, True)
-    assert (done.returncode, document_of(done)["resources"][0]["reached"]) == (0, "STOPPED")
+    assert (done.returncode, json.loads(done.stdout)["resources"][0]["reached"]) == (0, "STOPPED")
     assert rest.stderr == ""
     assert "NEW, released" in rest.stdout
 

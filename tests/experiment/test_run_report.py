@@ -7,28 +7,26 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
-from fedmon.experiment.cli.reports import report_run, traces_in
+from fedmon.experiment import ExperimentController
+from fedmon.experiment.cli.reports import traces_in
 from fedmon.experiment.events import Registered
 from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.types.job import Job
 from fedmon.report.diagram import Bar, timeline_png
-from tests.experiment.own_types import experiment
+from tests.experiment.own_types import added
+from tests.support.shell_here import fedmon_here
 
 
-def test_a_run_of_an_unknown_type_is_reported_on_and_its_recordings_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_an_unknown_type_is_reported_on_and_its_recordings_are_named(tmp_path: Path) -> None:
     with Journal(tmp_path / NAME) as journal:
         journal.write([Registered(t=0.0, guid=3, rtype="gone::Type", name="r3")])
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "recording.sqlite").write_text("torn")
 
-    report_run(tmp_path, output=tmp_path / "run.html", as_json=False)
+    told = fedmon_here("experiment", "report", tmp_path, "--output", tmp_path / "run.html").stdout
 
-    told = capsys.readouterr().out
     assert "3/recording.sqlite" in told
     assert f"`fedmon report {tmp_path}/3/recording.sqlite` evaluates a recording\n" in told
 
@@ -55,22 +53,21 @@ def test_a_timeline_is_in_the_colours_of_the_states() -> None:
 
 
 def test_reported_values_are_told_once_by_resource_and_node_and_as_json_those_of_plans_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ec: ExperimentController,
 ) -> None:
-    with experiment(tmp_path, type("Own", (Job,), {"_rtype": "reported::Job"})) as ec:
-        monitor, job = ec.register_resource("fedmon::Monitor"), ec.register_resource("reported::Job")
-        for loss in (1, 2):
-            ec.measured(monitor, "loss", loss, "north")
-            ec.measured(monitor, "loss", 100 * loss, "south")
-            ec.measured(job, "loss", loss, "north")
+    monitor = ec.register_resource("fedmon::Monitor")
+    job = added(ec, type("Own", (Job,), {"_rtype": "reported::Job"})).guid
+    for loss in (1, 2):
+        ec.measured(monitor, "loss", loss, "north")
+        ec.measured(monitor, "loss", 100 * loss, "south")
+        ec.measured(job, "loss", loss, "north")
 
-    report_run(Path(ec.run_dir), output=None, as_json=False)
-    lines = capsys.readouterr().out.partition("Reported values")[2].splitlines()
+    told = fedmon_here("experiment", "report", ec.run_dir).stdout
+    lines = told.partition("Reported values")[2].splitlines()
     assert [line.split() for line in lines if "loss" in line] == [
         ["1", "north", "loss", "2", "1", "2", "1", "2"],
         ["1", "south", "loss", "2", "100", "200", "100", "200"],
         ["2", "north", "loss", "2", "1", "2", "1", "2"],
     ]
-    report_run(Path(ec.run_dir), output=None, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert ([one["guid"] for one in told["measured"]], [one["guid"] for one in told["reported"]]) == ([1, 1, 2], [2])
+    found = json.loads(fedmon_here("experiment", "report", ec.run_dir, "--json").stdout)
+    assert ([one["guid"] for one in found["measured"]], [one["guid"] for one in found["reported"]]) == ([1, 1, 2], [2])
