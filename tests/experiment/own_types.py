@@ -85,6 +85,15 @@ def killed_now(ec: ExperimentController, *, without: str = "") -> Path:
     return copy
 
 
+def raising(error: Exception) -> Callable[[ResourceManager], None]:
+    """Return a hook that raises."""
+
+    def hook(_self: ResourceManager) -> None:
+        raise error
+
+    return hook
+
+
 def blocking(gate: threading.Event, *, says_first: bool = False) -> Callable[[ResourceManager], None]:
     """Return a `do_start` that waits for a gate, after or before it says STARTED."""
 

@@ -27,7 +27,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import Removed
 from fedmon.experiment.states import ResourceState
-from tests.experiment.own_types import added, experiment, own, plain, started
+from tests.experiment.own_types import added, experiment, own, plain, raising, started
 from tests.support.waiting import wait_until
 
 
@@ -238,10 +238,7 @@ def test_an_explanation_of_a_resource_that_is_being_removed_says_so(ec: Experime
 
 
 def test_a_wait_says_of_each_that_failed_why(ec: ExperimentController) -> None:
-    def do_start(self: ResourceManager) -> None:
-        raise OSError("no route")
-
-    ResourceFactory.register_type(own("test::Bad", do_start=do_start))
+    ResourceFactory.register_type(own("test::Bad", do_start=raising(OSError("no route"))))
     guids = plain(ec, 2, "test::Bad", critical=False)
     ec.deploy()
 

@@ -19,7 +19,7 @@ import pytest
 from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Verb
-from tests.experiment.own_types import added, blocking, deployed, experiment, own, plain, started
+from tests.experiment.own_types import added, blocking, deployed, experiment, own, plain, raising, started
 from tests.support.waiting import wait_until
 
 VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
@@ -196,10 +196,7 @@ def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
 
 
 def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(ec: ExperimentController) -> None:
-    def end_at_once(_self: ResourceManager) -> None:
-        raise OSError("no process")
-
-    guid = added(ec, own("test::Endless", end_at_once=end_at_once)).guid
+    guid = added(ec, own("test::Endless", end_at_once=raising(OSError("no process")))).guid
     ec.remove_resource(guid)
 
     assert guid not in ec
@@ -331,10 +328,7 @@ def test_a_method_that_is_trapped_fails_its_resource(ec: ExperimentController) -
 
 
 def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(ec: ExperimentController) -> None:
-    def do_start(self: ResourceManager) -> None:
-        raise OSError("no route")
-
-    guid = added(ec, own("test::Bad", do_start=do_start), critical=False).guid
+    guid = added(ec, own("test::Bad", do_start=raising(OSError("no route"))), critical=False).guid
     ec.get_resource(guid).deploy()
     with pytest.raises(OSError, match="no route"):
         ec.start(guid)
@@ -347,10 +341,7 @@ def test_an_exception_that_cannot_be_shown_fails_its_resource_all_the_same(tmp_p
         def __str__(self) -> str:
             raise OSError("no words")
 
-    def do_start(self: ResourceManager) -> None:
-        raise UnsaidError
-
-    with deployed(tmp_path, {"critical": False}, do_start=do_start) as ec:
+    with deployed(tmp_path, {"critical": False}, do_start=raising(UnsaidError())) as ec:
         assert ec.wait(1, "FAILED", timeout=60)
         assert ec.get_resource(1).reason.endswith("UnsaidError: a UnsaidError that cannot be shown: OSError")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedmon.experiment import (
     ExperimentController,
-    ResourceManager,
     Retry,
     events,
 )
@@ -15,7 +14,7 @@ from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
-from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, added, own, started
+from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, added, own, raising, started
 from tests.support.waiting import wait_until
 
 
@@ -142,11 +141,7 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
 # --- of a controller --------------------------------------------------------------------------------------------------
 
 
-def fails(_self: ResourceManager) -> None:
-    raise ExperimentError("no power")
-
-
-Broken = own("explained::Broken", do_start=fails)
+Broken = own("explained::Broken", do_start=raising(ExperimentError("no power")))
 Pending = own("explained::Pending", do_deploy=lambda self: self.set_reserved())
 
 

@@ -19,16 +19,11 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.local_process import LocalProcess
 from tests.experiment.check.planned import found
-from tests.experiment.own_types import DEPLOY, FAILED, READY, START, STARTED, STOP, STOPPED, added, own, plain, started
+from tests.experiment.own_types import DEPLOY, READY, START, STARTED, STOP, STOPPED, added, own, plain, raising, started
 from tests.support.ports import free_port
 
-
-def fails(_self: ResourceManager) -> None:
-    raise ExperimentError("no power")
-
-
 Own = own("planned::Own", do_deploy=lambda self: self.set_ready(), do_start=lambda self: self.set_started())
-Broken = own("planned::Broken", do_start=fails)
+Broken = own("planned::Broken", do_start=raising(ExperimentError("no power")))
 Server = own("planned::Server")
 Client = own("planned::Client", _needs=(Need(verb="deploy", of="planned::Server", state=STARTED),))
 
@@ -53,11 +48,6 @@ def ec(tmp_path: Path) -> Iterator[ExperimentController]:
         ResourceFactory.register_type(rclass)
     with ExperimentController("planned", tmp_path, fm=OptionalFailures(), journal=False) as made:
         yield made
-
-
-def job_on(ec: ExperimentController) -> tuple[int, int]:
-    training = ec.register_resource("fedmon::TrainingPlan", plan="p.py")
-    return training, ec.register_resource("fedmon::Job", connectedTo=[training])
 
 
 # --- circles through connections --------------------------------------------------------------------------------------
@@ -138,7 +128,7 @@ def test_processes_that_stop_each_other_are_no_circle(ec: ExperimentController, 
 
 
 def test_what_ends_with_its_jobs_or_by_a_condition_is_no_circle_of_both(ec: ExperimentController) -> None:
-    _, job = job_on(ec)
+    job = ec.register_resource("fedmon::Job")
     monitor, (then,) = ec.register_resource("fedmon::Monitor", connectedTo=job), plain(ec, 1)
     ec.register_condition(then, START, monitor, STOPPED)
     ec.register_condition(monitor, STOP, then, STARTED)
@@ -256,7 +246,7 @@ def test_a_verb_called_by_hand_names_the_part_that_lacks(ec: ExperimentControlle
 def test_a_wait_for_a_lost_resource_is_refused(ec: ExperimentController, asked: dict[str, Any], kind: str) -> None:
     (lost,), (running,) = plain(ec, 1, "planned::Broken"), plain(ec, 1)
     ec.deploy()
-    assert ec.wait(lost, FAILED, timeout=60)
+    assert ec.wait(lost, "FAILED", timeout=60)
     (waiting,) = plain(ec, 1)
     ec.register_condition(waiting, START, [lost, running], **asked)
 
@@ -291,9 +281,8 @@ def test_a_quorum_of_which_too_many_were_removed_is_refused(ec: ExperimentContro
 
 
 def test_a_plan_after_an_abort_says_so(tmp_path: Path) -> None:
-    ResourceFactory.register_type(Broken)
     with ExperimentController("planned", tmp_path, journal=False) as ec:
-        guid = ec.register_resource("planned::Broken")
+        guid = added(ec, Broken).guid
         ec.deploy()
         assert ec.wait_started(guid, timeout=60).aborted
 
