@@ -151,10 +151,10 @@ def test_a_running_aggregator_names_the_job_that_it_waits_for(ec: ExperimentCont
     together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
     ec.deploy(together)
     assert ec.wait_started(together, timeout=60)
+    wait_until(lambda: ec.explain(together).reason == "it runs until the connected resources end", what="its hook")
 
     found = ec.explain(together)
 
-    assert found.reason == "it runs until the connected resources end"
     assert (found.waits_for, found.chain) == ((job,), (together, job))
 
 
@@ -162,7 +162,7 @@ def test_a_running_process_ends_by_itself(ec: ExperimentController) -> None:
     guid = ec.register_resource("local::Process", command=["sleep", "60"])
     started(ec, guid)
 
-    assert ec.explain(guid).reason == "it runs, and ends by itself"
+    wait_until(lambda: ec.explain(guid).reason == "it runs, and ends by itself", what="the return of its hook")
 
 
 def test_a_retry_says_when_and_after_an_abort_that_it_will_not_come(ec: ExperimentController) -> None:
