@@ -14,7 +14,6 @@ from fedmon.experiment.events import (
     Action,
     Alarm,
     AnyEvent,
-    Assign,
     AttributeSet,
     Became,
     Call,
@@ -62,8 +61,8 @@ class World:
             self.tell(ConditionAdded(t=self.t, guids=(guid,), action=action, condition=condition))
         return self
 
-    def deploy(self, *guids: int, group: int = 1, wait_all_ready: bool = True) -> list[Action]:
-        return self.tell(DeployAsked(t=self.t, guids=guids, group=group, wait_all_ready=wait_all_ready))
+    def deploy(self, *guids: int, group: int = 1) -> list[Action]:
+        return self.tell(DeployAsked(t=self.t, guids=guids, group=group))
 
     def became(self, state: ResourceState, *guids: int, reason: str = "") -> list[Action]:
         """Have resources reach a state, by hooks that return then."""
@@ -98,16 +97,6 @@ def after(number: int, *group: int, state: ResourceState = STARTED, **options: o
     return StateCondition(number=number, group=group, state=state, **options)  # type: ignore[arg-type] # as the test says
 
 
-def test_a_group_starts_when_the_last_of_it_is_ready() -> None:
-    world = World(1, 2)
-
-    assert [type(action) for action in world.deploy(1, 2)] == [Call, Call]
-    assert world.became(READY, 1) == []
-    world.became(READY, 2)
-
-    assert world.calls() == [("start", 1), ("start", 2)]
-
-
 def test_a_member_that_fails_or_is_removed_does_not_hold_its_group() -> None:
     world = World(1, 2, 3, critical=False)
     world.deploy(1, 2, 3)
@@ -118,21 +107,6 @@ def test_a_member_that_fails_or_is_removed_does_not_hold_its_group() -> None:
     world.tell(Removed(t=100.0, guids=(3,)))
 
     assert world.calls() == [("start", 1)]
-
-
-@pytest.mark.parametrize("action", list(ResourceAction))
-def test_an_action_waits_for_its_conditions_and_for_no_others(action: ResourceAction) -> None:
-    world = World(1, 2).start_after(1, after(1, 2), action=action)
-    world.deploy(1)
-    if action is not ResourceAction.DEPLOY:
-        world.became(READY, 1)
-    if action is ResourceAction.STOP:
-        world.became(STARTED, 1)
-    assert (action.name.lower(), 1) not in world.calls()
-
-    world.ready(2, group=2).became(STARTED, 2)
-
-    assert (action.name.lower(), 1) in world.calls()
 
 
 def test_a_delay_counts_from_when_the_last_member_reached_the_state() -> None:
@@ -280,18 +254,6 @@ def test_a_verb_that_fails_is_tried_again_with_growing_pauses_and_then_fails_the
     world.tell(VerbFailed(t=100.0, guid=1, verb="start", reason="busy"))
 
     assert world.asked == [Call(guid=1, verb="fail", reason="start failed (3 times): busy"), Inform(guid=1)]
-
-
-def test_an_attribute_is_set_when_its_condition_holds_and_the_resource_is_started() -> None:
-    world = World(1, 2)
-    world.tell(SetWanted(t=1.0, guids=(1,), name="rate", value=5, condition=after(1, 2)))
-    world.started(2)
-    assert not [action for action in world.asked if isinstance(action, Assign)]
-
-    world.ready(1, group=2).became(STARTED, 1)
-
-    assert world.asked == [Assign(guid=1, name="rate", value=5)]
-    assert not world.state.wants
 
 
 def test_a_released_or_failed_resource_stays_so() -> None:
