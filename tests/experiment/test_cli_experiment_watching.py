@@ -76,6 +76,7 @@ def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
     finally:
         process.kill()
         process.communicate()
+        os.close(os.open(folder / "gate", os.O_RDWR))  # which ends resource 1, if it still runs
 
 
 def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
