@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
@@ -105,12 +105,14 @@ def approved_without_audit(folder: Path) -> list[str]:
     return [plan["sha256"] for plan in listed if plan["status"] == "approved" and plan["sha256"] not in said]
 
 
-def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int) -> None:
-    """Ask for approvals, approve them, and kill the node at random points; the ledger lies outside of it."""
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.soak)])
+def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(
+    mosquitto: Broker, tmp_path: Path, kills: int
+) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    chance = seeded()
     acknowledged: dict[str, str] = {}
-    with RawResearcher(broker) as raw:
+    with RawResearcher(mosquitto) as raw:
         for round_number in range(kills):
             source = f"number = {round_number}\n"
             digest = hashlib.sha256(source.encode()).hexdigest()
@@ -145,16 +147,3 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
     assert approved_without_audit(folder) == []
     verified = fedmon_here("node", "audit", "verify", "--dir", str(folder), "--json")
     assert verified.returncode == 0, verified.stdout
-
-
-def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-
-    killed_during_approvals(mosquitto, folder, kills=3, seed=random.randrange(2**32))
-
-
-@pytest.mark.soak
-def test_a_node_killed_at_200_points_during_approvals_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-
-    killed_during_approvals(mosquitto, folder, kills=200, seed=random.randrange(2**32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.echo_node import EchoNode, late_pong
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
@@ -161,9 +161,7 @@ def script(mosquitto: Broker, tmp_path: Path) -> Iterator[Script]:
 def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
     mosquitto: Broker, script: Script
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     with EchoNode(mosquitto.port, "a") as node:
         script.start("wait")
         wait_until(script.lines)

@@ -33,40 +33,34 @@ def answering(federation: Federation) -> set[str]:
     return set()
 
 
-def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
-    """Kill and start the broker every 0.8 s, and see that every node answers once it stays up."""
+@pytest.mark.soak
+def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
     names = {"north", "south", "west"}
     with contextlib.ExitStack() as running:
         nodes = [
             running.enter_context(
-                NodeProcess(write_node_folder(folder / name, node_id=name, url=broker.url, runs=NO_RUNS))
+                NodeProcess(write_node_folder(tmp_path / name, node_id=name, url=mosquitto.url, runs=NO_RUNS))
             )
             for name in sorted(names)
         ]
-        federation = running.enter_context(broker.researcher(folder))
+        federation = running.enter_context(mosquitto.researcher(tmp_path))
         wait_until(lambda: answering(federation) == names, what="every node to answer")
 
-        for _ in range(crashes):
+        for _ in range(75):
             next_crash = Deadline(0.8)
-            broker.kill()
-            broker.start()
+            mosquitto.kill()
+            mosquitto.start()
             wait_until(next_crash.passed)
         wait_until(lambda: answering(federation) == names, 5, what="every node to answer again")
 
         assert [node.alive() for node in nodes] == [True] * 3
 
 
-@pytest.mark.soak
-def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
-    crash_loop(mosquitto, tmp_path, crashes=75)
-
-
 def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     with Proxy(mosquitto.port) as link, RawResearcher(mosquitto) as raw:
-        url = f"mqtt://127.0.0.1:{link.port}"
-        with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=url, runs=NO_RUNS)) as node:
+        with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=link.url, runs=NO_RUNS)) as node:
 
             def reported_after_a_cut() -> str:
                 link.heal()

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.clock import Deadline
-from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.proxy import Proxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import elapse, wait_until
 
 Number = tuple[int, int]
+TEN_MINUTES = pytest.param(600.0, 1.0, marks=pytest.mark.soak)
+"""The length of an outage, and the interval of samples."""
 
 
 class Heard:
@@ -81,12 +81,6 @@ def told(lines: Path) -> dict[str, Any]:
     return dict(json.loads(whole_lines[-1])) if whole_lines else {}
 
 
-def pause(seconds: float) -> None:
-    """Let an outage last."""
-    deadline = Deadline(seconds)
-    wait_until(deadline.passed, seconds + 5)
-
-
 def node_folder(folder: Path, url: str, interval_s: float) -> Path:
     metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
     return write_node_folder(folder / "ward", node_id="ward", url=url, runs=NO_RUNS, metrics=metrics)
@@ -111,28 +105,31 @@ def recording(broker: Broker, folder: Path, name: str) -> Iterator[tuple[subproc
         process.wait(60)
 
 
-def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
-    """Stop the broker for a time; kill one recording researcher meanwhile, and let another one come afterwards."""
-    stores = [folder / f"{name}.fedmon" for name in ("anna", "bert", "carl")]
+@pytest.mark.parametrize(("outage_s", "interval_s"), [(2.5, 0.2), TEN_MINUTES])
+def test_an_outage_of_the_broker_loses_doubles_and_reorders_nothing_for_any_researcher(
+    mosquitto: Broker, tmp_path: Path, outage_s: float, interval_s: float
+) -> None:
+    # One researcher records on, one is killed before the outage, and one comes after it.
+    stores = [tmp_path / f"{name}.fedmon" for name in ("anna", "bert", "carl")]
     with (
-        NodeProcess(node_folder(folder, broker.url, interval_s)),
-        broker.researcher(folder, "anna") as anna,
+        NodeProcess(node_folder(tmp_path, mosquitto.url, interval_s)),
+        mosquitto.researcher(tmp_path, "anna") as anna,
         anna.record(stores[0], interval_s=interval_s) as record,
     ):
         heard = Heard(anna, interval_s=interval_s)
-        with recording(broker, folder, "carl") as (_, lines):
+        with recording(mosquitto, tmp_path, "carl") as (_, lines):
             wait_until(lambda: len(heard.ordered) >= 5 and told(lines).get("stored", 0) >= 5, what="first samples")
-            broker.stop()
-        pause(outage_s)
+            mosquitto.stop()
+        elapse(outage_s)
         before = len(heard.ordered)
-        broker.start()
+        mosquitto.start()
 
         missed = int(outage_s / interval_s)
         heard.wait(before + missed)
         at_end = heard.ordered[-1]
         with (
-            recording(broker, folder, "carl") as (carl, lines),
-            broker.researcher(folder, "bert") as bert,
+            recording(mosquitto, tmp_path, "carl") as (carl, lines),
+            mosquitto.researcher(tmp_path, "bert") as bert,
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
             wait_until(lambda: told(lines).get("positions"), what="the record to go on")
@@ -148,52 +145,32 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
     assert len({stored(store)[0] for store in stores}) == 1
 
 
-def test_an_outage_of_the_broker_loses_doubles_and_reorders_nothing_for_any_researcher(
-    mosquitto: Broker, tmp_path: Path
+@pytest.mark.parametrize(("outage_s", "interval_s"), [(1.0, 0.2), TEN_MINUTES])
+def test_a_cut_link_of_the_node_or_the_researcher_loses_nothing(
+    mosquitto: Broker, tmp_path: Path, outage_s: float, interval_s: float
 ) -> None:
-    broker_outage(mosquitto, tmp_path, outage_s=2.5, interval_s=0.2)
-
-
-@pytest.mark.soak
-def test_an_outage_of_the_broker_of_ten_minutes_at_1_hz_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
-    broker_outage(mosquitto, tmp_path, outage_s=600.0, interval_s=1.0)
-
-
-def link_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: float) -> None:
-    """Cut the link of the node for a time, and then that of the researcher."""
-    with Proxy(broker.port) as far, Proxy(broker.port) as near:
-        place = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=near.port),))
-        settings = ResearcherSettings(id="anna", broker=place, folder=folder / "anna")
-        with (
-            NodeProcess(node_folder(folder, f"mqtt://127.0.0.1:{far.port}", interval_s)),
-            Federation(settings=settings) as anna,
-        ):
-            heard = Heard(anna, interval_s=interval_s)
-            with anna.record(folder / "anna.fedmon", interval_s=interval_s) as record:
-                wait_until(lambda: len(heard.ordered) >= 5, what="the first samples")
-                for link in (far, near):
-                    before = len(heard.ordered)
-                    link.cut()
-                    pause(outage_s)
-                    link.heal()
-                    wanted = before + int(outage_s / interval_s)
-                    heard.wait(wanted)
-                at_end = heard.ordered[-1]
-                wait_until(lambda: at_end in stored(folder / "anna.fedmon"))
-                counts = record.counts
+    with (
+        Proxy(mosquitto.port) as far,
+        Proxy(mosquitto.port) as near,
+        NodeProcess(node_folder(tmp_path, far.url, interval_s)),
+        Federation(near.url, researcher_id="anna", folder=tmp_path / "anna") as anna,
+    ):
+        heard = Heard(anna, interval_s=interval_s)
+        with anna.record(tmp_path / "anna.fedmon", interval_s=interval_s) as record:
+            wait_until(lambda: len(heard.ordered) >= 5, what="the first samples")
+            for link in (far, near):
+                before = len(heard.ordered)
+                link.cut()
+                elapse(outage_s)
+                link.heal()
+                heard.wait(before + int(outage_s / interval_s))
+            at_end = heard.ordered[-1]
+            wait_until(lambda: at_end in stored(tmp_path / "anna.fedmon"))
+            counts = record.counts
 
     heard.check()
-    assert whole(stored(folder / "anna.fedmon"))
+    assert whole(stored(tmp_path / "anna.fedmon"))
     assert counts.lost == 0
-
-
-def test_a_cut_link_of_the_node_or_the_researcher_loses_nothing(mosquitto: Broker, tmp_path: Path) -> None:
-    link_outage(mosquitto, tmp_path, outage_s=1.0, interval_s=0.2)
-
-
-@pytest.mark.soak
-def test_links_that_are_cut_for_ten_minutes_at_1_hz_lose_nothing(mosquitto: Broker, tmp_path: Path) -> None:
-    link_outage(mosquitto, tmp_path, outage_s=600.0, interval_s=1.0)
 
 
 def test_a_node_killed_and_started_again_loses_no_more_than_its_open_batch(mosquitto: Broker, tmp_path: Path) -> None:

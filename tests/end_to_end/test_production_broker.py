@@ -145,8 +145,10 @@ def test_a_plan_too_large_for_a_message_goes_through_the_repository(
     assert "value_9999 = 9999" in shown.stdout
 
 
-def replies_beside_a_thief(federation: Federation, production: Production, *, duration_s: float) -> None:
-    """Ask again and again while a monitor's account takes every client id that it can guess; every reply comes."""
+@pytest.mark.parametrize("duration_s", [1.5, pytest.param(30.0, marks=pytest.mark.soak)])
+def test_a_monitor_that_takes_client_ids_costs_no_reply(
+    federation: Federation, production: Production, node: NodeProcess, duration_s: float
+) -> None:
     stop, taken = threading.Event(), 0
 
     def steal() -> None:
@@ -168,19 +170,5 @@ def replies_beside_a_thief(federation: Federation, production: Production, *, du
         thief.join(60)
 
     assert (federation.status().last_error, federation.nodes()["north"].state) == ("", NodeState.ONLINE)
-
-
-def test_a_monitor_that_takes_client_ids_costs_no_reply(
-    federation: Federation, production: Production, node: NodeProcess
-) -> None:
-    replies_beside_a_thief(federation, production, duration_s=1.5)
-
     status = json.loads(fedmon_here("node", "status", "--dir", str(node.folder), "--json").stdout)
     assert (status["live"]["last_error"], status["live"]["flapping"]) == ("", "")
-
-
-@pytest.mark.soak
-def test_a_monitor_that_takes_client_ids_for_half_a_minute_costs_no_reply(
-    federation: Federation, production: Production
-) -> None:
-    replies_beside_a_thief(federation, production, duration_s=30.0)

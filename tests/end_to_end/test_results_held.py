@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from tests.end_to_end.run_sites import SHA256, made
 from tests.end_to_end.test_runs_killed import VICTIMS, heard, is_back, kill
 from tests.node.owner.owner_shell import Terminal, refused, told
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.node_process import NodeProcess, fedmon, plain_environment
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
@@ -191,11 +191,18 @@ def test_the_shell_of_a_researcher_says_that_a_result_is_held(
     told(shared, "results", "withhold", held["job_id"])
 
 
-def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: float) -> None:
-    """Kill parts of a node at random moments while jobs run, are held and are released; nothing leaves but once."""
-    seed = random.randrange(10**6)
-    chance, pause = random.Random(seed), threading.Event()
-    with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
+@pytest.mark.parametrize(
+    ("points", "timeout_s"),
+    [
+        pytest.param(4, 60.0, marks=pytest.mark.timeout(300)),
+        pytest.param(200, 300.0, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
+    mosquitto: Broker, folder: Path, points: int, timeout_s: float
+) -> None:
+    chance, pause = seeded(), threading.Event()
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher:
         wait_until(lambda: is_back(researcher), what="the node")
         for point in range(points):
             # given a run, and the owner at work on an earlier one
@@ -224,19 +231,19 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
             over = outcome_ids(researcher)
             return [job_id for job_id in jobs if f"job-{job_id}" not in over]
 
-        wait_until(lambda: not undecided(), timeout_s, what=f"the end of all jobs (seed {seed})")
+        wait_until(lambda: not undecided(), timeout_s, what="the end of all jobs")
         outcomes = {each["id"]: each for each in heard(researcher, "job-outcome")}
         ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
         node.stop()
-    assert len(ends) == len(outcomes), f"seed {seed}"
+    assert len(ends) == len(outcomes)
     audit = [line for line in map(json.loads, (folder / "audit.jsonl").read_text().splitlines()) if "job" in line]
     approved = {line["job"] for line in audit if line["event"] == "result-release"}
     left = {each["job"]["job_id"] for each in outcomes.values() if each["result"] is not None}
-    assert left <= approved, f"seed {seed}"
+    assert left <= approved
     ended = Counter(line["job"] for line in audit if line["event"] == "run-outcome")
-    assert set(ended.values()) == {1}, f"seed {seed}"
-    assert sum(row["results"] for row in told(folder, "released")["released"]) == len(left), f"seed {seed}"
-    assert left or points < 50, f"seed {seed}"
+    assert set(ended.values()) == {1}
+    assert sum(row["results"] for row in told(folder, "released")["released"]) == len(left)
+    assert left or points < 50
 
 
 def outcome_ids(researcher: RawResearcher) -> set[str]:
@@ -250,18 +257,3 @@ def _decide(folder: Path, *, release: bool, verb: Callable[..., Any] = fedmon) -
     for each in held[:1] if release else held:
         word = "release" if release else "withhold"
         verb("node", "results", word, each["job_id"], "--dir", str(folder), "--json")
-
-
-@pytest.mark.timeout(300)
-def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
-    mosquitto: Broker, folder: Path
-) -> None:
-    _holds_through_kills(mosquitto, folder, points=4, timeout_s=60.0)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_200_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
-    mosquitto: Broker, folder: Path
-) -> None:
-    _holds_through_kills(mosquitto, folder, points=200, timeout_s=300.0)

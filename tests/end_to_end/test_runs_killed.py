@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import threading
 from collections import Counter
@@ -21,6 +20,7 @@ from fedmon.node.runs.folder import JobFolder, Started
 from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.node.runs.kept_jobs import left_of
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.listener import Listener
 from tests.support.node_process import NodeProcess
 from tests.support.raw_researcher import RawResearcher
@@ -66,8 +66,7 @@ def kill(node: NodeProcess, victims: str) -> None:
 @pytest.mark.timeout(300)
 def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: Broker, tmp_path: Path) -> None:
     # given a node, and a researcher who asks each time twice, and again after what was killed is back
-    seed = random.randrange(10**6)
-    chance, pause = random.Random(seed), threading.Event()
+    chance, pause = seeded(), threading.Event()
     folder = made(tmp_path / "north", mosquitto, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 64\n")
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher:
         wait_until(lambda: is_back(researcher), what="the node")
@@ -94,18 +93,18 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
             return taken - {each["job"]["job_id"] for each in heard(researcher, "job-outcome")}
 
         wait_until(lambda: is_back(researcher), what="the node")
-        wait_until(lambda: not unended(), what=f"the end of all jobs (seed {seed})")
+        wait_until(lambda: not unended(), what="the end of all jobs")
         ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
         jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
         node.stop()
     assert {f"job-{job_id}" for job_id in jobs} <= {each for each, _ in ends}
-    assert len(ends) == len({each for each, _ in ends}), f"seed {seed}"
+    assert len(ends) == len({each for each, _ in ends})
     audit = [line for line in map(json.loads, (folder / "audit.jsonl").read_text().splitlines()) if "job" in line]
     for event in ("run", "run-outcome"):
-        assert set(Counter(line["job"] for line in audit if line["event"] == event).values()) == {1}, f"seed {seed}"
+        assert set(Counter(line["job"] for line in audit if line["event"] == event).values()) == {1}
     folders = [JobFolder(folder / "runs" / job_id) for job_id in jobs]
     for each in folders:
-        assert len([event for event in each.events().events if isinstance(event, Started)]) <= 1, f"seed {seed}"
+        assert len([event for event in each.events().events if isinstance(event, Started)]) <= 1
     assert [each for job_id in jobs for each in left_of(job_id)] == []
     assert not any(each.is_alive() for each in folders)
 

@@ -25,6 +25,11 @@ class Proxy:
         """The port to connect to."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def url(self) -> str:
+        """The URL of a broker behind it."""
+        return f"mqtt://127.0.0.1:{self.port}"
+
     def cut(self) -> None:
         """End every connection, without a word of either side, and let no new one live."""
         with self._lock:

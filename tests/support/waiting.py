@@ -41,6 +41,11 @@ def stays(condition: Callable[[], object], duration_s: float) -> bool:
     return False
 
 
+def elapse(seconds: float) -> None:
+    """Let an outage last."""
+    assert stays(lambda: True, seconds)
+
+
 def pause(pid: int) -> None:
     """Stop a process; its threads go on for a moment after SIGSTOP was sent."""
     os.kill(pid, signal.SIGSTOP)

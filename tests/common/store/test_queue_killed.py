@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.store.queue import TasksQueue
+from tests.support.chance import seeded
 
 CHILD = Path(__file__).with_name("queue_child.py")
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.soak)])
 def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_path: Path, rounds: int) -> None:
-    seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     folder, ledger = tmp_path / "queue", Ledger()
 
     for _ in range(rounds):

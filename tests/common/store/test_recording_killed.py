@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,14 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import batch, flat
+from tests.support.chance import seeded
 
 CHILD = Path(__file__).with_name("recording_child.py")
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 def test_kill_loses_at_most_the_batch_in_hand_and_never_the_file(tmp_path: Path, kills: int) -> None:
-    seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     path, stored = tmp_path / "recording.sqlite", -1
 
     for _ in range(kills):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import ExitStack
 from itertools import islice
@@ -17,6 +16,7 @@ from fedmon.researcher.samples.resend import NODES_AT_ONCE
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.recording_node import RecordingNode
 from tests.support.waiting import stays, wait_until
 
@@ -206,9 +206,7 @@ def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: 
 def test_whatever_is_withheld_and_restarted_an_ordered_watch_gets_all_of_it_once_and_in_order(
     mosquitto: Broker, federate: Open
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     with RecordingNode(mosquitto.port, "a", page=7) as node:
         federation = federate()
         ordered, live = federation.monitor(ordered=True), federation.monitor()

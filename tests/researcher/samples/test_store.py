@@ -19,7 +19,6 @@ import msgspec
 import pytest
 
 from fedmon.broker.ports import is_open
-from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, SettingsError, StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
@@ -37,7 +36,7 @@ from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
 from tests.support.store import Store
-from tests.support.waiting import wait_until
+from tests.support.waiting import elapse, wait_until
 
 LONG_OUTAGE = pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(240)])
 TOKEN = "correct-horse-battery"
@@ -69,12 +68,6 @@ def append(
     """Record samples of equal values."""
     columns: dict[str, list[float | None]] = {name: [value] * len(t) for name, value in values.items()}
     recording.append([Batch(node_id=node_id, boot=1, stream=stream, seq=seq, t=t, mono=t, columns=columns)])
-
-
-def pause(seconds: float) -> None:
-    """Let an outage last."""
-    deadline = Deadline(seconds)
-    wait_until(deadline.passed, seconds + 5)
 
 
 def expected(node: RecordingNode) -> dict[int, float]:
@@ -135,7 +128,7 @@ def test_an_outage_of_the_store_costs_no_sample(
         node.sample(6)
         wait_until(lambda: push.counts.error)
         assert "not reached" in push.counts.error
-        pause(outage_s)
+        elapse(outage_s)
         node.sample(3, live=False)
         node.sample(2)
         store.start()
@@ -153,7 +146,7 @@ def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
     with NodeProcess(ward), federate().record(path, to=store.url, interval_s=0.2) as record:
         wait_until(lambda: record.store is not None and record.store.counts.sent >= 5)
         mosquitto.stop()
-        pause(outage_s)
+        elapse(outage_s)
         mosquitto.start()
         back_t = time.time()
 
