@@ -26,8 +26,9 @@ from fedmon.common.http import RepositoryError, download, upload
 from fedmon.common.settings import RepositorySettings
 from fedmon.node.runs import outcome
 from tests.broker.certificates import make_broker_certificate
-from tests.broker.shell import Foreground, answer, fedmon_broker, foreground
+from tests.broker.shell import answer, fedmon_broker, foreground
 from tests.support.ports import free_port
+from tests.support.shell import Foreground
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -201,7 +202,7 @@ main(sys.argv[1:])
 
 
 def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(tmp_path: Path) -> None:
-    program, small = [sys.executable, "-c", SLOW_DISK, "broker"], ("--max-file-mib", "1")
+    program, small = [sys.executable, "-c", SLOW_DISK], ("--max-file-mib", "1")
     with foreground(
         "repository", "start", "--port", "0", "--data-dir", tmp_path, "--open-uploads", *small, program=program
     ) as running:

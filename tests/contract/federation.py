@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,6 +15,7 @@ import fedmon
 from tests.contract.names import described
 from tests.contract.tap import Heard, Tap
 from tests.support.environment import plain_environment
+from tests.support.shell import foreground
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -56,22 +52,6 @@ UNCONFINED = {
     "FEDMON_RELEASE_MODE": "auto",  # as in a folder of before
 }  # fmt: skip
 """A node for which any machine is good enough."""
-
-
-@contextlib.contextmanager
-def running(*words: str, **environ: str) -> Iterator[dict[str, Any]]:
-    """Run a verb that goes on until it is told to end; gives what it printed when it began."""
-    command = [sys.executable, "-m", "fedmon", *words, "--json"]
-    process = subprocess.Popen(
-        command, env=plain_environment(**environ), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
 
 
 class OldNode:
@@ -146,12 +126,14 @@ class Scene:
 
     def play(self) -> None:
         """Play it; what it starts has ended afterwards."""
-        with running("broker", "start", "--port", "0", "--data-dir", str(self.folder / "broker")) as broker:
-            self.printed["broker start"] = (0, [broker])
-            self._environ["FEDMON_BROKER_URL"] = broker["url"]
-            self._before_the_node_runs(broker["url"])
-            with Tap(broker["url"]) as tap, running("node", "start", **self._environ, **UNCONFINED) as node:
-                self.printed["node start"] = (0, [node])
+        place = ("--data-dir", self.folder / "broker")
+        with foreground("broker", "start", "--port", "0", *place, environ=plain_environment()) as broker:
+            url = broker.facts["url"]
+            self.printed["broker start"] = (0, [broker.facts])
+            self._environ["FEDMON_BROKER_URL"] = url
+            self._before_the_node_runs(url)
+            with Tap(url) as tap, foreground("node", "start", environ=self._environ | UNCONFINED) as node:
+                self.printed["node start"] = (0, [node.facts])
                 tap.wait_for(f"general/status/{NODE}", state="online")
                 self._asked()
                 self._approved(tap)
@@ -164,7 +146,7 @@ class Scene:
                 self.verb("node stop")
                 tap.wait_for(f"general/status/{NODE}", state="offline")
                 self.heard = list(tap.heard)
-                self._answered_by_an_old_node(broker["url"])
+                self._answered_by_an_old_node(url)
                 self.verb("nodes")
                 self.verb("nodes forget", NODE)
         self.verb("ping", "--timeout", "0.5", title="ping (no broker)")

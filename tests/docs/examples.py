@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tests.support.environment import researcher_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -26,6 +30,19 @@ def example(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def example_environment(url: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a researcher who tries the examples in a folder."""
+    return researcher_environment(url, folder / "researcher", FEDMON_RESEARCHER_TIMEOUT_S="30", TMPDIR=str(folder))
+
+
+def printed(script: str, *words: str, folder: Path, url: str = "mqtt://localhost") -> list[str]:
+    """Run one of the scripts below docs/examples in a folder, and return the lines that it prints."""
+    command, environ = [sys.executable, str(EXAMPLES / f"{script}.py"), *words], example_environment(url, folder)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def column(name: str, *hospitals: str) -> list[str]:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.kept_demo import kept_demo, researcher_environment
+from tests.support.environment import researcher_environment
+from tests.support.kept_demo import kept_demo
 
 FOLDER = Path(__file__).parents[2] / "docs/gallery"
 SECONDS = 75

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.docs.gallery import METRICS, fedmon, load
-from tests.support.kept_demo import kept_demo, researcher_environment
+from tests.support.environment import researcher_environment
+from tests.support.kept_demo import kept_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS, LINES, MINUTE_S = 110, 12, 64

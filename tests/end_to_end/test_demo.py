@@ -22,7 +22,8 @@ import yaml
 
 from fedmon.broker.ports import PortInUseError, listening
 from fedmon.demo.cli import TRY, USUAL_PORT, _broker
-from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
+from tests.support.environment import researcher_environment
+from tests.support.kept_demo import KeptDemo, kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
 from tests.support.requirements import require

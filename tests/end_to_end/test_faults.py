@@ -28,14 +28,8 @@ def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     with Proxy(mosquitto.port) as line, mosquitto.researcher(tmp_path) as fed:
-        url = f"mqtt://127.0.0.1:{line.port}"
-        folder = write_node_folder(
-            tmp_path / "far",
-            node_id="far",
-            url=url,
-            runs=NO_RUNS,
-            broker={"url": url, "keepalive_s": 5, "connect_timeout_s": 1.0},
-        )
+        keys = {"keepalive_s": 5, "connect_timeout_s": 1.0}
+        folder = write_node_folder(tmp_path / "far", node_id="far", url=line.url, runs=NO_RUNS, broker=keys)
         with NodeProcess(folder):
             wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
 

@@ -10,7 +10,7 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.experiment import ExperimentController, ResourceState
 from fedmon.researcher.runs.errors import RunFailedError
 from tests.support.brokers import Broker
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.node_process import NodeProcess, write_node_with_cells
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -32,9 +32,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
     )
     plan = tmp_path / "rows.py"
     plan.write_text(PLAN)
-    environ = plain_environment(
-        FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_ID="alice", FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell")
-    )
+    environ = researcher_environment(mosquitto.url, tmp_path / "shell")
     decisions: list[PlanDecision] = []
     with NodeProcess(folder), mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "north" in fed.nodes(), what="the node")

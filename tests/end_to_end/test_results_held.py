@@ -20,7 +20,8 @@ from tests.end_to_end.test_runs_killed import VICTIMS, heard, is_back, kill
 from tests.node.owner.owner_shell import Terminal, refused, told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
-from tests.support.node_process import NodeProcess, fedmon, plain_environment
+from tests.support.environment import researcher_environment
+from tests.support.node_process import NodeProcess, fedmon
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -175,11 +176,7 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
 def test_the_shell_of_a_researcher_says_that_a_result_is_held(
     fed: Federation, shared: Path, lasting_broker: Broker, tmp_path: Path
 ) -> None:
-    environ = plain_environment(
-        FEDMON_BROKER_URL=lasting_broker.url,
-        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
-        FEDMON_RESEARCHER_ID="alice",
-    )
+    environ = researcher_environment(lasting_broker.url, tmp_path / "shell")
 
     ran = fedmon_here("run", str(plan(shared)), "--tags", "cells", "--wait", "60", environ=environ)
 

@@ -11,8 +11,9 @@ import pytest
 from fedmon.node.runs.sandbox import bubblewrap
 from tests.end_to_end.bad_runs import HONEST, SECRET, Ward, ward
 from tests.support.brokers import Broker
+from tests.support.environment import researcher_environment
 from tests.support.listener import Listener
-from tests.support.node_process import CELLS, plain_environment
+from tests.support.node_process import CELLS
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -241,9 +242,7 @@ def test_escapes_of_a_plan_reach_no_terminal_of_its_researcher(
         wait_until(lambda: [each for each in caplog.records if "owned" in each.getMessage()], what="the plan's log")
 
     shown = [each.getMessage() for each in caplog.records] + [str(ended.handle), str(ended.handle.logs("north"))]
-    environ = plain_environment(
-        FEDMON_BROKER_URL=north.broker.url, FEDMON_RESEARCHER_ID="alice-north", FEDMON_RESEARCHER_FOLDER=str(tmp_path)
-    )
+    environ = researcher_environment(north.broker.url, tmp_path, "alice-north")
     for words in (["runs", "show", ended.job_id], ["runs", "logs", ended.job_id]):
         done = fedmon_here(*words, environ=environ)
         assert done.returncode == 0, done.stderr

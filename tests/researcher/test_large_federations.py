@@ -19,7 +19,7 @@ from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
 from tests.support.echo_node import sample
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -89,10 +89,7 @@ def test_nodes_beyond_the_bound_are_counted_logged_once_and_reported(
         wait_until(lambda: federation.nodes().beyond == 10)
         nodes, pongs = federation.nodes(), federation.ping()
         logged = sum("more than 60 nodes" in record.getMessage() for record in caplog.records)
-        environ = plain_environment(
-            FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_ID="alice", FEDMON_RESEARCHER_MAX_NODES="60"
-        )
-        environ["FEDMON_RESEARCHER_FOLDER"] = str(settings.folder)
+        environ = researcher_environment(mosquitto.url, settings.folder, FEDMON_RESEARCHER_MAX_NODES="60")
         doctor = json.loads(fedmon_here("doctor", "--json", environ=environ).stdout)
 
     assert len(nodes) == 60 <= len(pongs.ok)

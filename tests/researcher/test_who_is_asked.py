@@ -19,7 +19,7 @@ from fedmon.researcher.runs.errors import NobodyToRunError
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.running_node import PLAN, RunningNode
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -70,7 +70,6 @@ def heard_of(node: EchoNode, command: str) -> list[tuple[str, Message]]:
 def test_presences_of_jobs_are_shown_and_delay_and_fail_no_request(
     two: list[EchoNode], forged: Broker, federate: Open, tmp_path: Path
 ) -> None:
-    environ = plain_environment(FEDMON_BROKER_URL=forged.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
     federation = federate(timeout_s=TIMEOUT_S)
     begun = time.monotonic()
 
@@ -78,7 +77,7 @@ def test_presences_of_jobs_are_shown_and_delay_and_fail_no_request(
     datasets = federation.datasets()
     approved = federation.approve(Plan)
     run = federation.run(f"sha256:{PLAN}")
-    verb = fedmon_here("datasets", environ=environ | {"RESEARCHER_ID": "alice"})
+    verb = fedmon_here("datasets", environ=researcher_environment(forged.url, tmp_path / "alice"))
 
     assert time.monotonic() - begun < WAITED_S
     assert [sorted(one) for one in (answered, datasets, approved)] == [["a", "b"]] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "COVERAGE_PROCESS_CONFIG")
 
@@ -10,3 +11,9 @@ ENVIRONMENT_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "V
 def plain_environment(**more: str) -> dict[str, str]:
     """Return an environment without settings of fedmon, so that a test says all it means."""
     return {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ} | more
+
+
+def researcher_environment(url: str, folder: Path, researcher_id: str = "alice", **more: str) -> dict[str, str]:
+    """Return the environment of a researcher who set nothing but the broker, a folder and an id."""
+    own = {"FEDMON_BROKER_URL": url, "FEDMON_RESEARCHER_FOLDER": str(folder), "FEDMON_RESEARCHER_ID": researcher_id}
+    return plain_environment(**own, **more)

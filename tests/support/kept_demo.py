@@ -6,25 +6,22 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.support.node_process import plain_environment
+from tests.support.environment import plain_environment
+from tests.support.shell import begun
 
 
 class KeptDemo:
     """`fedmon demo --keep`; ``document`` is what it told of itself once all of its steps were done."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedmon", "demo", "--keep", "--json"],
-            env=plain_environment(PYTHONUNBUFFERED="1"),
-            stdin=subprocess.DEVNULL,
+        self._process = begun(
+            *("demo", "--keep", "--json"),
+            environ=plain_environment(PYTHONUNBUFFERED="1"),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,
         )
         assert self._process.stdout is not None
@@ -59,8 +56,3 @@ def kept_demo() -> Iterator[KeptDemo]:
         yield demo
     finally:
         demo.stop()
-
-
-def researcher_environment(url: str, folder: Path) -> dict[str, str]:
-    """Return the environment of a researcher who follows the documentation."""
-    return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder))

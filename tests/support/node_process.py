@@ -15,6 +15,7 @@ import tomlkit
 from fedmon.common.errors import NoAnswerError
 from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 from tests.support.environment import plain_environment
+from tests.support.shell import fedmon
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -34,22 +35,6 @@ OFTEN = {"requests_per_s": 10_000}
 """The section ``quota`` of every node here: a test that waits asks more often than a researcher may."""
 NO_RUNS = {"enabled": False}
 """The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
-
-
-def fedmon(
-    *arguments: str, environ: Mapping[str, str] | None = None, timeout_s: float = 60.0, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run one shell verb to its end, without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "fedmon", *arguments],
-        env=plain_environment() if environ is None else dict(environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        cwd=cwd,
-        check=False,
-    )
 
 
 def write_node_folder(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -21,24 +19,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.brokers import Broker
 from tests.support.echo_node import sample
-from tests.support.environment import plain_environment
-from tests.support.node_process import fedmon
+from tests.support.environment import researcher_environment
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
+from tests.support.shell import fedmon, foreground
 from tests.support.waiting import wait_until
 
 
 @contextmanager
 def served(broker: Broker, folder: Path) -> Iterator[str]:
     """Run `fedmon metrics serve`, and give its URL."""
-    command = [sys.executable, "-m", "fedmon", "metrics", "serve", "--port", "0", "--json", "--broker", broker.url]
-    environ = {**plain_environment(), "FEDMON_RESEARCHER_FOLDER": str(folder / "researcher")}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        yield str(json.loads(running.stdout.readline())["url"])
-        running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
+    environ = researcher_environment(broker.url, folder / "researcher")
+    with foreground("metrics", "serve", "--port", "0", environ=environ) as running:
+        yield str(running.facts["url"])
 
 
 def fetch(url: str, accept: str = "application/openmetrics-text") -> str:
@@ -102,13 +96,12 @@ def queried(port: int, expression: str) -> list[dict[str, Any]]:
 
 
 def test_a_port_that_is_in_use_is_a_conflict(mosquitto: Broker, tmp_path: Path) -> None:
-    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "researcher"))
+    environ = researcher_environment(mosquitto.url, tmp_path / "researcher")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = fedmon("metrics", "serve", "--port", port, "--json", "--broker", mosquitto.url, environ=environ)
-    words = ("metrics", "serve", "--port", port, "--for", "0.1", "--broker", mosquitto.url)
+        done = fedmon("metrics", "serve", "--port", port, "--json", environ=environ)
 
-    assert fedmon(*words, environ=environ).returncode == 0
+    assert fedmon("metrics", "serve", "--port", port, "--for", "0.1", environ=environ).returncode == 0
     assert (done.returncode, json.loads(done.stdout)["error"]["type"]) == (4, "ConflictError")
 
 

@@ -16,7 +16,8 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NEVER_HEARD
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.environment import plain_environment, researcher_environment
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -38,9 +39,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def environ(url: str, tmp_path: Path) -> dict[str, str]:
-    return plain_environment(
-        FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"), FEDMON_RESEARCHER_ID="alice"
-    )
+    return researcher_environment(url, tmp_path / "r")
 
 
 @pytest.fixture

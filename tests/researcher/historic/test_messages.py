@@ -23,7 +23,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, late_pong, sample
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.fedbiomed4 import payload
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
@@ -87,7 +87,7 @@ def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(
 
 def test_a_message_that_is_not_sent_has_no_number(mosquitto: Broker, open_requests: Open) -> None:
     with Proxy(mosquitto.port) as link:
-        requests = open_requests(url=f"mqtt://127.0.0.1:{link.port}")
+        requests = open_requests(url=link.url)
         link.freeze()
 
         numbers = [requests.send_message(ping(), client="a", add_sequence=True) for _ in range(MAX_OUTSTANDING + 2)]
@@ -232,9 +232,7 @@ requests.get_responses(["pong"], timeout=60)
 def test_replies_of_a_wait_that_is_killed_are_there_for_the_next_process(
     mosquitto: Broker, open_requests: Open, tmp_path: Path
 ) -> None:
-    environ = plain_environment(
-        FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"), RESEARCHER_ID="alice"
-    )
+    environ = researcher_environment(mosquitto.url, tmp_path / "alice")
     file = tmp_path / "alice" / "replies" / "alice" / FILE_NAME
 
     def is_taken() -> bool:

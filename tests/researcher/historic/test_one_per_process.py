@@ -15,7 +15,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.ports import free_port
 
 FORKED = """
@@ -68,15 +68,8 @@ def test_closing_ends_the_connection_that_it_made_itself(
         assert not messaging.is_connected()
 
 
-@pytest.fixture
-def environ(mosquitto: Broker, tmp_path: Path) -> dict[str, str]:
-    """Return the environment of another process of the researcher."""
-    return plain_environment(
-        FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"), RESEARCHER_ID="alice"
-    )
-
-
-def test_a_fork_makes_an_object_of_its_own(mosquitto: Broker, environ: dict[str, str]) -> None:
+def test_a_fork_makes_an_object_of_its_own(mosquitto: Broker, tmp_path: Path) -> None:
+    environ = researcher_environment(mosquitto.url, tmp_path / "alice")
     with EchoNode(mosquitto.port, "a"):
         done = subprocess.run(
             [sys.executable, "-c", FORKED], env=environ, capture_output=True, text=True, timeout=60, check=True

@@ -13,7 +13,8 @@ from fedmon.common.settings import RepositorySettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, plain_environment, write_node_with_cells
+from tests.support.environment import researcher_environment
+from tests.support.node_process import NodeProcess, write_node_with_cells
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -57,11 +58,7 @@ class RealNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     def environ(self) -> dict[str, str]:
         """Return the environment of shell verbs of the researcher alice."""
-        return plain_environment(
-            FEDMON_BROKER_URL=self.url,
-            FEDMON_RESEARCHER_FOLDER=str(self.folder / "shell"),
-            FEDMON_RESEARCHER_ID="alice",
-        )
+        return researcher_environment(self.url, self.folder / "shell")
 
 
 @pytest.fixture(scope="module")
