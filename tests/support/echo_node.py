@@ -109,6 +109,21 @@ class EchoNode:
         """Return what an honest node answers."""
         return answer_to(self.node_id, self.boot, request)
 
+    def reply(self, request: Message, command: str, **fields: Any) -> Message:
+        """Return a reply to a request."""
+        echoed = {key: request[key] for key in ("researcher_id", "id", "session", "sequence")}
+        return {"command": command, "protocol_version": VERSION, "node_id": self.node_id, **echoed, **fields}
+
+    def error(self, request: Message, code: str, reason: str) -> Message:
+        """Return an error as the reply to a request."""
+        return self.reply(request, "error", success=False, code=code, reason=reason)
+
+    def refuse(self, command: str = "", *, code: str = "refused", reason: str = "not obeyed") -> None:
+        """Answer requests of one command, or all, with an error from now on."""
+        self.answer = lambda request: (
+            self.error(request, code, reason) if command in ("", request["command"]) else self.honest(request)
+        )
+
     def start(self) -> Self:
         """Connect, subscribe, and say to be online."""
         self._client.connect("127.0.0.1", self._port)

@@ -80,10 +80,6 @@ class RecordingNode(EchoNode):
             return (self.honest(request) or {}) | {"extents": self._extents()}
         return self.samples_reply(request) if self.on_resend is None else self.on_resend(request)
 
-    def refuse(self, request: Message, code: str, reason: str) -> Message:
-        """Return an error as the answer to a request."""
-        return self._reply(request) | {"command": "error", "success": False, "code": code, "reason": reason}
-
     def samples_reply(self, request: Message) -> Message:
         """Return one page of what is kept."""
         with self._lock:
@@ -99,20 +95,17 @@ class RecordingNode(EchoNode):
                 runs[-1].append(seq)
             else:
                 runs.append([seq])
-        return self._reply(request) | {
-            "command": "samples",
-            "success": True,
-            "boot": request["boot"],
-            "stream": request["stream"],
-            "batches": [_columns(kept, run, 1) for run in runs],
-            "next_seq": rest[0] if rest else None,
-            "oldest_seq": min(kept, default=None),
-            "last_seq": max(kept, default=None),
-        }
-
-    def _reply(self, request: Message) -> Message:
-        echoed = {key: request[key] for key in ("researcher_id", "id", "session", "sequence")}
-        return {"protocol_version": VERSION, "node_id": self.node_id} | echoed
+        return self.reply(
+            request,
+            "samples",
+            success=True,
+            boot=request["boot"],
+            stream=request["stream"],
+            batches=[_columns(kept, run, 1) for run in runs],
+            next_seq=rest[0] if rest else None,
+            oldest_seq=min(kept, default=None),
+            last_seq=max(kept, default=None),
+        )
 
     def _extents(self) -> list[Message]:
         with self._lock:

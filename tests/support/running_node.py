@@ -39,29 +39,20 @@ class RunningNode(EchoNode):
         self.jobs: dict[str, Message] = {}
         self.reports: dict[str, list[Message]] = {}
         self.results: dict[str, Message] = {}
-        self.refusal: Message | None = None
         self.printed: str | None = None
         self.page = 500
         self.began = "running"
 
     def honest(self, request: Message) -> Message | None:
         """Return what a node answers that keeps its jobs well."""
-        reply = {
-            "protocol_version": VERSION,
-            "node_id": self.node_id,
-            "success": True,
-            **{key: request[key] for key in ("researcher_id", "id", "session", "sequence")},
-        }
         match request["command"]:
-            case "run" if self.refusal is not None:
-                return reply | {"command": "error", "success": False} | self.refusal
             case "run":
                 job = self.jobs.setdefault(request["job_id"], self._job(request))
-                return reply | {"command": "run", "job": job}
+                return self.reply(request, "run", success=True, job=job)
             case "stop":
-                return reply | {"command": "stop", "job": self.jobs[request["job_id"]]}
+                return self.reply(request, "stop", success=True, job=self.jobs[request["job_id"]])
             case "job-status":
-                return reply | self._status(request)
+                return self.reply(request, "job-status", success=True, **self._status(request))
         return answer_to(self.node_id, self.boot, request)
 
     def _job(self, request: Message) -> Message:
@@ -85,17 +76,8 @@ class RunningNode(EchoNode):
         if job_id is None:
             page = jobs[request["offset"] : request["offset"] + self.page]
             after = request["offset"] + len(page)
-            return {
-                "command": "job-status",
-                "jobs": page,
-                "count": len(jobs),
-                "next_offset": after if after < len(jobs) else None,
-            }
-        answer: Message = {
-            "command": "job-status",
-            "jobs": [job for job in jobs if job["job_id"] == job_id],
-            "count": 1,
-        }
+            return {"jobs": page, "count": len(jobs), "next_offset": after if after < len(jobs) else None}
+        answer: Message = {"jobs": [job for job in jobs if job["job_id"] == job_id], "count": 1}
         if (first := request.get("scalars_from")) is not None:
             reports = self.reports.get(job_id, [])
             answer["scalars"] = [one for one in reports if one["number"] >= first][: self.page]

@@ -28,10 +28,11 @@ from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.historic_repository import HistoricRepository
 from tests.support.proxy import Proxy
 from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
+from tests.support.shell import begun
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -76,7 +77,7 @@ def test_a_run_returns_what_every_node_returned(a: RunningNode, b: RunningNode, 
 def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
-    b.refusal = {"code": "refused", "reason": "the plan is pending: its owner has not decided"}
+    b.refuse("run", reason="the plan is pending: its owner has not decided")
     handle = started(federate())
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
@@ -91,7 +92,7 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
 
 def test_when_nobody_takes_part_the_error_is_a_refusal(a: RunningNode, b: RunningNode, federate: Open) -> None:
     for node in (a, b):
-        node.refusal = {"code": "refused", "reason": "no"}
+        node.refuse("run")
 
     with pytest.raises(RunFailedError) as caught:
         started(federate()).result()
@@ -388,8 +389,7 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
 
 def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(a: RunningNode, federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
-    failure = {"command": "error", "success": False, "code": "failed", "reason": "it cannot write its records"}
-    a.answer = lambda request: {**(a.honest(request) or {}), **failure}
+    a.refuse(code="failed", reason="it cannot write its records")
     a.end(handle.job_id, told=False, result=json_parcel({"n": 1}))
     wait_until(lambda: "cannot write" in handle.states()["a"].explanation(), what="the failure to be shown")
     assert not handle.is_over
@@ -556,12 +556,7 @@ def test_after_ctrl_c_the_end_of_the_process_waits_for_no_download(
         node.end(handle.job_id, result=file_parcel(b"{}", f"{base}/x"))
         fetching = subprocess.Popen(
             [sys.executable, "-c", FETCHER, handle.job_id],
-            env=plain_environment(
-                FEDMON_BROKER_URL=mosquitto.url,
-                FEDMON_REPOSITORY_URL=base,
-                FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
-                FEDMON_RESEARCHER_ID="alice",
-            ),
+            env=researcher_environment(mosquitto.url, tmp_path / "shell", FEDMON_REPOSITORY_URL=base),
             stderr=subprocess.DEVNULL,
         )
         try:
@@ -640,7 +635,7 @@ def test_asking_for_a_run_again_in_vain_leaves_the_first_handle_its_outcome(mosq
     with (
         RunningNode(mosquitto.port, "a") as node,
         Proxy(mosquitto.port) as link,
-        Federation(f"mqtt://127.0.0.1:{link.port}", researcher_id="alice", folder=tmp_path) as federation,
+        Federation(link.url, researcher_id="alice", folder=tmp_path) as federation,
     ):
         handle = started(federation, nodes=["a"])
         link.refuse()
@@ -828,27 +823,23 @@ def test_stopping_asks_only_where_it_goes_on(a: RunningNode, b: RunningNode, fed
     assert str(handle.stop()) == "no node was asked to stop: there was none to ask"
 
 
-def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture
+def environ(mosquitto: Broker, tmp_path: Path) -> dict[str, str]:
     """Return the environment of the researcher's shell."""
-    return plain_environment(
-        FEDMON_BROKER_URL=federation.settings.broker.url,
-        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
-        FEDMON_RESEARCHER_ID=federation.researcher_id,
-    )
+    return researcher_environment(mosquitto.url, tmp_path / "shell")
 
 
 @pytest.mark.parametrize(
     ("refuses", "code", "said"), [(True, 4, "not stopped"), (False, 6, "asked to end; not over yet")]
 )
 def test_the_shell_says_with_its_exit_code_that_a_run_was_not_stopped_or_goes_on(
-    a: RunningNode, federate: Open, tmp_path: Path, refuses: bool, code: int, said: str
+    a: RunningNode, federate: Open, environ: dict[str, str], refuses: bool, code: int, said: str
 ) -> None:
-    federation = federate()
-    handle = started(federation, nodes=["a"])
-    refusal = {"command": "error", "success": False, "code": "refused", "reason": "not obeyed"} if refuses else {}
-    a.answer = lambda request: (a.honest(request) or {}) | (refusal if request["command"] == "stop" else {})
+    handle = started(federate(), nodes=["a"])
+    if refuses:
+        a.refuse("stop")
 
-    done = fedmon_here("runs", "stop", handle.job_id, "--timeout", "0.5", environ=shell(federation, tmp_path))
+    done = fedmon_here("runs", "stop", handle.job_id, "--timeout", "0.5", environ=environ)
 
     assert (done.returncode, done.stdout.splitlines()[0]) == (code, f"job {handle.job_id}: {said}")
 
@@ -858,37 +849,35 @@ def test_the_shell_says_with_its_exit_code_that_a_run_was_not_stopped_or_goes_on
     [("failed", 1, ""), ("held", 6, ""), ("running", 6, "not over within 0.5 s; job ")],
 )
 def test_the_shell_shows_a_run_with_its_exit_code(
-    a: RunningNode, federate: Open, tmp_path: Path, state: str, code: int, said: str
+    a: RunningNode, federate: Open, environ: dict[str, str], state: str, code: int, said: str
 ) -> None:
-    federation = federate()
-    handle = started(federation, nodes=["a"])
+    handle = started(federate(), nodes=["a"])
     if state != "running":
         a.end(handle.job_id, state, reason="as it says")
     wait = ("--wait", "0.5") if said else ()
 
-    done = fedmon_here("runs", "show", handle.job_id, *wait, environ=shell(federation, tmp_path))
+    done = fedmon_here("runs", "show", handle.job_id, *wait, environ=environ)
 
     assert (done.returncode, said in done.stderr) == (code, True)
 
 
-def test_the_shell_knows_no_run_of_a_time_after_all_calendars(federate: Open, tmp_path: Path) -> None:
+def test_the_shell_knows_no_run_of_a_time_after_all_calendars(environ: dict[str, str]) -> None:
     last = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
-    done = fedmon_here("runs", "show", last, environ=shell(federate(), tmp_path))
+    done = fedmon_here("runs", "show", last, environ=environ)
 
     assert (done.returncode, f"no node knows a job {last}" in done.stderr) == (3, True)
 
 
 def test_the_shell_follows_logs_past_a_question_without_an_answer(
-    a: RunningNode, b: RunningNode, federate: Open, tmp_path: Path
+    a: RunningNode, b: RunningNode, federate: Open, environ: dict[str, str]
 ) -> None:
     a.printed, b.printed = "hello\n", "hello"
-    federation = federate()
-    handle = started(federation)
+    handle = started(federate())
     a.answer = lambda request: a.honest(request) if request.get("stdout_from") is None else None
 
-    words = [sys.executable, "-m", "fedmon", "runs", "logs", handle.job_id, "--follow", "--timeout", "5"]
-    with subprocess.Popen(words, env=shell(federation, tmp_path), stdout=subprocess.PIPE, text=True) as following:
+    words = ("runs", "logs", handle.job_id, "--follow", "--timeout", "5")
+    with begun(*words, environ=environ, stdout=subprocess.PIPE) as following:
         wait_until(lambda: any(one.get("stdout_from") is not None for one in b.received), what="the question to b")
         a.answer = a.honest
         for node in (a, b):
@@ -898,13 +887,11 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
     assert (following.returncode, printed) == (0, "== b ==\nhello\n== a ==\nhello\n")
 
 
-def test_the_shell_shows_output_as_it_was_printed(a: RunningNode, federate: Open, tmp_path: Path) -> None:
+def test_the_shell_shows_output_as_it_was_printed(a: RunningNode, federate: Open, environ: dict[str, str]) -> None:
     a.printed = "1\t\x1b[2J\n."
-    federation = federate()
-    handle = started(federation)
+    handle = started(federate())
 
-    words = [sys.executable, "-m", "fedmon", "runs", "logs", handle.job_id, "--follow"]
-    with subprocess.Popen(words, env=shell(federation, tmp_path), stdout=subprocess.PIPE, text=True) as following:
+    with begun("runs", "logs", handle.job_id, "--follow", environ=environ, stdout=subprocess.PIPE) as following:
         wait_until(lambda: any(one.get("stdout_from") == 8 for one in a.received), what="the question for more")
         a.printed += "."
         a.end(handle.job_id)
@@ -914,16 +901,15 @@ def test_the_shell_shows_output_as_it_was_printed(a: RunningNode, federate: Open
 
 
 def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_where_a_node_is_silent(
-    a: RunningNode, b: RunningNode, federate: Open, tmp_path: Path
+    a: RunningNode, b: RunningNode, federate: Open, environ: dict[str, str]
 ) -> None:
-    federation = federate()
-    handle = started(federation)
-    words, environ = ("runs", "logs", handle.job_id, "--timeout", "5"), shell(federation, tmp_path)
+    handle = started(federate())
+    words = ("runs", "logs", handle.job_id, "--timeout", "5")
 
     withheld = fedmon_here(*words, "--follow", environ=environ)
     b.printed = "hello\n"
-    line = [sys.executable, "-m", "fedmon", *words[:3], "--follow", "--timeout", "30"]
-    with subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, text=True) as following:
+    line = (*words[:3], "--follow", "--timeout", "30")
+    with begun(*line, environ=environ, stdout=subprocess.PIPE) as following:
         assert following.stdout is not None
         during = [following.stdout.readline() for _ in range(3)]
         for node in (a, b):
@@ -940,17 +926,16 @@ def test_the_shell_says_once_why_logs_are_withheld_and_shows_those_of_others_whe
 
 @pytest.mark.parametrize("option", ["--timeout", "--wait"])
 def test_a_result_that_does_not_fit_on_the_disk_is_shown_and_leaves_the_earlier_file(
-    a: RunningNode, federate: Open, tmp_path: Path, option: str
+    a: RunningNode, federate: Open, environ: dict[str, str], tmp_path: Path, option: str
 ) -> None:
-    federation = federate()
-    handle = started(federation, nodes=["a"])
+    handle = started(federate(), nodes=["a"])
     a.end(handle.job_id, result=json_parcel({"text": "x" * 5_000}))
     file = tmp_path / "a.json"
     file.write_text("earlier")
     # Without -B, Python would cut the compiled files of modules, too.
     line = f"ulimit -f 2; {sys.executable} -B -m fedmon runs show {handle.job_id} --output {tmp_path} {option} 30"
 
-    done = subprocess.run(["bash", "-c", line], env=shell(federation, tmp_path), capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True)
 
     assert (done.returncode, file.read_text(), 'a: {text: "xxxx' in done.stdout) == (1, "earlier", True)
     assert f"cannot write {file}: File too large" in done.stderr
@@ -968,9 +953,7 @@ def test_logs_are_read_page_by_page_or_their_reason(a: RunningNode, b: RunningNo
     assert (repr(whole), "withheld" in repr(withheld)) == ("hello\nworld\n", True)
     a.end(handle.job_id, "held")
     assert (whole.is_over, handle.logs("a").is_over) == (False, True)
-    b.answer = lambda request: b.honest(request) and {
-        **(b.honest(request) or {}), "command": "error", "success": False, "code": "refused", "reason": "not obeyed",
-    }  # fmt: skip
+    b.refuse()
     with pytest.raises(ConflictError, match="not obeyed"):
         handle.logs("b")
     a.jobs.clear()
@@ -980,7 +963,7 @@ def test_logs_are_read_page_by_page_or_their_reason(a: RunningNode, b: RunningNo
 
 def test_what_nodes_call_themselves_and_say_is_no_markup(a: RunningNode, b: RunningNode, federate: Open) -> None:
     hostile = "<script>alert(1)</script>\x1b[2J"
-    b.refusal = {"code": "refused", "reason": hostile}
+    b.refuse("run", reason=hostile)
     handle = started(federate())
     a.stream(handle.job_id, 0, {"<b>x</b>": 1.0})
     wait_until(lambda: handle.scalars["a"])

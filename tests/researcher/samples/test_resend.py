@@ -90,7 +90,7 @@ def test_the_tail_of_an_old_boot_comes_before_the_first_sample_of_the_new_one(
 
 def test_a_node_that_refuses_is_not_asked_again_for_the_same(mosquitto: Broker, federate: Open) -> None:
     with RecordingNode(mosquitto.port, "a") as node:
-        node.on_resend = lambda request: node.refuse(request, "refused", "not in my policy")
+        node.on_resend = lambda request: node.error(request, "refused", "not in my policy")
         watch = federate().monitor(ordered=True)
         node.wait(lambda: node.leased)
         node.sample(1)
@@ -242,7 +242,7 @@ def test_an_error_that_comes_after_the_page_was_asked_for_anew_is_not_kept(mosqu
         node.come_up()
         node.wait(lambda: len(node.resends) > 1)
 
-        node.publish(node.reply_topic(forgotten), node.refuse(forgotten, "failed", "it took too long"))
+        node.publish(node.reply_topic(forgotten), node.error(forgotten, "failed", "it took too long"))
         federation.ping()
 
         assert federation.status().counters.keys() <= {"repeated replies"}  # a pong that is late
