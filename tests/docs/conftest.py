@@ -10,7 +10,6 @@ import pytest
 
 from fedmon.node.owner.control import call_daemon
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.roster import NodeState
 from tests.docs.examples import EXAMPLES, TABLES
 from tests.support.brokers import Broker
 from tests.support.node_process import NodeProcess, write_node_folder
@@ -40,15 +39,10 @@ def hospitals(hospital_folder: Path) -> Iterator[str]:
             assert added.returncode == 0, added.stderr
             stack.enter_context(NodeProcess(made))
         with Federation(broker.url, folder=folder / "researcher", timeout_s=30.0) as fed:
-            wait_until(lambda: online(fed) >= set(TABLES), what="three nodes online")
+            wait_until(lambda: set(fed.nodes().online) >= set(TABLES), what="three nodes online")
             for plan in sorted((EXAMPLES / "plans").glob("*.py")):
                 approve(fed, plan, folder, *TABLES)
         yield broker.url
-
-
-def online(fed: Federation) -> set[str]:
-    """Return the nodes that are online."""
-    return {str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE}
 
 
 def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ import numpy as np
 import pytest
 
 from fedmon.researcher.federation import Federation
-from tests.docs.conftest import online
-from tests.docs.examples import EXAMPLES, TABLES, column, example, numbers
-from tests.support.node_process import plain_environment
+from tests.docs.examples import EXAMPLES, TABLES, column, example, example_environment, numbers, printed
 from tests.support.notebooks import run_notebook
 from tests.support.waiting import wait_until
 
@@ -31,7 +27,7 @@ SAME_MODEL = 1e-9
 @pytest.fixture
 def fed(hospitals: str, tmp_path: Path) -> Iterator[Federation]:
     with Federation(hospitals, folder=tmp_path, timeout_s=30.0) as federation:
-        wait_until(lambda: online(federation) >= set(TABLES), what="three nodes online")
+        wait_until(lambda: set(federation.nodes().online) >= set(TABLES), what="three nodes online")
         yield federation
 
 
@@ -85,7 +81,7 @@ def test_the_federated_logistic_regression_ends_at_the_model_of_the_pooled_rows(
     pooled = LogisticRegression(C=1 / module.PENALTY, tol=1e-13, max_iter=1000, solver="newton-cholesky")
     pooled.fit(standardised, outcome)
 
-    lines = run_script("federated_logistic_regression", hospitals, tmp_path).splitlines()
+    lines = printed("federated_logistic_regression", folder=tmp_path, url=hospitals)
 
     rounds = [line for line in lines if line.startswith("round ")]
     weights = [float(line.split(": ")[1]) for line in lines if line.startswith(("intercept: ", "worst_"))]
@@ -98,24 +94,15 @@ def test_the_federated_logistic_regression_ends_at_the_model_of_the_pooled_rows(
 
 @pytest.mark.parametrize("script", ["federated_mean", "federated_histogram"])
 def test_the_script_runs_as_it_stands(script: str, hospitals: str, tmp_path: Path) -> None:
-    said = run_script(script, hospitals, tmp_path)
+    said = printed(script, folder=tmp_path, url=hospitals)
 
-    assert all(name in said for name in TABLES)
-
-
-def run_script(script: str, url: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{script}.py")],
-        env=_environment(url, folder), cwd=folder, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert all(name in " ".join(said) for name in TABLES)
 
 
 def test_the_notebooks_run_as_they_stand(hospitals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
 
-    monkeypatch.setattr(os, "environ", os.environ | _environment(hospitals, tmp_path))
+    monkeypatch.setattr(os, "environ", os.environ | example_environment(hospitals, tmp_path))
     # One kernel for all, since a kernel takes as long to start as a notebook to run; each closes what it opened.
     documents = [nbformat.read(path, as_version=4) for path in sorted(EXAMPLES.glob("federated_*.ipynb"))]  # type: ignore[no-untyped-call]  # nbformat's own
     whole = nbformat.v4.new_notebook(cells=[cell for document in documents for cell in document.cells])  # type: ignore[no-untyped-call]
@@ -128,9 +115,3 @@ def test_the_notebooks_run_as_they_stand(hospitals: str, tmp_path: Path, monkeyp
     assert all(name in text for name in TABLES)
     assert "<table" in text
     assert "accuracy 97.9%" in text
-
-
-def _environment(url: str, folder: Path) -> dict[str, str]:
-    return plain_environment(
-        FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder), FEDMON_RESEARCHER_TIMEOUT_S="30"
-    )

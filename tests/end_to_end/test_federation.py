@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
-from tests.support.brokers import ENGINES, Broker
+from tests.support.brokers import ENGINES, Broker, answering
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -61,20 +60,8 @@ def nodes(started: dict[str, NodeProcess]) -> dict[str, NodeProcess]:
 @pytest.fixture
 def federation(broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Federation]:
     with broker.researcher(tmp_path) as fed:
-        wait_until(lambda: {"north", "south"} <= set(online(fed)), what="two nodes online")
+        wait_until(lambda: {"north", "south"} <= set(fed.nodes().online), what="two nodes online")
         yield fed
-
-
-def online(fed: Federation) -> list[str]:
-    return [str(name) for name, node in fed.nodes().items() if node.state is NodeState.ONLINE]
-
-
-def answering(fed: Federation) -> set[str]:
-    """Return who answers a ping; nobody while we are not connected ourselves."""
-    try:
-        return set(map(str, fed.ping(timeout_s=0.5).ok))
-    except NotConnectedError:
-        return set()
 
 
 def undelivered(node: NodeProcess) -> dict[str, int]:

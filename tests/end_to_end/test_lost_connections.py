@@ -11,9 +11,7 @@ import pytest
 
 from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import NotConnectedError
-from fedmon.researcher.federation import Federation
-from tests.support.brokers import Broker
+from tests.support.brokers import Broker, answering
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
@@ -24,13 +22,6 @@ from tests.support.waiting import wait_until
 def screen(node: NodeProcess) -> str:
     """Return what `fedmon node status` shows."""
     return fedmon_here("node", "status", "--dir", str(node.folder)).stdout
-
-
-def answering(federation: Federation) -> set[str]:
-    """Return the nodes that answer a ping; none while there is no connection."""
-    with contextlib.suppress(NotConnectedError):
-        return {str(node_id) for node_id in federation.ping(timeout_s=1.0).ok}
-    return set()
 
 
 @pytest.mark.soak

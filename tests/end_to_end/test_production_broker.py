@@ -19,8 +19,9 @@ from fedmon.common.wire.messages import PlanDecision
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.production import PASSWORD, Production
-from tests.broker.shell import Foreground, foreground
+from tests.broker.shell import foreground
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.shell import Foreground
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -80,7 +81,7 @@ def federation(
     )
     assert node.alive()
     with Federation(settings=settings) as fed:
-        wait_until(lambda: [n for n in fed.nodes().values() if n.state is NodeState.ONLINE], what="the node online")
+        wait_until(lambda: fed.nodes().online, what="the node online")
         yield fed
 
 

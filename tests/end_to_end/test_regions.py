@@ -14,13 +14,13 @@ import pytest
 
 from bench.outage import Order, holes
 from fedmon.broker.users import Role
-from fedmon.common.errors import FedmonError
 from fedmon.common.wire import topics
 from fedmon.node.owner.control import call_daemon
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.party import Party
 from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
+from tests.support.brokers import answering
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -105,13 +105,6 @@ def regions(tmp_path: Path) -> Iterator[Regions]:
         yield Regions(tmp_path, running)
 
 
-def answering(federation: Federation) -> set[str]:
-    """Return the nodes that answer a ping."""
-    with contextlib.suppress(FedmonError):
-        return {str(name) for name in federation.ping(timeout_s=5.0).ok}
-    return set()
-
-
 def approve(nodes: dict[str, NodeProcess], *names: str) -> None:
     """Have owners approve what waits for them."""
     for name in names:
@@ -138,7 +131,7 @@ def test_a_cut_between_regions_costs_no_decision_and_no_sample(regions: Regions,
         nodes = {name: running.enter_context(regions.node(name)) for name in NORTH + SOUTH}
         federation = running.enter_context(regions.researcher())
         federation.on("decision", lambda one: heard.update([(str(one.node_id), one.sha256)]))
-        wait_until(lambda: answering(federation) == set(nodes), what="six nodes answering")
+        wait_until(lambda: answering(federation, timeout_s=5.0) == set(nodes), what="six nodes answering")
         running.enter_context(federation.monitor(order.take, interval_s=1.0, ordered=True))
         record = running.enter_context(federation.record(tmp_path / "store.fedmon", interval_s=1.0))
         assert set(federation.search(["mri"]).ok) == set(nodes)
@@ -149,15 +142,15 @@ def test_a_cut_between_regions_costs_no_decision_and_no_sample(regions: Regions,
         approve(nodes, *nodes)
         wait_until(lambda: {name for name, _ in heard} == set(NORTH), what="the decisions of the north")
         nodes["s1"].kill()
-        assert stays(lambda: answering(federation) == set(NORTH), cut_s)
+        assert stays(lambda: answering(federation, timeout_s=5.0) == set(NORTH), cut_s)
         # Nobody told the centre that the south is gone.
         assert federation.nodes()["s1"].state is NodeState.ONLINE
 
         regions.bridge.heal()
-        wait_until(lambda: answering(federation) == set(nodes) - {"s1"}, what="five nodes answering")
+        wait_until(lambda: answering(federation, timeout_s=5.0) == set(nodes) - {"s1"}, what="five nodes answering")
         wait_until(lambda: federation.nodes()["s1"].state is NodeState.OFFLINE, what="the presence of the killed node")
         nodes["s1"].start()
-        wait_until(lambda: answering(federation) == set(nodes), what="six nodes answering again")
+        wait_until(lambda: answering(federation, timeout_s=5.0) == set(nodes), what="six nodes answering again")
         back_t = time.time()
         wait_until(lambda: len(heard) == len(nodes) * len(plans), what="every decision")
         wait_until(lambda: min(order.newest_t.values()) > back_t and not record.counts.pending, what="every sample")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import threading
@@ -18,7 +17,7 @@ from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
-from tests.support.brokers import Broker
+from tests.support.brokers import Broker, answering
 from tests.support.echo_node import EchoNode
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -96,13 +95,6 @@ def test_a_closed_federation_leaves_no_thread_and_no_socket_behind(mosquitto: Br
     wait_until(lambda: not [one for one in process.net_connections() if mosquitto.port in one.raddr])
 
 
-def is_answered(federation: Federation) -> bool:
-    """Tell whether a ping is answered; no while there is no connection."""
-    with contextlib.suppress(NotConnectedError):
-        return bool(federation.ping(timeout_s=1.0).ok)
-    return False
-
-
 def test_two_processes_with_one_client_id_are_told_why_and_recover_when_one_ends(
     mosquitto: Broker, federate: Open
 ) -> None:
@@ -114,7 +106,7 @@ def test_two_processes_with_one_client_id_are_told_why_and_recover_when_one_ends
             first.ping(nodes=["nobody"], timeout_s=0.1)
         second.close()
 
-        wait_until(lambda: is_answered(first), what="an answer")
+        wait_until(lambda: answering(first), what="an answer")
         wait_until(lambda: not first.status().last_error, what="no error")
 
 
@@ -148,9 +140,8 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
     mosquitto: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Proxy(mosquitto.port) as link, EchoNode(mosquitto.port, "a"):
-        broker = broker_from_url(f"mqtt://127.0.0.1:{link.port}")
-        settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice", timeout_s=30.0)
-        with Federation(settings=settings) as federation, Requests(federation) as requests:
+        alice = Federation(link.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0)
+        with alice as federation, Requests(federation) as requests:
             federation.session.asker.timeout_s = 1.0
 
             def is_reported_after_a_cut() -> bool:
@@ -170,7 +161,7 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
             listed = requests.list(nodes=["a"])
             logged = caplog.text
             link.heal()
-            wait_until(lambda: is_answered(federation), what="an answer")
+            wait_until(lambda: answering(federation), what="an answer")
             federation.session.asker.timeout_s = 30.0
             answered = requests.ping_nodes()
 
@@ -230,7 +221,7 @@ def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     with Proxy(mosquitto.port) as line, EchoNode(mosquitto.port, "a"):
-        broker = broker_from_url(f"mqtt://127.0.0.1:{line.port}", keepalive_s=5, connect_timeout_s=1.0)
+        broker = broker_from_url(line.url, keepalive_s=5, connect_timeout_s=1.0)
         settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")
         with Federation(settings=settings) as federation:
             assert federation.ping().ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 from paho.mqtt import MQTTException, publish
 
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
+from fedmon.common.errors import NotConnectedError
 from fedmon.common.settings import BrokerHost, BrokerSettings
 from fedmon.researcher.federation import Federation
 from tests.support.ports import free_port
@@ -26,6 +28,13 @@ def takes_messages(port: int) -> bool:
     except (OSError, MQTTException):
         return False
     return True
+
+
+def answering(federation: Federation, *, timeout_s: float = 1.0) -> set[str]:
+    """Return the nodes that answer a ping; none while there is no connection."""
+    with contextlib.suppress(NotConnectedError):
+        return {str(node_id) for node_id in federation.ping(timeout_s=timeout_s).ok}
+    return set()
 
 
 def crash(engine: BrokerEngine) -> None:
