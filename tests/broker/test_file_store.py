@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,11 +134,8 @@ def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:
         for size in range(20):
             stored(store, bytes([number % 2]) * (size + 1))
 
-    threads = [threading.Thread(target=upload_some, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(upload_some, range(6)))
 
     assert store.usage() == (40, 2 * sum(range(1, 21)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -106,17 +106,15 @@ def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
 
 
 def test_one_takes_a_lock_though_another_process_looks_who_holds_it(tmp_path: Path) -> None:
-    locks, taken = [LockFile(tmp_path / "lock") for _ in range(3)], list[bool]()
-    takers = [threading.Thread(target=lambda lock=lock: taken.append(lock.take()), daemon=True) for lock in locks]
-    with (tmp_path / "lock").open("w") as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        for taker in takers:
-            taker.start()
-        takers[0].join(0.2)
-    for taker in takers:
-        taker.join(60)
+    locks = [LockFile(tmp_path / "lock") for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        with (tmp_path / "lock").open("w") as looking:
+            fcntl.flock(looking, fcntl.LOCK_SH)
+            takers = [pool.submit(lock.take) for lock in locks]
+            wait(takers, 0.2)
+        taken = sorted(taker.result(60) for taker in takers)
 
-    assert sorted(taken) == [False, False, True]
+    assert taken == [False, False, True]
     for lock in locks:
         lock.release()
 

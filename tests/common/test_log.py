@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -191,14 +192,12 @@ def test_a_thread_that_hangs_in_sending_does_not_stop_another() -> None:
             release.wait(10.0)
         texts.append(text)
 
-    with attached(OutgoingLogHandler(send), logger):
-        hanging = threading.Thread(target=lambda: logger.warning("hangs"))
-        hanging.start()
+    with attached(OutgoingLogHandler(send), logger), ThreadPoolExecutor(1) as pool:
+        pool.submit(logger.warning, "hangs")
         assert arrived.wait(60)
         logger.warning("goes on")
         while_hanging = list(texts)
         release.set()
-        hanging.join(60)
 
     assert while_hanging == ["goes on"]
 

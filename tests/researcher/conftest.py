@@ -13,6 +13,7 @@ import pytest
 
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
+from tests.support.waiting import wait_until
 
 Open = Callable[..., Federation]
 
@@ -27,11 +28,17 @@ def interrupt() -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def federate(mosquitto: Broker, tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens federations on one mosquitto, closed at the end of the test."""
+    """Return a function that opens federations on one mosquitto, closed at the end of the test.
+
+    It returns them once the nodes that it is given are online.
+    """
+    alice: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 10.0}
     with ExitStack() as opened:
 
-        def federate(**options: Any) -> Federation:
-            defaults: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 10.0}
-            return opened.enter_context(Federation(mosquitto.url, **(defaults | options)))
+        def federate(*nodes: str, **options: Any) -> Federation:
+            federation = opened.enter_context(Federation(**({"url": mosquitto.url} | alice | options)))
+            if nodes:
+                wait_until(lambda: set(nodes) <= set(federation.nodes().online), what=f"{nodes} online")
+            return federation
 
         yield federate

@@ -6,9 +6,9 @@ import gc
 import json
 import logging
 import os
-import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -115,8 +115,7 @@ def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, fed
         return json.dumps(node.honest(request)).encode()
 
     with EchoNode(mosquitto.port, "b", answer=lambda _: None):
-        federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "b")
         node.answer = as_b
 
         outcomes = federation.ping(timeout_s=5.0)
@@ -162,22 +161,14 @@ def test_two_researchers_and_two_instances_never_see_each_others_replies(
     parties = [federate(), federate(instance="second"), federate(researcher_id="bob"), federate(researcher_id="bob2")]
     for party in parties:
         party.nodes()
-    failures: list[str] = []
 
-    def ask(party: Federation) -> None:
-        failures.extend(
-            party.instance
-            for _ in range(25)
-            if list(party.ping().ok) != ["a"] or len(party.search(["breast"]).ok["a"].datasets) != 2
-        )
+    def is_answered(party: Federation) -> bool:
+        return list(party.ping().ok) == ["a"] and len(party.search(["breast"]).ok["a"].datasets) == 2
 
-    threads = [threading.Thread(target=ask, args=(party,)) for party in parties]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(len(parties)) as pool:
+        answered = list(pool.map(is_answered, parties * 25))
 
-    assert failures == []
+    assert all(answered)
     # A node that answers late is asked again.
     assert {kind for party in parties for kind in party.status().counters} <= {"repeated replies"}
     assert [party.status().kept_replies for party in parties] == [0, 0, 0, 0]

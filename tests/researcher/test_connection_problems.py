@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -197,22 +198,19 @@ def test_a_request_while_the_broker_is_gone_ends_at_its_timeout_with_the_cause(
 def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answered(
     mosquitto: Broker, federate: Open
 ) -> None:
-    federation = federate(timeout_s=60)
     first = EchoNode(mosquitto.port, "a", boot=1).start()
-    wait_until(lambda: federation.nodes().online == ["a"])
+    federation = federate("a", timeout_s=60)
     first.answer = lambda _: None
-    answered: list[object] = []
-    caller = threading.Thread(target=lambda: answered.append(federation.datasets().ok))
-    caller.start()
-    first.wait(lambda: first.sent("list"))
-    mosquitto.kill()
-    first.stop()
-    mosquitto.start()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(federation.datasets)
+        first.wait(lambda: first.sent("list"))
+        mosquitto.kill()
+        first.stop()
+        mosquitto.start()
+        with EchoNode(mosquitto.port, "a", boot=2) as second:
+            answered = asked.result(60)
 
-    with EchoNode(mosquitto.port, "a", boot=2) as second:
-        caller.join(60)
-
-    assert [list(ok) for ok in answered] == [["a"]]  # type: ignore[call-overload] # outcomes
+    assert list(answered.ok) == ["a"]
     assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,15 +115,12 @@ def test_threads_that_start_it_at_once_share_one_connection(mosquitto: Broker, t
     federation = Federation(mosquitto.url, researcher_id="alice", folder=tmp_path)
     together, before = threading.Barrier(4), set(threading.enumerate())
 
-    def start() -> None:
+    def start(_number: int) -> Federation:
         together.wait(60)
-        federation.start()
+        return federation.start()
 
-    threads = [threading.Thread(target=start) for _ in range(together.parties)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(together.parties) as pool:
+        list(pool.map(start, range(together.parties)))
     opened = [thread.name for thread in set(threading.enumerate()) - before]
     federation.close()
 

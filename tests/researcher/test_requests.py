@@ -6,16 +6,16 @@ import math
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.echo_nodes import DATASETS, Message
-from fedmon.common.errors import FedmonError, InvalidIdError, InvalidInputError
+from fedmon.common.errors import InvalidIdError, InvalidInputError
 from fedmon.common.ids import NodeId
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.asking.request import MAX_PAGES
@@ -24,7 +24,7 @@ from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.waiting import stays, wait_until
+from tests.support.waiting import stays
 
 PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in rows]\n"
 
@@ -35,8 +35,7 @@ def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
 
 def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
-        federation = federate(timeout_s=30)
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "b", timeout_s=30)
 
         started = time.monotonic()
         for _ in range(10):
@@ -49,8 +48,7 @@ def test_answers_of_a_call_that_is_interrupted_are_kept(
     mosquitto: Broker, federate: Open, interrupt: Callable[[], None]
 ) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "b", timeout_s=60)
 
         def once_a_has_answered(_request: Message) -> None:
             if not all(waiting.is_owed_by(NodeId("a")) for waiting in federation.session.pending.all_open()):
@@ -84,10 +82,8 @@ def test_start_and_close_work_without_with_and_may_be_repeated(mosquitto: Broker
 
 def test_closing_wakes_every_call_that_waits_with_an_error_that_says_so(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a", answer=lambda _: None):
-        federation = federate(timeout_s=120)
+        federation = federate("a", timeout_s=120)
         requests = Requests(federation)
-        wait_until(lambda: federation.nodes().online == ["a"])
-        errors: dict[str, str] = {}
 
         def posted() -> None:
             requests.send_message({"command": "ping", "researcher_id": "alice", "sequence": 1})
@@ -100,19 +96,11 @@ def test_closing_wakes_every_call_that_waits_with_an_error_that_says_so(mosquitt
             "queue": requests.queue.get,
         }
 
-        def run(name: str) -> None:
-            try:
-                calls[name]()
-            except FedmonError as error:
-                errors[name] = str(error)
-
-        threads = [threading.Thread(target=run, args=(name,)) for name in calls]
-        for thread in threads:
-            thread.start()
-        assert stays(lambda: not errors, 0.3)
-        federation.close()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(len(calls)) as pool:
+            waiting = {name: pool.submit(call) for name, call in calls.items()}
+            assert stays(lambda: not any(call.done() for call in waiting.values()), 0.3)
+            federation.close()
+            errors = {name: str(call.exception(60)) for name, call in waiting.items()}
         requests.close()
 
     assert errors == dict.fromkeys(calls, "the federation was closed while this call waited")
@@ -172,8 +160,7 @@ def test_wrong_arguments_are_errors_of_ours_that_name_them(federate: Open) -> No
 
 def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"):
-        federation = federate()
-        wait_until(lambda: federation.nodes().online == ["a"])
+        federation = federate("a")
 
         outcomes = federation.ping(nodes=[])
 
@@ -197,8 +184,7 @@ def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosqu
 
 def test_nodes_named_are_asked_one_by_one_and_nobody_else(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b, EchoNode(mosquitto.port, "c") as c:
-        federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 3)
+        federation = federate("a", "b", "c")
 
         outcomes = federation.datasets(nodes=["a", "b", "a"])
 
@@ -241,8 +227,7 @@ def test_silent_nodes_are_asked_again_with_the_same_id_until_they_answer(mosquit
         return slow.honest(request) if len(asked) == 2 else None
 
     with EchoNode(mosquitto.port, "prompt"), EchoNode(mosquitto.port, "slow") as slow:
-        federation = federate(timeout_s=30)
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("prompt", "slow", timeout_s=30)
         slow.answer = third_time
 
         outcomes = federation.datasets()
@@ -256,8 +241,7 @@ def test_silent_nodes_are_asked_again_with_the_same_id_until_they_answer(mosquit
 
 def test_a_silent_node_times_out_and_the_result_says_so(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "mute") as mute:
-        federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "mute")
         mute.answer = lambda _request: None
 
         started = time.monotonic()
@@ -273,60 +257,52 @@ def test_a_node_that_comes_back_during_a_request_is_asked_at_once(mosquitto: Bro
     federation = federate(timeout_s=30)
     silent.answer = lambda request: silent.honest(request) if request["command"] == "ping" else None
     assert federation.ping(nodes=["a"]).ok
-    answered: list[Any] = []
 
     silent.answer = lambda _request: None
-    caller = threading.Thread(target=lambda: answered.append(federation.datasets(nodes=["a"])))
-    caller.start()
-    # After the sixth question, 8 s would pass before the next.
-    silent.wait(lambda: len(silent.copies("list")) >= 6)
-    silent.die()
-    with EchoNode(mosquitto.port, "a", boot=2) as back:
-        started = time.monotonic()
-        caller.join(60)
-        took_s = time.monotonic() - started
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(federation.datasets, nodes=["a"])
+        # After the sixth question, 8 s would pass before the next.
+        silent.wait(lambda: len(silent.copies("list")) >= 6)
+        silent.die()
+        with EchoNode(mosquitto.port, "a", boot=2) as back:
+            started = time.monotonic()
+            answered = asked.result(60)
+            took_s = time.monotonic() - started
 
-    assert statuses(answered[-1]) == {"a": OutcomeStatus.OK}
+    assert statuses(answered) == {"a": OutcomeStatus.OK}
     assert took_s < 7.0
     assert len(back.sent("list")) == 1
 
 
 def test_a_request_stops_waiting_for_a_node_that_goes_offline_and_says_so(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "here"), EchoNode(mosquitto.port, "gone") as gone:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: len(federation.nodes().online) == 2)
+    with EchoNode(mosquitto.port, "here"), EchoNode(mosquitto.port, "gone") as gone, ThreadPoolExecutor(1) as pool:
+        federation = federate("here", "gone", timeout_s=60)
         gone.answer = lambda _request: None
-        answered: list[Any] = []
-        caller = threading.Thread(target=lambda: answered.append(federation.datasets()))
-        caller.start()
+        asked = pool.submit(federation.datasets)
         gone.wait(lambda: gone.sent("list"))
         started = time.monotonic()
         gone.stop()
-        caller.join(60)
+        answered = asked.result(60)
         took_s = time.monotonic() - started
 
-    assert statuses(answered[0]) == {"gone": OutcomeStatus.OFFLINE, "here": OutcomeStatus.OK}
-    assert answered[0]["gone"].reason.startswith("offline since")
-    assert answered[0]["gone"].reason.endswith("stopped by its owner")
+    assert statuses(answered) == {"gone": OutcomeStatus.OFFLINE, "here": OutcomeStatus.OK}
+    assert answered["gone"].reason.startswith("offline since")
+    assert answered["gone"].reason.endswith("stopped by its owner")
     assert 1.9 < took_s < 20
 
 
 def test_a_node_that_is_restarted_during_a_request_is_waited_for(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: federation.nodes().online == ["a"])
+    with EchoNode(mosquitto.port, "a") as node, ThreadPoolExecutor(1) as pool:
+        federation = federate("a", timeout_s=60)
         node.answer = lambda request: node.honest(request) if node.boot == 2 else None
-        answered: list[Any] = []
-        caller = threading.Thread(target=lambda: answered.append(federation.datasets()))
-        caller.start()
+        asked = pool.submit(federation.datasets)
         node.wait(lambda: node.sent("list"))
 
         node.say("offline", "stopped by its owner")
         node.boot = 2
         node.say("online")
-        caller.join(60)
 
-    assert statuses(answered[0]) == {"a": OutcomeStatus.OK}
+        assert statuses(asked.result(60)) == {"a": OutcomeStatus.OK}
 
 
 UNREADABLE = {
@@ -342,8 +318,7 @@ def test_a_good_reply_after_one_that_cannot_be_read_counts(
     mosquitto: Broker, federate: Open, wrong: dict[str, Any]
 ) -> None:
     with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(timeout_s=60)
-        wait_until(lambda: federation.nodes().online == ["a"])
+        federation = federate("a", timeout_s=60)
         node.answer = lambda request: [(node.honest(request) or {}) | wrong, node.honest(request)]
 
         outcomes = federation.datasets()
@@ -353,8 +328,7 @@ def test_a_good_reply_after_one_that_cannot_be_read_counts(
 
 def test_a_node_whose_only_reply_cannot_be_read_is_said_to_have_replied(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a") as node, EchoNode(mosquitto.port, "b") as other:
-        federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "b")
         node.answer = lambda request: (node.honest(request) or {}) | {"count": "many"}
         other.answer = lambda request: (other.honest(request) or {}) | {"session": "another"}
 
@@ -378,14 +352,8 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
     codes = list(expected)
 
     def refuse(request: Message) -> Message:
-        answer = node.honest(request) or {}
-        return {key: answer[key] for key in ("node_id", "researcher_id", "id", "session", "sequence")} | {
-            "command": "error",
-            "protocol_version": "fedmon/1",
-            "success": False,
-            "code": codes[len({one["id"] for one in node.sent("list")} - {request["id"]})],
-            "reason": "policy of this node: run `fedmon node policy allow alice`",
-        }
+        code = codes[len({one["id"] for one in node.sent("list")} - {request["id"]})]
+        return node.error(request, code, "policy of this node: run `fedmon node policy allow alice`")
 
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
@@ -422,8 +390,7 @@ def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
     path = tmp_path / "roots.py"
     path.write_text(PLAN)
     with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b"):
-        federation = federate()
-        wait_until(lambda: len(federation.nodes().online) == 2)
+        federation = federate("a", "b")
 
         approvals = federation.approve(path, description="square roots", nodes=["a", "b"])
         known = federation.plan_status(path)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import Message, presence
 from fedmon.common.training_plan import TrainingPlan
@@ -37,16 +34,9 @@ class Plan(TrainingPlan):
 @pytest.fixture
 def forged(mosquitto: Broker) -> Broker:
     """Return a broker that retains presences of jobs that do not say that they only tell."""
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, "forger")
-    client.connect("127.0.0.1", mosquitto.port)
-    client.loop_start()
-    for number in range(JOBS):
-        sent = client.publish(
-            f"general/status/job-{number}", json.dumps(presence(f"job-{number}", 1)), qos=1, retain=True
-        )
-    sent.wait_for_publish(60)
-    client.disconnect()
-    client.loop_stop()
+    with EchoNode(mosquitto.port, "forger", announced=False) as forger:
+        for number in range(JOBS):
+            forger.publish(f"general/status/job-{number}", presence(f"job-{number}", 1), retain=True)
     return mosquitto
 
 
@@ -116,7 +106,6 @@ def test_a_job_that_answers_or_is_named_has_its_answer(
 def test_what_a_job_answers_late_or_refuses_is_neither_kept_nor_among_the_outcomes(
     mosquitto: Broker, federate: Open
 ) -> None:
-    refusal = {"command": "error", "success": False, "code": "unsupported", "reason": "only publishes"}
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "job-7", answer=lambda _: None) as job:
         federation = federate()
         wait_until(lambda: len(federation.nodes()) == 2)
@@ -124,10 +113,10 @@ def test_what_a_job_answers_late_or_refuses_is_neither_kept_nor_among_the_outcom
         job.wait(lambda: len(job.sent("ping")) == 2)
         asked = job.sent("ping")[-1]
 
-        for reply in (refusal, {}):
-            job.publish(job.reply_topic(asked), (job.honest(asked) or {}) | reply)
+        for reply in (job.error(asked, "unsupported", "only publishes"), job.honest(asked) or {}):
+            job.publish(job.reply_topic(asked), reply)
         wait_until(lambda: federation.status().counters.get("late replies"))
-        job.answer = lambda request: (job.honest(request) or {}) | refusal
+        job.refuse(code="unsupported", reason="only publishes")
         listed = [list(federation.datasets()) for _ in range(5)]
         job.wait(lambda: len(job.sent("list")) == 5)
         federation.ping()

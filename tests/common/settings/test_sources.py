@@ -9,6 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,21 +207,16 @@ def test_a_researcher_needs_no_file_and_keeps_the_id_made_for_it(tmp_path: Path)
 
 def test_processes_that_start_at_once_agree_on_one_id(tmp_path: Path) -> None:
     environ = {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "mine")}
-    ids: list[str] = []
     gate = threading.Barrier(8)
 
-    def start() -> None:
-        gate.wait()
-        ids.append(load_researcher(None, environ).id)
+    def start(_number: int) -> str:
+        gate.wait(60)
+        return load_researcher(None, environ).id
 
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(8) as pool:
+        ids = set(pool.map(start, range(8)))
 
-    assert len(ids) == 8
-    assert len(set(ids)) == 1
+    assert len(ids) == 1
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["researcher_id"]
 
 

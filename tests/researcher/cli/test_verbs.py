@@ -119,19 +119,20 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer", "said"),
+    ("asked", "refuses", "said"),
     [
-        ([], {}, f"no sample came: {SLOW}"),
-        ([], {"command": "error", "code": "refused", "reason": "not you"}, "no sample came: slow: not you"),
-        (["-n", "slo,slow"], {}, f"no sample came: slo: {NEVER_HEARD}; {SLOW}"),
+        ([], False, f"no sample came: {SLOW}"),
+        ([], True, "no sample came: slow: not obeyed"),
+        (["-n", "slo,slow"], False, f"no sample came: slo: {NEVER_HEARD}; {SLOW}"),
     ],
     ids=["slow", "refuses", "a wrong name"],
 )
 def test_a_watch_without_a_sample_ends_in_time_and_says_why(
-    asked: list[str], answer: dict[str, str], said: str, mosquitto: Broker, alone: dict[str, str]
+    asked: list[str], refuses: bool, said: str, mosquitto: Broker, alone: dict[str, str]
 ) -> None:
     with EchoNode(mosquitto.port, "slow") as node:
-        node.answer = lambda request: (node.honest(request) or {}) | answer
+        if refuses:
+            node.refuse()
         done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "5", "--json", *asked, environ=alone)
 
     assert (done.returncode, json.loads(done.stdout)["error"]["message"]) == (6, said)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -133,14 +133,8 @@ def test_the_bytes_of_a_plan_are_those_that_its_own_save_code_writes(mosquitto: 
 def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_says_why(
     mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(request: Message) -> Message | None:
-        reply = b.honest(request)
-        if reply is None or request["command"] != "approval":
-            return reply
-        return reply | {"command": "error", "success": False, "code": "refused", "reason": "not you, says the owner"}
-
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
-        b.answer = refuse
+        b.refuse("approval", reason="not you, says the owner")
         requests = open_requests("a", "b")
 
         named = requests.training_plan_approve(plan, nodes=["a", "b", "c"], timeout=5)
@@ -217,22 +211,14 @@ def test_calls_from_many_threads_never_take_each_others_replies(
         for name in names:
             nodes.enter_context(EchoNode(mosquitto.port, name))
         requests = open_requests(*names, timeout_s=60)
-        results: list[tuple[str, Any]] = []
 
-        def run(name: str, first: int) -> None:
-            results.extend((name, calls[name](requests, number)) for number in range(first, first + 10))
+        def run(name: str, number: int) -> tuple[str, Any]:
+            return name, calls[name](requests, number)
 
-        threads = [
-            threading.Thread(target=run, args=(name, 1_000 * place), name=name)
-            for place, name in enumerate([*calls, *calls])
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(2 * len(calls)) as pool:
+            results = list(pool.map(run, [*calls] * 20, range(20 * len(calls))))
         left = requests.get_messages()
 
-    assert 10 * len(threads) == len(results)
     assert [(name, result) for name, result in results if result != expected[name]] == []
     assert len(left) == 0
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +119,9 @@ def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
 def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(request: Message) -> Message | None:
-        reply = b.honest(request)
-        refusal = {"command": "error", "success": False, "code": "refused", "reason": "not you, says the owner"}
-        return reply | refusal if reply is not None and refusing else reply
-
-    refusing = False
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
-        b.answer = refuse
         requests = open_requests("a", "b")
-        refusing = True
+        b.refuse(reason="not you, says the owner")
 
         started = time.monotonic()
         requests.send_message(ping())
@@ -145,10 +139,6 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
 
 
 def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: Broker, open_requests: Open) -> None:
-    def refuse(request: Message) -> Message | None:
-        reply = node.honest(request)
-        return reply and reply | {"command": "error", "success": False, "code": "refused", "reason": "not you"}
-
     def slowly(_record: logging.LogRecord) -> bool:
         time.sleep(0.5)
         return True
@@ -156,7 +146,7 @@ def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: 
     log = logging.getLogger("fedmon.researcher.historic.messaging")
     with EchoNode(mosquitto.port, "a") as node:
         requests = open_requests("a")
-        node.answer = refuse
+        node.refuse()
         log.addFilter(slowly)
         try:
             requests.send_message(ping())
@@ -168,16 +158,11 @@ def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: 
 
 
 def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"), ThreadPoolExecutor(1) as pool:
         requests = open_requests("a", "b")
-        taken: list[Any] = []
-        sender = threading.Thread(target=requests.send_message, args=(ping(6),))
-        sender.start()
-        sender.join(60)
+        requests.send_message(ping(6))
 
-        collector = threading.Thread(target=lambda: taken.extend(requests.get_responses(["pong"], timeout=10)))
-        collector.start()
-        collector.join(60)
+        taken = pool.submit(requests.get_responses, ["pong"], timeout=10).result(60)
 
     assert sorted((message["node_id"], message["sequence"]) for message in taken) == [("a", 6), ("b", 6)]
 
@@ -301,20 +286,18 @@ def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_
     def slowly(request: Message) -> Message | None:
         return None if request["command"] == "list" and not answering.is_set() else slow.honest(request)
 
-    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "slow") as slow:
+    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "slow") as slow, ThreadPoolExecutor(1) as pool:
         slow.answer = slowly
-        requests = open_requests("quick", "slow", timeout_s=10)
-        listed: list[Any] = []
-        caller = threading.Thread(target=lambda: listed.append(requests.list()))
-        caller.start()
+        requests = open_requests("quick", "slow")
+        asked = pool.submit(requests.list)
         wait_until(lambda: slow.sent("list"))
 
         stolen = requests.get_messages(time=0.3)
         answering.set()
-        caller.join(60)
+        listed = asked.result(60)
 
     assert len(stolen) == 0
-    assert {"quick", "slow"} == set(listed[0])
+    assert {"quick", "slow"} == set(listed)
 
 
 def test_what_is_no_request_is_refused_before_it_is_sent(mosquitto: Broker, open_requests: Open) -> None:
@@ -373,14 +356,11 @@ def test_the_queue_gives_one_message_after_the_other(open_requests: Open) -> Non
 
 def test_waiting_for_the_queue_ends_when_something_comes(open_requests: Open) -> None:
     queue = open_requests().queue
-    taken: list[Message] = []
-    taker = threading.Thread(target=lambda: taken.append(queue.get()))
-    taker.start()
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(queue.get)
+        queue.add(PONG)
 
-    queue.add(PONG)
-    taker.join(60)
-
-    assert taken == [PONG]
+        assert taken.result(60) == PONG
 
 
 def test_the_queue_keeps_json_objects_only(open_requests: Open) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,12 +33,8 @@ print(requests is Requests(), *requests.ping_nodes())
 def test_it_is_the_same_object_however_often_it_is_made_until_it_is_closed(open_requests: Open) -> None:
     first = open_requests()
 
-    made: list[Requests] = []
-    threads = [threading.Thread(target=lambda: made.append(Requests())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(8) as pool:
+        made = [each.result(60) for each in [pool.submit(Requests) for _ in range(8)]]
     first.close()
     second = open_requests()
 

@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -979,20 +978,12 @@ def test_what_nodes_call_themselves_and_say_is_no_markup(a: RunningNode, b: Runn
 def test_waiting_ends_with_the_federation(a: RunningNode, federate: Open) -> None:
     federation = federate()
     handle = started(federation)
-    failures: list[FedmonError] = []
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handle.result)
+        federation.close()
 
-    def wait() -> None:
-        try:
-            handle.result()
-        except FedmonError as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    federation.close()
-    waiting.join(60)
-
-    assert [type(error).__name__ for error in failures] == ["NotConnectedError"]
+        with pytest.raises(NotConnectedError):
+            waiting.result(60)
 
 
 def test_changes_end_when_it_is_over_and_tell_each_state(a: RunningNode, federate: Open) -> None:

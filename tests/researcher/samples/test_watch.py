@@ -89,12 +89,11 @@ def test_a_node_is_called_unknown_only_by_a_settled_roster(tmp_path: Path) -> No
 
 
 def test_the_answers_of_nodes_can_be_iterated_over_while_others_come(mosquitto: Broker, federate: Open) -> None:
-    refusal = {"command": "error", "success": False, "code": "refused", "reason": "no"}
     with ExitStack() as nodes, federate().monitor() as watch:
 
         def come(name: str) -> None:
             refusing = EchoNode(mosquitto.port, f"{name}-refuses")
-            refusing.answer = lambda request: {**(refusing.honest(request) or {}), **refusal}
+            refusing.refuse()
             nodes.enter_context(refusing)
             nodes.enter_context(EchoNode(mosquitto.port, name))
 
