@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import resource
 import sqlite3
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,10 @@ from fedmon.common.store.recording_compaction import RecordingJoin
 from fedmon.common.store.recording_reader import RecordingRows
 from tests.common.store.recordings import NODE, STREAM, batch, flat, missing, seqs
 from tests.support.compaction import compact
+from tests.support.databases import execute, locked
 from tests.support.waiting import stays
+
+DAMAGE = "UPDATE batch SET body = zeroblob(length(body))"
 
 
 def filled(path: Path, samples: int = 2000) -> None:
@@ -42,8 +44,7 @@ def overwrite(path: Path) -> None:
 
 def test_a_recording_of_a_newer_version_is_refused_with_both_versions_and_not_touched(path: Path) -> None:
     filled(path, 10)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 7")
+    execute(path, "PRAGMA user_version = 7")
     before = path.read_bytes()
 
     for read_only in (False, True):
@@ -55,9 +56,7 @@ def test_a_recording_of_a_newer_version_is_refused_with_both_versions_and_not_to
 
 
 def test_a_database_of_others_is_refused_and_not_touched(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE mine (value)")
-        connection.commit()
+    execute(path, "CREATE TABLE mine (value)")
     before = path.read_bytes()
 
     for read_only in (False, True):
@@ -85,9 +84,8 @@ def test_a_damaged_file_is_set_aside_and_reported_and_recording_goes_on(
 ) -> None:
     filled(path)
     if damage == "other tables":
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.executescript("DROP TABLE batch; DROP TABLE source; CREATE TABLE source (id); VACUUM;"
-                                     "INSERT INTO source VALUES (1)")  # fmt: skip
+        execute(path, "DROP TABLE batch", "DROP TABLE source", "CREATE TABLE source (id)", "VACUUM")
+        execute(path, "INSERT INTO source VALUES (1)")
     else:
         path.write_bytes(
             b"this is no database at all " * 2000 if damage == "garbage" else path.read_bytes()[: 16_384 * 5 + 100]
@@ -125,9 +123,7 @@ def test_what_can_be_read_of_a_damaged_file_is_taken_over(path: Path) -> None:
 
 def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path: Path) -> None:
     filled(path, 700)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 300")
-        connection.commit()
+    execute(path, f"{DAMAGE} WHERE first_seq = 300")
 
     with Recording(path) as recording:
         expected = [seq for seq in range(700) if not 300 <= seq < 310]
@@ -142,9 +138,7 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
 def test_a_join_leaves_damaged_rows_out_and_keeps_the_counts_of_lost_samples(path: Path) -> None:
     damaged = path.with_name("damaged.sqlite")
     filled(damaged, 100)
-    with contextlib.closing(sqlite3.connect(damaged, isolation_level=None)) as connection:
-        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 30")
-        connection.execute("INSERT INTO number VALUES ('dropped_by_age', 7)")
+    execute(damaged, f"{DAMAGE} WHERE first_seq = 30", "INSERT INTO number VALUES ('dropped_by_age', 7)")
 
     with RecordingJoin(path) as join:
         assert join.add(damaged, check=True) == 90
@@ -159,8 +153,7 @@ def test_the_series_of_a_long_stream_are_those_of_all_its_sound_rows(path: Path)
     with Recording(path) as recording:  # rows of one sample, as there are gaps
         recording.append([batch(seq, 1) for seq in range(2, 1200, 2)])
         recording.append([msgspec.structs.replace(batch(5000, 1), columns={"late": [1.0]})])
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("UPDATE batch SET body = zeroblob(length(body)) WHERE first_seq = 4")
+    execute(path, f"{DAMAGE} WHERE first_seq = 4")
     rows = RecordingRows(path)
 
     assert list(rows.series((NODE, STREAM, 1))) == [*batch(0, 1).columns, "late"]
@@ -184,10 +177,8 @@ def test_a_row_that_holds_samples_of_another_costs_none_when_rows_are_merged(
         for first, length in rows:
             recording.append([batch(first, length)])
         stale.append([batch(*doubled)])
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("ATTACH ? AS other", (str(other),))
-        connection.execute("UPDATE other.batch SET id = 100")
-        connection.execute("INSERT INTO batch SELECT * FROM other.batch")
+    execute(other, "UPDATE batch SET id = 100")
+    execute(path, f"ATTACH '{other}' AS other", "INSERT INTO batch SELECT * FROM other.batch")
 
     with Recording(path) as recording:
         compact(recording)
@@ -198,9 +189,7 @@ def test_a_row_that_holds_samples_of_another_costs_none_when_rows_are_merged(
 
 def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
     filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM source")
-        connection.commit()
+    execute(path, "DELETE FROM source")
     overwrite(path)
 
     with Recording(path) as recording:
@@ -217,9 +206,7 @@ def test_what_was_rescued_stays_older_than_what_is_new(path: Path) -> None:
         now[0] = 1e6
         for first in range(10, 2000, 10):
             recording.append([batch(first)])
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM number")
-        connection.commit()
+    execute(path, "DELETE FROM number")
     overwrite(path)
 
     now[0] = 5.0
@@ -236,19 +223,16 @@ def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> Non
         with Recording(path) as recording:
             recording.append([batch(0, node=node)])
 
-    threads = [threading.Thread(target=record, args=(node,)) for node in "ab"]
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        for thread in threads:
-            thread.start()
-        assert stays(lambda: all(thread.is_alive() for thread in threads), 0.3)
-        connection.execute("ROLLBACK")
-        for thread in threads:
-            thread.join(60)
+    execute(path, "PRAGMA journal_mode = WAL")
+    with ThreadPoolExecutor(2) as pool:
+        with locked(path):
+            recording = [pool.submit(record, node) for node in "ab"]
+            assert stays(lambda: not any(one.done() for one in recording), 0.3)
+        for one in recording:
+            one.result(60)
 
-    with Recording(path, read_only=True) as recording:
-        assert [stream.node_id for stream in recording.extents()] == ["a", "b"]
+    with Recording(path, read_only=True) as both:
+        assert [stream.node_id for stream in both.extents()] == ["a", "b"]
     assert not [one for one in path.parent.iterdir() if ".damaged-" in one.name]
 
 
@@ -269,8 +253,7 @@ def test_a_recording_that_another_makes_during_the_first_look_is_not_taken_for_a
         connection.set_trace_callback(make)
         return connection
 
-    with contextlib.closing(connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
+    execute(path, "PRAGMA journal_mode = WAL")
     monkeypatch.setattr(sqlite3, "connect", connected)
     with Recording(path) as recording:
         recording.append([batch(10)])

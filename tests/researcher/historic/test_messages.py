@@ -23,6 +23,7 @@ from fedmon.common.wire.connection import MAX_OUTSTANDING
 from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
+from tests.support.databases import execute, fill_up, locked
 from tests.support.echo_node import EchoNode, late_pong, sample
 from tests.support.environment import researcher_environment
 from tests.support.fedbiomed4 import payload
@@ -36,6 +37,8 @@ LOG = payload("log") | {
     "level": "ERROR",
     "msg": '{"asctime": "now", "node_id": "x", "name": "disk", "level": "ERROR", "message": "full\\nERROR forged"}',
 }
+
+REPLIES = Path("alice", "replies", "alice", FILE_NAME)
 
 
 def ping(sequence: int = 1) -> Message:
@@ -197,8 +200,7 @@ def test_replies_that_a_slow_disk_gives_out_during_an_interrupt_are_there_for_th
         wait_until(lambda: requests.queue.qsize() == 0)
         interrupt()
 
-    with contextlib.closing(sqlite3.connect(tmp_path / "alice" / "replies" / "alice" / FILE_NAME)) as disk:
-        disk.execute("BEGIN IMMEDIATE")
+    with locked(tmp_path / REPLIES):
         threading.Thread(target=once_it_is_taken, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             requests.get_messages()
@@ -218,11 +220,10 @@ def test_replies_of_a_wait_that_is_killed_are_there_for_the_next_process(
     mosquitto: Broker, open_requests: Open, tmp_path: Path
 ) -> None:
     environ = researcher_environment(mosquitto.url, tmp_path / "alice")
-    file = tmp_path / "alice" / "replies" / "alice" / FILE_NAME
 
     def is_taken() -> bool:
         try:
-            with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as disk:
+            with contextlib.closing(sqlite3.connect(f"file:{tmp_path / REPLIES}?mode=ro", uri=True)) as disk:
                 return bool(disk.execute("SELECT 1 FROM handed").fetchone())
         except sqlite3.OperationalError:
             return False  # the process has not made its queue yet
@@ -382,12 +383,11 @@ def test_a_message_that_the_disk_refuses_is_not_said_to_be_safe_and_can_be_taken
     open_requests: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = open_requests()
-    with contextlib.closing(sqlite3.connect(tmp_path / "alice" / "replies" / "alice" / FILE_NAME)) as disk:
-        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
-        with pytest.raises(TasksQueueError, match="the disk has not taken the message"):
-            requests.queue.add(PONG)
-        requests.on_message(PONG | {"sequence": 4}, "general/researcher")
-        disk.execute("DROP TRIGGER full")
+    fill_up(tmp_path / REPLIES, "queue_default")
+    with pytest.raises(TasksQueueError, match="the disk has not taken the message"):
+        requests.queue.add(PONG)
+    requests.on_message(PONG | {"sequence": 4}, "general/researcher")
+    execute(tmp_path / REPLIES, "DROP TRIGGER full")
 
     assert "message on topic 'general/researcher' not stored: the disk has not taken" in caplog.text
     assert [requests.queue.get(block=False)["sequence"] for _ in range(2)] == [3, 4]

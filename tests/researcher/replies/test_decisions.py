@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
+from tests.support.databases import locked
 from tests.support.echo_node import EchoNode
 from tests.support.waiting import stays, wait_until
 
@@ -72,8 +71,7 @@ def test_a_listener_is_told_all_that_comes_after_it_began_however_busy_the_disk_
     with EchoNode(mosquitto.port, "a") as node, ThreadPoolExecutor(1) as pool:
         federation = federate()
         (path,) = (tmp_path / "alice").rglob("data.db")
-        with closing(sqlite3.connect(path, isolation_level=None)) as lock:
-            lock.execute("BEGIN IMMEDIATE")
+        with locked(path):
             decide(node)
             federation.ping()
 

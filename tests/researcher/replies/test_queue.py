@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus,
 from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.replies.queue import MAX_INCOMING, MAX_KEPT_BYTES, Replies
 from fedmon.researcher.session.inbox import Tally
+from tests.support.databases import execute, fill_up
 from tests.support.waiting import wait_until
 
 Keep = Callable[..., Replies]
@@ -95,14 +95,14 @@ def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Pat
     def keep() -> None:
         replies.keep(decision(), only_once=True, on_kept=lambda _key, first: heard.append(first))
 
-    with closing(sqlite3.connect(tmp_path / "queue" / FILE_NAME)) as disk:
-        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
-        # Both come before the first write, which takes them together.
-        keep()
-        keep()
-        replies.start()
-        wait_until(lambda: tally.as_dict().get("failures of the reply queue"), what="the disk to refuse")
-        disk.execute("DROP TRIGGER full")
+    file = tmp_path / "queue" / FILE_NAME
+    fill_up(file, "queue_default")
+    # Both come before the first write, which takes them together.
+    keep()
+    keep()
+    replies.start()
+    wait_until(lambda: tally.as_dict().get("failures of the reply queue"), what="the disk to refuse")
+    execute(file, "DROP TRIGGER full")
     keep()
     wait_until(lambda: heard, what="the copy that the disk takes")
     replies.stop()
@@ -111,17 +111,16 @@ def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Pat
 
 
 def test_what_a_disk_cannot_read_or_mark_is_told_and_can_be_taken(keep: Keep, tmp_path: Path) -> None:
-    tally = Tally()
+    tally, file = Tally(), tmp_path / "queue" / FILE_NAME
     replies = keep(tally=tally)
-    with closing(sqlite3.connect(tmp_path / "queue" / FILE_NAME)) as disk:
-        disk.execute("CREATE TRIGGER full BEFORE INSERT ON handed BEGIN SELECT RAISE(ABORT, 'full'); END")
-        disk.execute("ALTER TABLE seen RENAME TO gone")
-        replies.keep(pong(1))
-        wait_until(lambda: len(replies) == 1)
-        taken = sequences(replies)
-        replies.keep(decision(), only_once=True)
-        wait_until(lambda: tally.as_dict().get("failures of the reply queue") == 3, what="three failures")
-        disk.execute("ALTER TABLE gone RENAME TO seen")
+    fill_up(file, "handed")
+    execute(file, "ALTER TABLE seen RENAME TO gone")
+    replies.keep(pong(1))
+    wait_until(lambda: len(replies) == 1)
+    taken = sequences(replies)
+    replies.keep(decision(), only_once=True)
+    wait_until(lambda: tally.as_dict().get("failures of the reply queue") == 3, what="three failures")
+    execute(file, "ALTER TABLE gone RENAME TO seen")
     replies.keep(decision(), only_once=True)
     wait_until(lambda: len(replies) == 1, what="the copy that the disk takes")
 

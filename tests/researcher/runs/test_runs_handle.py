@@ -6,12 +6,11 @@ import hashlib
 import pickle
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
+from tests.support.databases import fill_up
 from tests.support.environment import researcher_environment
 from tests.support.historic_repository import HistoricRepository
 from tests.support.proxy import Proxy
@@ -666,8 +666,7 @@ def test_an_outcome_that_a_handle_waits_for_is_confirmed_also_while_the_disk_is_
     a: RunningNode, federate: Open, tmp_path: Path
 ) -> None:
     handle = started(federate())
-    with closing(sqlite3.connect(tmp_path / "alice/replies/alice" / FILE_NAME)) as disk:
-        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
+    fill_up(tmp_path / "alice/replies/alice" / FILE_NAME, "queue_default")
 
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from fedmon.common.store.recording import Recording
 from tests.researcher.samples.test_record import rows, stored
 from tests.support.brokers import Broker
+from tests.support.databases import fill_up
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.recording_node import RecordingNode
 from tests.support.waiting import wait_until
@@ -136,8 +136,7 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
 
 def test_a_disk_that_is_full_to_the_end_is_said_at_the_end(mosquitto: Broker, tmp_path: Path) -> None:
     Recording(tmp_path / "store.fedmon").close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "store.fedmon")) as disk:
-        disk.execute("CREATE TRIGGER full BEFORE INSERT ON batch BEGIN SELECT RAISE(ABORT, 'full'); END")
+    fill_up(tmp_path / "store.fedmon", "batch")
     with RecordingNode(mosquitto.port, "a") as node, recording(mosquitto, tmp_path) as (process, lines):
         node.wait(lambda: node.leased)
         node.sample(1)

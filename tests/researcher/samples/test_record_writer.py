@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
 from fedmon.researcher.samples.resend import MissingSamples
+from tests.support.databases import locked
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -22,16 +22,13 @@ def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_ro
     path, rooms = tmp_path / "store", list[int]()
     writer = RecordWriter(path, on_room=lambda: rooms.append(writer.stored))
     writer.open()
-    lock = sqlite3.connect(path, isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
     taken = 0
 
-    while writer.has_room():
-        writer.put(batch(taken), size_bytes=MIB, late=taken % 2 == 0)
-        taken += 1
-    stored_before, rooms_before = writer.stored, len(rooms)
-    lock.execute("ROLLBACK")
-    lock.close()
+    with locked(path):
+        while writer.has_room():
+            writer.put(batch(taken), size_bytes=MIB, late=taken % 2 == 0)
+            taken += 1
+        stored_before, rooms_before = writer.stored, len(rooms)
     wait_until(lambda: rooms)
     ended = writer.stop()
 
@@ -80,16 +77,13 @@ def test_word_of_very_many_losses_is_bounded_too(tmp_path: Path) -> None:
     path = tmp_path / "store"
     writer = RecordWriter(path, on_room=lambda: None)
     writer.open()
-    lock = sqlite3.connect(path, isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
     told = 0
 
-    while writer.has_room() and told < 100_000:
-        want = MissingSamples(node_id="a", boot=1, stream="host", first_seq=2 * told, last_seq=2 * told)
-        writer.lose(want, "gone")
-        told += 1
-    lock.execute("ROLLBACK")
-    lock.close()
+    with locked(path):
+        while writer.has_room() and told < 100_000:
+            want = MissingSamples(node_id="a", boot=1, stream="host", first_seq=2 * told, last_seq=2 * told)
+            writer.lose(want, "gone")
+            told += 1
 
     assert told < 100_000
     assert writer.stop()
