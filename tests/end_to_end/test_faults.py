@@ -63,34 +63,6 @@ def _ended_by_another_sigterm(node: NodeProcess) -> bool:
     return not node.alive()
 
 
-def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosquitto: Broker, tmp_path: Path) -> None:
-    source = "x = '" + "y" * 60_000 + "'\n"
-    limited = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); "
-        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "from fedmon.node.daemon import main; main(sys.argv[1:])"
-    )
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-    assert fedmon_here("node", "status", "--dir", str(folder), "--json").returncode == 0
-    process = subprocess.Popen(
-        [sys.executable, "-c", limited, "--dir", str(folder)],
-        env=plain_environment(), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        with RawResearcher(mosquitto) as raw:
-            wait_until(raw.answered, what="the node to answer")
-            digest = hashlib.sha256(source.encode()).hexdigest()
-            reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
-
-            assert (reply["command"], reply["code"]) == ("error", "failed")
-            assert "cannot write its records" in reply["reason"]
-            assert str(folder) not in reply["reason"]
-            assert process.poll() is None
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def approved_without_audit(folder: Path) -> list[str]:
     """Return the plans that the register calls approved and that no line of the audit says so of."""
     listed = json.loads(fedmon_here("node", "plan", "list", "--dir", str(folder), "--json").stdout)["plans"]

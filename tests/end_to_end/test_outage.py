@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
+from tests.support.record_process import RecordProcess, stored
 from tests.support.waiting import elapse, wait_until
 
 Number = tuple[int, int]
@@ -67,42 +62,9 @@ def whole(numbers: Sequence[Number]) -> bool:
     )
 
 
-def stored(path: Path) -> list[Number]:
-    """Return the numbers that a store holds of the stream ``host``, in its order."""
-    with Recording(path, read_only=True) as recording:
-        return [
-            (batch.boot, seq) for batch in recording.read(stream="host") for seq in range(batch.seq, batch.last_seq + 1)
-        ]
-
-
-def told(lines: Path) -> dict[str, Any]:
-    """Return the newest whole line of `fedmon record --json`."""
-    whole_lines = lines.read_text().split("\n")[:-1]
-    return dict(json.loads(whole_lines[-1])) if whole_lines else {}
-
-
 def node_folder(folder: Path, url: str, interval_s: float) -> Path:
     metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
     return write_node_folder(folder / "ward", node_id="ward", url=url, runs=NO_RUNS, metrics=metrics)
-
-
-@contextlib.contextmanager
-def recording(broker: Broker, folder: Path, name: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run `fedmon record` on the store of a researcher, with its JSON lines in a file."""
-    words = ["record", str(folder / f"{name}.fedmon"), "--broker", broker.url, "--researcher", name, "--json"]
-    lines = folder / f"{name}.lines"
-    with lines.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedmon", *words],
-            env=plain_environment(FEDMON_RESEARCHER_FOLDER=str(folder / name)),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-        )
-    try:
-        yield process, lines
-    finally:
-        process.kill()
-        process.wait(60)
 
 
 @pytest.mark.parametrize(("outage_s", "interval_s"), [(2.5, 0.2), TEN_MINUTES])
@@ -117,8 +79,8 @@ def test_an_outage_of_the_broker_loses_doubles_and_reorders_nothing_for_any_rese
         anna.record(stores[0], interval_s=interval_s) as record,
     ):
         heard = Heard(anna, interval_s=interval_s)
-        with recording(mosquitto, tmp_path, "carl") as (_, lines):
-            wait_until(lambda: len(heard.ordered) >= 5 and told(lines).get("stored", 0) >= 5, what="first samples")
+        with RecordProcess(mosquitto, tmp_path, "carl") as carl:
+            wait_until(lambda: len(heard.ordered) >= 5 and carl.told().get("stored", 0) >= 5, what="first samples")
             mosquitto.stop()
         elapse(outage_s)
         before = len(heard.ordered)
@@ -128,15 +90,14 @@ def test_an_outage_of_the_broker_loses_doubles_and_reorders_nothing_for_any_rese
         heard.wait(before + missed)
         at_end = heard.ordered[-1]
         with (
-            recording(mosquitto, tmp_path, "carl") as (carl, lines),
+            RecordProcess(mosquitto, tmp_path, "carl") as carl,
             mosquitto.researcher(tmp_path, "bert") as bert,
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
-            wait_until(lambda: told(lines).get("positions"), what="the record to go on")
+            wait_until(lambda: carl.told().get("positions"), what="the record to go on")
             wait_until(lambda: all(at_end in stored(store) for store in stores), what="whole stores")
-            carl.terminate()
-            assert carl.wait(60) == 0
-        counts = [record.counts.lost, late.counts.lost, told(lines)["lost"]]
+            assert carl.stop() == 0
+        counts = [record.counts.lost, late.counts.lost, carl.told()["lost"]]
 
     heard.check()
     assert all(watch.refilled > 0 for watch in heard.watches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import resource
@@ -14,14 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.common.store.recording import Recording
 from fedmon.node.runs.folder import JobFolder
 from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
+from tests.support.record_process import stored
 from tests.support.requirements import require
+from tests.support.shell import limit_files
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -172,14 +174,20 @@ def adds_up(counters: dict[str, int]) -> bool:
     return counters["samples_taken"] == sum(counters[name] for name in parts)
 
 
-def limit_files(node: NodeProcess, size_bytes: int) -> None:
-    """Let no file of the node grow beyond a size, as on a full disk."""
-    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosquitto: Broker, tmp_path: Path) -> None:
+    source = "x = '" + "y" * 60_000 + "'\n"
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
+        wait_until(raw.answered, what="the node to answer")
+        limit_files(node.pid, 40_000)
 
+        reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
 
-def stored(path: Path) -> list[int]:
-    with Recording(path, read_only=True) as recording:
-        return [seq for batch in recording.read(stream="host") for seq in range(batch.seq, batch.last_seq + 1)]
+        assert (reply["command"], reply["code"]) == ("error", "failed")
+        assert "cannot write its records" in reply["reason"]
+        assert str(folder) not in reply["reason"]
+        assert raw.ask("ping")["command"] == "pong"
 
 
 def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosquitto: Broker, tmp_path: Path) -> None:
@@ -188,13 +196,13 @@ def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosqui
         wait_until(lambda: anna.ping(timeout_s=5.0).ok, what="the node")
         write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
         with Listener(mosquitto) as listener:
-            limit_files(node, 1)
+            limit_files(node.pid, 1)
             node.signal(signal.SIGHUP)
             wait_until(
                 lambda: any("settings stay as they were" in one["msg"] for one in listener.logs("ward")),
                 what="the error in the log",
             )
-        limit_files(node, resource.RLIM_INFINITY)
+        limit_files(node.pid, resource.RLIM_INFINITY)
         while_full = anna.ping(timeout_s=30.0).ok
         node.signal(signal.SIGHUP)
         wait_until(lambda: not anna.ping(timeout_s=5.0).ok, what="the new settings")
@@ -214,12 +222,12 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path, "anna") as anna, anna.record(store) as record:
         wait_until(lambda: record.counts.stored >= 5, what="first samples")
         mosquitto.stop()
-        limit_files(node, 1)
+        limit_files(node.pid, 1)
         wait_until(lambda: node.live()["recording"] not in ("on", "off"), what="the full disk to be noticed")
         wait_until(lambda: node.live()["counters"]["samples_waiting"] >= 10, what="samples in memory")
         full = node.live()
         assert "samples are not stored: " in fedmon_here("node", "status", "--dir", str(folder)).stdout
-        limit_files(node, resource.RLIM_INFINITY)
+        limit_files(node.pid, resource.RLIM_INFINITY)
         mosquitto.start()
 
         last = full["counters"]["samples_taken"] + 5
@@ -231,5 +239,5 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
     assert adds_up(full["counters"])
     assert adds_up(after["counters"])
     assert (after["counters"]["samples_never_recorded"], lost) == (0, 0)
-    numbers = stored(store)
+    numbers = [seq for _, seq in stored(store)]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,6 +38,11 @@ def begun(*words: str, environ: Mapping[str, str] | None = None, **options: Any)
     """Begin one shell verb, without a terminal; ``options`` say where its output goes, as those of Popen."""
     environ = plain_environment() if environ is None else dict(environ)
     return subprocess.Popen([*FEDMON, *words], env=environ, stdin=subprocess.DEVNULL, text=True, **options)
+
+
+def limit_files(pid: int, size_bytes: int) -> None:
+    """Let no file of a process grow beyond a size, as on a full disk."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
 
 class Foreground:
