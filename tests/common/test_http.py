@@ -8,7 +8,8 @@ import hashlib
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, download_to, upload
 from fedmon.common.settings import RepositorySettings
+from tests.support import stubborn
 from tests.support.hostile_urls import BESIDE_FILES
 
 CONTENT = b"class Plan: ...\n"
@@ -55,14 +57,8 @@ class Server(socketserver.ThreadingTCPServer):
     def handle_error(self, request: object, client_address: object) -> None: ...
 
 
-@contextlib.contextmanager
-def serving(answer: Answer) -> Iterator[Server]:
-    with Server(answer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def serving(answer: Answer) -> AbstractContextManager[Server]:
+    return stubborn.serving(Server(answer))
 
 
 def answering(body: bytes, *headers: str, status: str = "200 OK") -> Answer:

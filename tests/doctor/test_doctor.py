@@ -118,7 +118,7 @@ def test_a_cluster_is_told_what_it_needs(port: int, greeting: bytes, hosts: int,
     address = other_loopback()
     url = "mqtt://" + ",".join([f"{address}:{free_port()}"] * hosts)
 
-    with greeter(address, port, greeting):
+    with greeter(greeting, address=address, port=port):
         _, checks = diagnosed("--broker", url, "--timeout", "1")
     name, verdict, found, advice = check
 
@@ -189,9 +189,8 @@ def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_p
 def test_the_repository_is_looked_at_where_no_node_is_known(
     host: str, status: str, token_file: dict[str, str], advice: str, mosquitto: Broker
 ) -> None:
-    port = free_port()
     answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with greeter("127.0.0.1", port, answer.encode()):
+    with greeter(answer.encode()) as port:
         url = f"http://{host}:{port}"
         code, checks = diagnosed("--broker", mosquitto.url, FEDMON_REPOSITORY_URL=url, **token_file)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.hostile_urls import HOSTS, METADATA_HOSTS, URLS, Sentinel
 from tests.support.node_process import CELLS
 from tests.support.raw_researcher import RawResearcher
 from tests.support.running_node import PLAN, RunningNode
+from tests.support.stubborn import serving
 from tests.support.waiting import wait_until
 
 CONTENT = b'{"text":"x"}'
@@ -70,12 +70,8 @@ def bends(sentinel: Sentinel) -> Iterator[str]:
     """A server that bends; returns its address, below which nodes and researchers are allowed to fetch."""
     names = [url for url in sentinel.aimed() if url.startswith("http") and url.isascii() and url.isprintable()]
     Bends.locations, Bends.asked = tuple(names[::2]), []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Bends) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/files/"
-        server.shutdown()
-        thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Bends)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/files/"
 
 
 def allowed(bends: str, port: int) -> list[str]:

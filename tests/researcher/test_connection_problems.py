@@ -64,8 +64,7 @@ def test_host_port_and_cause_are_named_in_time(
 
 def test_a_refused_subscription_names_access_list_and_limits(tmp_path: Path) -> None:
     let_in_and_refused = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x80"
-    port = free_port()
-    with greeter("127.0.0.1", port, let_in_and_refused):
+    with greeter(let_in_and_refused) as port:
         error, *_ = failure(f"mqtt://127.0.0.1:{port}", tmp_path)
 
     assert "refused our subscription" in str(error)

@@ -4,19 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
-from tests.support.proxy import hang_up
+Server = TypeVar("Server", bound=socketserver.BaseServer)
+
+
+@contextlib.contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """Have a server serve, until the end of the block."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="server")
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Answering(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+
+
+@contextlib.contextmanager
+def peer(answer: Callable[[socket.socket], object], *, address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """Listen on a port; ``answer`` has each connection for itself, which is closed after it."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                answer(self.request)
+
+    with serving(_Answering((address, port), Handler)) as server:
+        yield int(server.server_address[1])
+
+
+def greeter(greeting: bytes, *, address: str = "127.0.0.1", port: int = 0) -> AbstractContextManager[int]:
+    """Listen on a port, send each client the same bytes, and read until it leaves."""
+
+    def greet(client: socket.socket) -> None:
+        client.sendall(greeting)
+        while client.recv(4096):
+            pass
+
+    return peer(greet, address=address, port=port)
 
 
 @contextlib.contextmanager
 def silent_peer() -> Iterator[int]:
     """Listen on a port, accept nothing by hand and never answer; the kernel completes the connections."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(16)
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
         yield int(listener.getsockname()[1])
 
 
@@ -28,50 +70,17 @@ def broker_that_gives_connections_away(*, last_packet: bytes = b"\xe0\x01\x8e") 
     """
     came: list[float] = []
 
-    def serve(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                came.append(time.monotonic())
-                with client, contextlib.suppress(OSError):
-                    client.recv(65_536)
-                    client.sendall(b"\x20\x03\x00\x00\x00")  # CONNACK: welcome
-                    subscribe = client.recv(65_536)
-                    header_bytes = 2 if subscribe[1] < 128 else 3
-                    number = subscribe[header_bytes : header_bytes + 2]
-                    client.sendall(b"\x90\x04" + number + b"\x00\x00" + last_packet)  # SUBACK: granted
-                    client.shutdown(socket.SHUT_WR)
-                    while client.recv(65_536):
-                        pass
+    def give_away(client: socket.socket) -> None:
+        came.append(time.monotonic())
+        client.recv(65_536)
+        client.sendall(b"\x20\x03\x00\x00\x00")  # CONNACK: welcome
+        subscribe = client.recv(65_536)
+        header_bytes = 2 if subscribe[1] < 128 else 3
+        number = subscribe[header_bytes : header_bytes + 2]
+        client.sendall(b"\x90\x04" + number + b"\x00\x00" + last_packet)  # SUBACK: granted
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(65_536):
+            pass
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
-        thread.start()
-        try:
-            yield int(listener.getsockname()[1]), came
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(5.0)
-
-
-@contextlib.contextmanager
-def greeter(address: str, port: int, greeting: bytes) -> Iterator[None]:
-    """Listen on an address, send each client the same bytes, and read until it leaves."""
-    with socket.create_server((address, port)) as listener:
-
-        def greet() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    near, _ = listener.accept()
-                    with near, contextlib.suppress(ConnectionError):  # one that left at once ends no other
-                        near.sendall(greeting)
-                        while near.recv(4096):
-                            pass
-
-        server = threading.Thread(target=greet)
-        server.start()
-        try:
-            yield
-        finally:
-            hang_up(listener)
-            server.join(5)
+    with peer(give_away) as port:
+        yield port, came

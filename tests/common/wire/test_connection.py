@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import socketserver
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,27 +19,9 @@ from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.brokers import Broker
-from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.stubborn import greeter
+from tests.support.stubborn import greeter, peer
 from tests.support.waiting import wait_until
-
-
-@contextlib.contextmanager
-def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Listen on a port; ``answer`` has each connection for itself, which is closed after it."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(OSError):
-                answer(self.request)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
 
 
 def made(
@@ -90,20 +70,19 @@ CHECK = "check user name, password file, and the port of this role"
 def test_a_broker_that_lets_nobody_in_is_told_with_its_reason_and_what_to_check(
     code: int, user: str, cause: str
 ) -> None:
-    port = free_port()
-    with greeter("127.0.0.1", port, b"\x20\x02\x00" + bytes([code])):  # CONNACK
+    with greeter(b"\x20\x02\x00" + bytes([code])) as port:  # CONNACK
         failure = first_failure(broker_from_url(f"mqtt://{user}127.0.0.1:{port}"))
 
     assert failure.cause == cause
 
 
 def test_a_later_subscription_that_is_refused_costs_its_own_messages_alone(caplog: pytest.LogCaptureFixture) -> None:
-    port = free_port()
-    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("always", 0)])
-    connection.resubscribe([("always", 0), ("later", 0)])
     answers = b"\x20\x02\x00\x00" + b"\x90\x04\x00\x01\x00\x80"  # CONNACK, SUBACK
-    with greeter("127.0.0.1", port, answers), started(connection):
-        wait_until(lambda: connection.is_connected)
+    with greeter(answers) as port:
+        connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("always", 0)])
+        connection.resubscribe([("always", 0), ("later", 0)])
+        with started(connection):
+            wait_until(lambda: connection.is_connected)
 
     assert "it refused our subscription to later; ask its operator to check the access list" in caplog.text
 
@@ -126,11 +105,11 @@ def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_t
         client.recv(1000)
         client.sendall(b"\x15\x03\x01\x00\x02\x02\x46")  # protocol_version, RFC 8446, section 6
 
-    with serving(break_off) as port:
+    with peer(break_off) as port:
         broken_off = [first_failure(broker_from_url(f"{tls}://127.0.0.1:{port}")).cause for tls in ("mqtts", "mqtt")]
-    with serving(alert) as port:
+    with peer(alert) as port:
         told_by_tls = first_failure(broker_from_url(f"mqtt://127.0.0.1:{port}")).cause
-    with serving(encrypt) as port:
+    with peer(encrypt) as port:
         url = f"mqtts://127.0.0.1:{port}"
         untrusted = first_failure(broker_from_url(url)).cause
         known = broker_from_url(url, ca_file=certificate)
@@ -172,8 +151,7 @@ def test_a_host_or_file_that_cannot_be_used_is_named(url: str, option: str, caus
 
 
 def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> None:
-    port = free_port()
-    with greeter("127.0.0.1", port, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+    with greeter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         without_tls = first_failure(broker_from_url(f"mqtts://127.0.0.1:{port}")).cause
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
         for _ in range(4):
@@ -188,7 +166,7 @@ def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> Non
 
 
 def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.LogCaptureFixture) -> None:
-    port, taken = free_port(), list[bytes]()
+    taken = list[bytes]()
 
     def take(_topic: str, payload: bytes, _retained: bool) -> None:  # the connection's shape
         taken.append(payload)
@@ -197,14 +175,15 @@ def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.Lo
     def fail(link: Link) -> None:
         raise KeyError(link)
 
-    connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("a", 0)], take, on_link=fail)
     granted = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"  # CONNACK, SUBACK
     sent = b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"  # PUBLISH
-    with greeter("127.0.0.1", port, granted + sent), started(connection):
-        wait_until(lambda: taken == [b"1", b"2"], what="both messages")
-        wait_until(lambda: "the link callback failed" in caplog.text, what="the call of the link callback")
+    with greeter(granted + sent) as port:
+        connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"), [("a", 0)], take, on_link=fail)
+        with started(connection):
+            wait_until(lambda: taken == [b"1", b"2"], what="both messages")
+            wait_until(lambda: "the link callback failed" in caplog.text, what="the call of the link callback")
 
-        assert connection.is_connected
+            assert connection.is_connected
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])

@@ -36,6 +36,7 @@ from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
 from tests.support.store import Store
+from tests.support.stubborn import serving
 from tests.support.waiting import elapse, wait_until
 
 LONG_OUTAGE = pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(240)])
@@ -316,19 +317,6 @@ class _Closing(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@contextmanager
-def closing_store(refused_every: int | None = None) -> Iterator[ClosingStore]:
-    """Run such a store."""
-    with ClosingStore(refused_every) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch_stops_no_other(
     tmp_path: Path,
 ) -> None:
@@ -338,7 +326,7 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
             for seq in range(0, 30, 10):
                 times = [first_t + at for at in range(seq, seq + 10)]
                 append(recording, node_id, times, {series: float(seq)}, seq=seq)
-    with closing_store() as server:
+    with serving(ClosingStore()) as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
 
@@ -354,7 +342,7 @@ def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None
             for seq in range(0, 1000, 100):
                 t = [1_700_000_000.0 + at for at in range(seq, seq + 100)]
                 append(recording, name, t, values, seq=seq)
-    with closing_store() as server:
+    with serving(ClosingStore()) as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
 
@@ -384,7 +372,7 @@ def test_a_backlog_passes_a_store_that_fails_on_the_way_and_tells_positions_and_
         reached.append(sum(seq == 99 for *_, seq in sent))
         return {"node-00": True}
 
-    with closing_store(refused_every=8) as server:
+    with serving(ClosingStore(refused_every=8)) as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         push = StorePush(path, url, StoreSettings(), is_online=is_online)
         wait_until(lambda: reached and not push.counts.error and not push.counts.waiting, what="the end of the backlog")
@@ -457,7 +445,7 @@ def test_positions_that_are_damaged_have_all_sent_again_and_those_that_cannot_be
     filled(path)
     positions = Path(f"{path}.sent")
     positions.write_text("{")
-    with closing_store() as server:
+    with serving(ClosingStore()) as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         push = StorePush(path, url, StoreSettings(), is_online=dict)
         assert push.stop()
