@@ -40,7 +40,7 @@ class Party:
         self._answer_topic = ""
         self._done: set[int] = set()
         self._refused: set[int] = set()
-        self.connections_lost = 0
+        self.connections_lost, self.found_session = 0, False
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id, clean_session=clean, reconnect_on_failure=False
         )
@@ -126,8 +126,9 @@ class Party:
         with self._changed:
             assert self._changed.wait_for(condition, WAIT_S), f"not within {WAIT_S} s; heard {self.heard[-5:]}"
 
-    def _on_connect(self, _client: object, _userdata: object, _flags: object, reason: Any, _properties: object) -> None:
+    def _on_connect(self, _client: object, _userdata: object, flags: Any, reason: Any, _properties: object) -> None:
         with self._changed:
+            self.found_session = flags.session_present
             self._answer = 0 if not reason.is_failure else reason
             self._changed.notify_all()
 

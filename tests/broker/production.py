@@ -17,13 +17,14 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.ports import is_open
 from fedmon.broker.users import Role, Users
 from fedmon.common.clock import Deadline
+from fedmon.researcher.federation import Federation
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.broker.party import Party
+from tests.support.passwords import PASSWORD, secret_file
 from tests.support.ports import free_ports
 from tests.support.requirements import require
 
 RENDERED = pathlib.Path(__file__).parents[2] / "broker"
-PASSWORD = "correct horse battery"
 _NOBODY = 65_534
 
 
@@ -51,6 +52,7 @@ class Production:
                 make_client_authority(folder / "certificates", role.file_name)
         for name, role in users.items():
             Users(self.folder).add(name, role, PASSWORD)
+        self.password_file = secret_file(folder.parent / "password")
         self._users = users
         self._memory_limit_bytes, self._appended = memory_limit_bytes, appended
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,6 +99,19 @@ class Production:
         while not is_open("127.0.0.1", self.observer_port, timeout_s=1.0):
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
+
+    def url(self, user: str) -> str:
+        """Return the URL that one of its users connects to."""
+        return f"mqtts://localhost:{self.ports[self._users[user]]}"
+
+    def broker_settings(self, user: str) -> dict[str, str]:
+        """Return the keys that a party's section ``broker`` needs beside the url."""
+        return {"username": user, "password_file": str(self.password_file), "ca_file": str(self.ca_file)}
+
+    def researcher(self, folder: pathlib.Path, name: str = "alice", **options: Any) -> Federation:
+        """Return the federation of a researcher, not started; the folder of that name holds its state."""
+        given: dict[str, Any] = {"folder": folder / name, "timeout_s": 30.0, **self.broker_settings(name)}
+        return Federation(self.url(name), **(given | options))
 
     def party(self, name: str, client_id: str = "", **more: Any) -> Party:
         """Return a connection of one of its users; ``more`` is whatever Party takes."""

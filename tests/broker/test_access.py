@@ -12,8 +12,9 @@ import pytest
 from fedmon.broker.users import Role
 from fedmon.common.wire import topics
 from tests.broker.party import Party, RefusedError
-from tests.broker.production import PASSWORD, Production
+from tests.broker.production import Production
 from tests.support.clusters import CLUSTERS, Cluster
+from tests.support.passwords import PASSWORD
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 

@@ -22,10 +22,9 @@ from tests.broker.certificates import make_broker_certificate, make_client_autho
 from tests.broker.party import Party, RefusedError
 from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.brokers import takes_messages
+from tests.support.passwords import PASSWORD
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
-
-PASSWORD = "correct horse battery"
 
 
 def require_engine(name: str) -> None:

@@ -17,8 +17,7 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
 from fedmon.common.files import LockFile
 from tests.broker.shell import FEDMON, answer, fedmon_broker
-
-PASSWORD = "correct horse battery"
+from tests.support.passwords import PASSWORD, secret_file
 
 
 def users_in(folder: Path) -> Users:
@@ -68,9 +67,7 @@ def test_a_password_of_a_user_who_cannot_be_added_is_not_saved(tmp_path: Path) -
 
 
 def test_a_given_password_is_never_shown(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.touch(mode=0o600)
-    file.write_text(PASSWORD + "\n")
+    file = secret_file(tmp_path / "password")
 
     from_file = fedmon_broker(
         "user", "add", "a", "--role", "node", "--password-file", file, "--data-dir", tmp_path / "b"

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.support.clusters import CLUSTERS, FILES, HOSTS, PASSWORD
+from tests.support.clusters import CLUSTERS, FILES, HOSTS
+from tests.support.passwords import PASSWORD
 
 SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
 KINDS = sorted(CLUSTERS)

@@ -25,8 +25,9 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
 from tests.broker.certificates import make_client_certificate, revoke
 from tests.broker.party import Party, RefusedError
-from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
+from tests.broker.production import RENDERED, Production, mosquitto_client
 from tests.broker.shell import answer, fedmon_broker, foreground
+from tests.support.passwords import PASSWORD
 from tests.support.ports import free_port
 from tests.support.requirements import require
 

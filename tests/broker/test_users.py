@@ -12,8 +12,7 @@ import pytest
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
 from fedmon.common.errors import ConflictError, StorageError
-
-PASSWORD = "correct horse battery"
+from tests.support.passwords import PASSWORD
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target,
 from fedmon.common.settings import RepositorySettings
 from tests.support import stubborn
 from tests.support.hostile_urls import BESIDE_FILES
+from tests.support.passwords import secret_file
 
 CONTENT = b"class Plan: ...\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -290,9 +291,7 @@ def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_upload_carries_the_token_and_returns_the_url(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("secret-token\n")
+    token = secret_file(tmp_path / "token", "secret-token")
     with serving(answering(b'{"url": "http://127.0.0.1/files/x"}', status="201 Created")) as server:
         url = upload(CONTENT, RepositorySettings(url=f"http://127.0.0.1:{server.port}", token_file=token))
 

@@ -12,13 +12,12 @@ import pytest
 
 from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
-from fedmon.common.settings import RepositorySettings, ResearcherSettings, broker_from_url
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
-from tests.broker.production import PASSWORD, Production
+from tests.broker.production import Production
 from tests.broker.shell import foreground
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.shell import Foreground
@@ -42,21 +41,13 @@ def repository(production: Production, tmp_path: Path) -> Iterator[Foreground]:
 
 
 @pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    file = tmp_path / "password"
-    file.touch(mode=0o600)
-    file.write_text(PASSWORD + "\n")
-    return file
-
-
-@pytest.fixture
-def node(production: Production, repository: Foreground, password_file: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+def node(production: Production, repository: Foreground, tmp_path: Path) -> Iterator[NodeProcess]:
     folder = write_node_folder(
         tmp_path / "north",
         node_id="north",
-        url=f"mqtts://localhost:{production.ports[Role.NODE]}",
+        url=production.url("north"),
         researchers=["alice"],
-        broker={"username": "north", "password_file": str(password_file), "ca_file": str(production.ca_file)},
+        broker=production.broker_settings("north"),
         repository={"allowed_urls": [repository.facts["url"]]},
         runs=NO_RUNS,
     )
@@ -66,21 +57,12 @@ def node(production: Production, repository: Foreground, password_file: Path, tm
 
 @pytest.fixture
 def federation(
-    production: Production, repository: Foreground, password_file: Path, tmp_path: Path, node: NodeProcess
+    production: Production, repository: Foreground, tmp_path: Path, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Federation]:
-    settings = ResearcherSettings(
-        id="alice",
-        broker=broker_from_url(
-            f"mqtts://localhost:{production.ports[Role.RESEARCHER]}",
-            username="alice",
-            password_file=password_file,
-            ca_file=production.ca_file,
-        ),
-        folder=tmp_path / "alice",
-        repository=RepositorySettings(url=repository.facts["url"], token_file=Path(repository.facts["token_file"])),
-    )
+    for key in ("url", "token_file"):
+        monkeypatch.setenv(f"FEDMON_REPOSITORY_{key.upper()}", repository.facts[key])
     assert node.alive()
-    with Federation(settings=settings) as fed:
+    with production.researcher(tmp_path) as fed:
         wait_until(lambda: fed.nodes().online, what="the node online")
         yield fed
 

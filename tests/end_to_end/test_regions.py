@@ -16,12 +16,12 @@ from bench.outage import Order, holes
 from fedmon.broker.users import Role
 from fedmon.common.wire import topics
 from fedmon.node.owner.control import call_daemon
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.party import Party
-from tests.broker.production import PASSWORD, RENDERED, Production, mosquitto_client
+from tests.broker.production import RENDERED, Production, mosquitto_client
 from tests.support.brokers import answering
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.passwords import PASSWORD
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.waiting import stays, wait_until
@@ -43,9 +43,6 @@ class Regions:
 
     def __init__(self, folder: Path, running: contextlib.ExitStack) -> None:
         self.folder = folder
-        self.password_file = folder / "password"
-        self.password_file.touch(mode=0o600)
-        self.password_file.write_text(PASSWORD + "\n")
         self.bridge_port = free_port()
         listener = (FILES / "centre.conf").read_text()
         listener = listener.replace("listener 8888", f"listener {self.bridge_port} 127.0.0.1")
@@ -74,28 +71,16 @@ class Regions:
     def node(self, node_id: str) -> NodeProcess:
         """Return a node of its region's broker, not started."""
         broker = self.centre if node_id in NORTH else self.region
-        keys = {"username": node_id, "password_file": str(self.password_file), "ca_file": str(broker.ca_file)}
         return NodeProcess(
             write_node_folder(
                 self.folder / node_id,
                 node_id=node_id,
-                url=f"mqtts://localhost:{broker.ports[Role.NODE]}",
+                url=broker.url(node_id),
                 researchers=["alice"],
-                broker=keys,
+                broker=broker.broker_settings(node_id),
                 metrics={"interval_s": 1.0},
                 runs=NO_RUNS,
             )
-        )
-
-    def researcher(self) -> Federation:
-        """Return the researcher, at the centre, not started."""
-        return Federation(
-            f"mqtts://localhost:{self.centre.ports[Role.RESEARCHER]}",
-            researcher_id="alice",
-            username="alice",
-            password_file=self.password_file,
-            ca_file=self.centre.ca_file,
-            folder=self.folder / "alice",
         )
 
 
@@ -129,7 +114,7 @@ def test_a_cut_between_regions_costs_no_decision_and_no_sample(regions: Regions,
         at_centre.subscribe("#", "$SYS/broker/connection/#")
         in_region.subscribe("#")
         nodes = {name: running.enter_context(regions.node(name)) for name in NORTH + SOUTH}
-        federation = running.enter_context(regions.researcher())
+        federation = running.enter_context(regions.centre.researcher(tmp_path))
         federation.on("decision", lambda one: heard.update([(str(one.node_id), one.sha256)]))
         wait_until(lambda: answering(federation, timeout_s=5.0) == set(nodes), what="six nodes answering")
         running.enter_context(federation.monitor(order.take, interval_s=1.0, ordered=True))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.cluster import measure
 from fedmon.researcher.federation import Federation
+from tests.broker.party import Party
 from tests.support.brokers import Broker
 from tests.support.clusters import CLUSTERS
 from tests.support.listener import Listener
@@ -37,19 +35,8 @@ def twice(broker: Broker) -> str:
 
 def holds_session(broker: Broker, client_id: str) -> bool:
     """Tell whether the broker keeps a session of a client that is not connected; the session stays."""
-    flags: list[mqtt.ConnectFlags] = []
-
-    def on_connect(_client: mqtt.Client, _userdata: Any, connected: mqtt.ConnectFlags, *_: Any) -> None:
-        flags.append(connected)
-
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False, reconnect_on_failure=False)
-    client.on_connect = on_connect
-    client.connect("127.0.0.1", broker.port)
-    client.loop_start()
-    wait_until(lambda: flags)
-    client.disconnect()
-    client.loop_stop()
-    return flags[0].session_present
+    with Party(broker.port, client_id=client_id, clean=False) as party:
+        return party.found_session
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])

@@ -12,14 +12,12 @@ from fedmon.common.errors import FedmonError, InvalidIdError, SettingsError
 from fedmon.common.settings import BrokerHost
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
+from tests.support.passwords import secret_file
 
 
 @pytest.fixture
 def password_file(tmp_path: Path) -> Path:
-    path = tmp_path / "secret"
-    path.touch(mode=0o600)
-    path.write_text("sesame\n")
-    return path
+    return secret_file(tmp_path / "secret", "sesame")
 
 
 @pytest.fixture

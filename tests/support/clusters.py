@@ -22,13 +22,13 @@ from fedmon.broker.users import Role
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.party import Party, RefusedError
 from tests.support.environment import plain_environment
+from tests.support.passwords import PASSWORD, secret_file
 from tests.support.ports import free_port, free_ports
 from tests.support.waiting import wait_until
 
 FILES = Path(__file__).parents[2] / "broker" / "clusters"
 HOSTS = ("b1.example.org", "b2.example.org", "b3.example.org")
 PORT = 8883
-PASSWORD = "correct horse battery"
 OBSERVER = "observer"
 READY_S = 240.0
 
@@ -98,8 +98,7 @@ class Cluster(abc.ABC):
     def _write(self) -> None:
         """Do what the page tells an operator, and copy the folder to each host."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.password_file.touch(mode=0o600)
-        self.password_file.write_text(PASSWORD + "\n")
+        secret_file(self.password_file)
         files = self.folder / "files"
         shutil.copytree(FILES / self.name, files)
         make_broker_certificate(files)

@@ -8,6 +8,7 @@ import pytest
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings import BrokerHost, BrokerSettings, broker_from_url, read_secret
+from tests.support.passwords import secret_file
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,7 @@ def test_certificates_without_encryption_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_password_is_read_from_a_file_that_only_we_can_read(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text("s3cret ä\n")
-    file.chmod(0o600)
+    file = secret_file(tmp_path / "password", "s3cret ä")
 
     settings = broker_from_url("mqtt://anna@host", password_file=file)
 

@@ -11,8 +11,9 @@ from fedmon.broker.users import Role
 from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
-from tests.broker.production import PASSWORD, Production
+from tests.broker.production import Production
 from tests.node.job.tool_runs import numbers
+from tests.support.passwords import PASSWORD
 from tests.support.waiting import wait_until
 
 NODE = "job-4711-n1"

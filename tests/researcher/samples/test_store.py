@@ -32,6 +32,7 @@ from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
@@ -217,10 +218,9 @@ def guarded(store: Store, folder: Path) -> Iterator[str]:
 def test_certificates_token_and_tenant_come_from_the_settings(
     mosquitto: Broker, federate: Open, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    file, token = tmp_path / "researcher.toml", tmp_path / "token"
+    file = tmp_path / "researcher.toml"
     file.write_text('[store]\ntoken_file = "token"\nca_file = "certificates/ca.crt"\ntenant = "7"\n')
-    token.write_text(TOKEN)
-    token.chmod(0o600)
+    secret_file(tmp_path / "token", TOKEN)
     store = Store(tmp_path / "victoria", prefix="/insert/7/prometheus")
     request.addfinalizer(store.kill)
     with RecordingNode(mosquitto.port, "a") as node, guarded(store, tmp_path) as url:
@@ -427,9 +427,7 @@ def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp
 
 
 def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(federate: Open, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("geheim-ü-€")
-    token.chmod(0o600)
+    token = secret_file(tmp_path / "token", "geheim-ü-€")
     settings = msgspec.structs.replace(federate(instance="first").settings, store=StoreSettings(token_file=token))
 
     with pytest.raises(SettingsError, match="cannot carry"):
