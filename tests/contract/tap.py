@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from tests.support.listener import Subscriber
 from tests.support.waiting import wait_until
 
 
@@ -25,30 +23,15 @@ class Heard(NamedTuple):
     message: dict[str, Any]
 
 
-class Tap:
+class Tap(Subscriber):
     """Hears everything under ``general`` at the QoS of its sender; a context manager."""
 
     def __init__(self, url: str, *, on_message: Callable[[Heard], None] | None = None) -> None:
-        host, port = url.removeprefix("mqtt://").split(":")
-        self._place = (host, int(port))
+        super().__init__(int(url.rpartition(":")[2]), protocol=mqtt.MQTTv5)
         self.heard: list[Heard] = []
         self._on_heard = on_message
-        self._ready = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"tap-{uuid.uuid4().hex[:8]}", protocol=mqtt.MQTTv5)
         options = SubscribeOptions(qos=1, retainAsPublished=True, noLocal=True)
         self._client.on_connect = lambda client, *_: client.subscribe("general/#", options=options)
-        self._client.on_subscribe = lambda *_: self._ready.set()
-        self._client.on_message = self._on_message
-
-    def __enter__(self) -> Self:
-        self._client.connect(*self._place)
-        self._client.loop_start()
-        assert self._ready.wait(60)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def send(self, topic: str, message: dict[str, Any], *, qos: int = 1, retain: bool = False) -> None:
         """Publish a message."""
@@ -67,7 +50,7 @@ class Tap:
         assert found is not None
         return found
 
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         if message.payload:
             is_json = message.payload.startswith(b"{")
             content = json.loads(message.payload) if is_json else {"text": message.payload.decode()}

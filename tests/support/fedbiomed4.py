@@ -75,7 +75,7 @@ class Party(Subscriber):
     """
 
     def __init__(self, broker: Broker, shapes: dict[str, Types], topics: tuple[str, ...], send_topic: str) -> None:
-        super().__init__(broker, *topics)
+        super().__init__(broker.port, *topics)
         self._shapes, self._send_topic = shapes, send_topic
         self.heard: list[Message] = []
         self.faults: list[str] = []

@@ -8,7 +8,7 @@ import uuid
 from typing import Any, NamedTuple, Self
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.support.brokers import Broker
 
@@ -24,16 +24,17 @@ class Heard(NamedTuple):
 class Subscriber:
     """A client that hears filters at QoS 1; a context manager. A subclass takes messages in ``hear``."""
 
-    def __init__(self, broker: Broker, *filters: str) -> None:
-        self._broker = broker
+    def __init__(self, port: int, *filters: str, protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311) -> None:
+        self._port = port
         self._ready = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"test-{uuid.uuid4().hex[:8]}")
+        client_id = f"test-{uuid.uuid4().hex[:8]}"
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, protocol=protocol)
         self._client.on_connect = lambda client, *_: client.subscribe([(each, 1) for each in filters])
         self._client.on_subscribe = lambda *_: self._ready.set()
         self._client.on_message = lambda _client, _userdata, message: self.hear(message)
 
     def __enter__(self) -> Self:
-        self._client.connect("127.0.0.1", self._broker.port)
+        self._client.connect("127.0.0.1", self._port)
         self._client.loop_start()
         assert self._ready.wait(60)
         return self
@@ -50,7 +51,7 @@ class Listener(Subscriber):
     """Keeps everything that it hears."""
 
     def __init__(self, broker: Broker, topic_filter: str = "general/#") -> None:
-        super().__init__(broker, topic_filter)
+        super().__init__(broker.port, topic_filter)
         self.heard: list[Heard] = []
 
     def topics(self, *, retained: bool = False) -> set[str]:

@@ -17,7 +17,7 @@ class RawResearcher(Subscriber):
     """Hears every reply to ``researcher_id``; a context manager."""
 
     def __init__(self, broker: Broker, researcher_id: str = "raw") -> None:
-        super().__init__(broker, f"general/researcher/{researcher_id}/#")
+        super().__init__(broker.port, f"general/researcher/{researcher_id}/#")
         self.researcher_id = researcher_id
         self._sequence = 0
         self.replies: list[dict[str, Any]] = []
