@@ -19,9 +19,9 @@ import pytest
 from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import CELLS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder, write_node_with_cells
 from tests.support.requirements import require
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.tracing import Trace, traced
 from tests.support.waiting import wait_until
 
@@ -108,10 +108,10 @@ def check(journey: str, windows: list[list[tuple[int, str]]]) -> None:
     assert not problems, "\n\n".join([journey, *problems])
 
 
-def north(folder: Path, broker: Broker, **sections: Any) -> Path:
-    """Write the folder of a node that measures only when it is asked to."""
+def north(folder: Path, broker: Broker) -> Path:
+    """Write the folder of a node that measures only when it is asked to, and runs nothing."""
     metrics = {"interval_s": 600.0}
-    return write_node_folder(folder / "north", node_id="north", url=broker.url, **{"metrics": metrics, **sections})
+    return write_node_folder(folder / "north", node_id="north", url=broker.url, metrics=metrics, runs=NO_RUNS)
 
 
 def online(fed: Federation, node: TracedNode) -> None:
@@ -129,7 +129,7 @@ def repeated(trace: Trace, act: Callable[[], object], times: int, *, quiet_s: fl
 
 
 def test_a_ping_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, tmp_path: Path) -> None:
-    folder = north(tmp_path, mosquitto, runs={"enabled": False})
+    folder = north(tmp_path, mosquitto)
     with TracedNode(folder, trace) as node:
         trace.begin()
         with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
@@ -144,7 +144,7 @@ def test_a_sample_passes_the_files_that_are_named(mosquitto: Broker, trace: Trac
     # Not in step with what a node does each second.
     interval_s, windows = 1.37, []
     heard: queue.SimpleQueue[float] = queue.SimpleQueue()
-    folder = north(tmp_path, mosquitto, runs={"enabled": False})
+    folder = north(tmp_path, mosquitto)
     with TracedNode(folder, trace) as node:
         trace.begin()
         with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
@@ -189,15 +189,10 @@ def is_started(ec: ExperimentController, guid: int) -> bool:
 
 def test_a_run_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, tmp_path: Path) -> None:
     require(os.geteuid() == 0 and shutil.which("bwrap"), "the page is about a node of root with bubblewrap")
-    folder = north(tmp_path, mosquitto, metrics={"enabled": False}, runs={"sandbox": "bubblewrap"})
-    for name, text in {"plan.py": PLAN, "table.csv": CELLS}.items():
-        (folder / name).write_text(text)
-    for words in (
-        ("dataset", "add", str(folder / "table.csv"), "--name", "cells", "--tags", "cells"),
-        ("plan", "register", str(folder / "plan.py"), "--name", "counts"),
-    ):
-        done = fedmon_here("node", *words, "--dir", str(folder))
-        assert done.returncode == 0, done.stderr
+    sections: dict[str, Any] = {"metrics": {"enabled": False}, "runs": {"sandbox": "bubblewrap"}}
+    folder = write_node_with_cells(tmp_path / "north", node_id="north", url=mosquitto.url, **sections)
+    (folder / "plan.py").write_text(PLAN)
+    document_here("node", "plan", "register", folder / "plan.py", "--name", "counts", "--dir", folder)
     with TracedNode(folder, trace) as node:
         trace.begin()
         with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +11,9 @@ import pytest
 from fedmon.report import Source, frame
 from fedmon.researcher.experiment import ExperimentController
 from tests.contract.opened import opened
-from tests.support.environment import plain_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 PLAN = "a4e04c6d7e9da0cfdd94c8409f7e2318d20978e9d5e3161c832f9d19a8631ffa"
-
-
-def told(*words: object, **environ: str) -> Any:
-    """Return what a verb prints as JSON."""
-    done = fedmon_here(*map(str, words), "--json", environ=plain_environment(**environ))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -32,12 +23,12 @@ def node(tmp_path: Path) -> Path:
 
 
 def test_a_register_of_before_has_its_datasets_plans_and_runs(node: Path) -> None:
-    (dataset,) = told("node", "dataset", "list", "--dir", node)["datasets"]
-    plans = {plan["name"]: plan for plan in told("node", "plan", "list", "--dir", node)["plans"]}
-    shown = told("node", "plan", "show", PLAN, "--dir", node)
-    (run,) = told("node", "runs", "list", "--dir", node)["runs"]
-    policy = told("node", "policy", "show", "--dir", node)["policy"]
-    status = told("node", "status", "--dir", node)
+    (dataset,) = document_here("node", "dataset", "list", "--dir", node)["datasets"]
+    plans = {plan["name"]: plan for plan in document_here("node", "plan", "list", "--dir", node)["plans"]}
+    shown = document_here("node", "plan", "show", PLAN, "--dir", node)
+    (run,) = document_here("node", "runs", "list", "--dir", node)["runs"]
+    policy = document_here("node", "policy", "show", "--dir", node)["policy"]
+    status = document_here("node", "status", "--dir", node)
 
     assert (dataset["name"], dataset["tags"], dataset["shape"]) == ("cells", ["cells", "tabular"], [2, 2])
     assert {name: plan["status"] for name, plan in plans.items()} == {
@@ -46,13 +37,16 @@ def test_a_register_of_before_has_its_datasets_plans_and_runs(node: Path) -> Non
     assert [plans[name]["note"] for name in ("plan", "other")] == ["fine", "not this one"]
     assert (shown["plan"]["requested_by"], "class Means(TrainingPlan)" in shown["source"]) == (["alice"], True)
     assert (run["researcher_id"], run["state"], run["sha256"]) == ("alice", "succeeded", PLAN)
-    assert told("node", "runs", "show", run["job_id"], "--dir", node)["run"]["scalars"] == 1
+    assert document_here("node", "runs", "show", run["job_id"], "--dir", node)["run"]["scalars"] == 1
     assert (policy["researchers"], status["node_id"], status["set_aside"]) == (["alice"], "ward7", [])
 
 
 def test_approvals_of_before_are_grants_for_every_researcher_without_end(node: Path) -> None:
-    status, text = told("node", "status", "--dir", node), fedmon_here("node", "status", "--dir", str(node)).stdout
-    (kept,) = told("node", "plan", "show", PLAN, "--dir", node)["grants"]
+    status, text = (
+        document_here("node", "status", "--dir", node),
+        fedmon_here("node", "status", "--dir", str(node)).stdout,
+    )
+    (kept,) = document_here("node", "plan", "show", PLAN, "--dir", node)["grants"]
 
     assert status["grants"] == {"without_limit": 1, "asked_again": 0}
     assert "1 grant is for every researcher, without end, as approvals of earlier releases" in " ".join(text.split())
@@ -60,25 +54,25 @@ def test_approvals_of_before_are_grants_for_every_researcher_without_end(node: P
 
 
 def test_a_register_of_before_can_be_changed(node: Path) -> None:
-    (pending,) = told("node", "plan", "list", "--status", "pending", "--dir", node)["plans"]
-    told("node", "plan", "approve", pending["sha256"], "--dir", node)
-    told("node", "plan", "reset", PLAN, "--dir", node)
-    told("node", "dataset", "edit", "cells", "--description", "anew", "--dir", node)
+    (pending,) = document_here("node", "plan", "list", "--status", "pending", "--dir", node)["plans"]
+    document_here("node", "plan", "approve", pending["sha256"], "--dir", node)
+    document_here("node", "plan", "reset", PLAN, "--dir", node)
+    document_here("node", "dataset", "edit", "cells", "--description", "anew", "--dir", node)
 
-    plans = told("node", "plan", "list", "--dir", node)["plans"]
+    plans = document_here("node", "plan", "list", "--dir", node)["plans"]
 
     assert {plan["name"]: plan["status"] for plan in plans} == {
         "plan": "pending", "other": "rejected", "third": "approved",
     }  # fmt: skip
-    assert told("node", "dataset", "show", "cells", "--dir", node)["dataset"]["description"] == "anew"
+    assert document_here("node", "dataset", "show", "cells", "--dir", node)["dataset"]["description"] == "anew"
 
 
 def test_an_audit_of_before_verifies_and_goes_on(node: Path) -> None:
-    before = told("node", "audit", "verify", "--dir", node)
-    told("node", "policy", "deny", "alice", "--dir", node)
+    before = document_here("node", "audit", "verify", "--dir", node)
+    document_here("node", "policy", "deny", "alice", "--dir", node)
 
-    after = told("node", "audit", "verify", "--dir", node)
-    lines = told("node", "audit", "show", "--last", "1000", "--dir", node)["lines"]
+    after = document_here("node", "audit", "verify", "--dir", node)
+    lines = document_here("node", "audit", "show", "--last", "1000", "--dir", node)["lines"]
 
     assert (before["ok"], after["ok"], after["lines"]) == (True, True, before["lines"] + 1)
     assert {"command", "reply", "dataset-add", "plan-decision", "policy-change"} <= {line["event"] for line in lines}
@@ -103,13 +97,13 @@ def test_a_recording_of_before_is_read(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_job_of_before_is_merged_exported_and_reported(tmp_path: Path) -> None:
     folder = opened("job", tmp_path / "job")
-    exported = told("export", folder, "--output", tmp_path / "job.csv")
+    exported = document_here("export", folder, "--output", tmp_path / "job.csv")
     merged = fedmon_here("job", "merge", str(folder))
-    report = told("report", folder, "--text")
+    report = document_here("report", folder, "--text")
 
     assert exported["written"][0]["rows"] == 5
     assert merged.returncode == 0, merged.stderr
-    assert told("export", folder, "--output", tmp_path / "again.csv")["written"][0]["rows"] == 5
+    assert document_here("export", folder, "--output", tmp_path / "again.csv")["written"][0]["rows"] == 5
     assert (tmp_path / "job.csv").read_text() == (tmp_path / "again.csv").read_text()
     assert [word for word in ("4711", "ward7") if word not in json.dumps(report)] == []
     assert ",4711,atlas,trial," in (tmp_path / "job.csv").read_text()
@@ -117,9 +111,9 @@ def test_the_folder_of_a_job_of_before_is_merged_exported_and_reported(tmp_path:
 
 def test_a_run_of_an_experiment_of_before_is_shown_reported_drawn_and_taken_up(tmp_path: Path) -> None:
     (run_dir,) = opened("run", tmp_path / "run").iterdir()
-    shown = told("experiment", "show", run_dir)
-    report = told("experiment", "report", run_dir)
-    told("experiment", "graph", run_dir, "--output", tmp_path / "run.dot")
+    shown = document_here("experiment", "show", run_dir)
+    report = document_here("experiment", "report", run_dir)
+    document_here("experiment", "graph", run_dir, "--output", tmp_path / "run.dot")
 
     assert (shown["well"], shown["status"], shown["exp_id"]) == (True, "ended", "two-steps")
     assert [(one["name"], one["reached"]) for one in shown["resources"]] == [("make", "STOPPED"), ("count", "STOPPED")]
@@ -143,7 +137,7 @@ def test_a_result_of_before_is_read_by_numpy_and_taken_as_input(tmp_path: Path) 
     with np.load(result, allow_pickle=False) as arrays:
         found = [arrays[name].tolist() for name in ("0", "1")]
         told_of = json.loads(arrays["document.json"])
-    checked = told("plan", "check", plan, "--inputs", result, "--no-sandbox")
+    checked = document_here("plan", "check", plan, "--inputs", result, "--no-sandbox")
 
     assert (found, told_of["arrays"]) == ([pytest.approx([17.99, 29.19]), [[1, 0], [0, 1]]], [["sums"], ["labels"]])
     assert told_of["values"]["rows"] == 2

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.opened import opened
 from tests.contract.tables import rewrite, table
 from tests.support.environment import plain_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 ROOT = Path(__file__).parents[2]
 _SECTIONS = table("settings")
@@ -126,9 +126,9 @@ def test_a_collector_of_another_package_is_loaded_by_its_entry_point(
     (folder / "node.toml").write_text('[node]\nid = "n"\n[metrics]\nplugins = ["sockets"]\n')
     (folder / "node.toml").chmod(0o600)
 
-    done = fedmon_here("node", "probe", "--dir", str(folder), "--json")
+    probed = document_here("node", "probe", "--dir", folder)
 
-    (group,) = (group for group in json.loads(done.stdout)["groups"] if group["name"] == "plugin-sockets")
+    (group,) = (group for group in probed["groups"] if group["name"] == "plugin-sockets")
     told = {(metric["name"], metric["source"], metric["reason"]) for metric in group["metrics"]}
     assert ("host_sockets_used", "/proc/net/sockstat", None) in told
     assert {name for name, _, _ in told} == {"host_sockets_used", "host_sockets_in_use"}
@@ -136,9 +136,8 @@ def test_a_collector_of_another_package_is_loaded_by_its_entry_point(
 
 
 def _shown(folder: Path, **environ: str) -> dict[str, tuple[Any, str]]:
-    done = fedmon_here("node", "config", "show", "--dir", str(folder), "--json", environ=plain_environment(**environ))
-    assert done.returncode == 0, done.stdout
-    return {one["key"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)["settings"]}
+    shown = document_here("node", "config", "show", "--dir", folder, environ=plain_environment(**environ))
+    return {one["key"]: (one["value"], one["origin"]) for one in shown["settings"]}
 
 
 def _keys(party: str) -> set[str]:

@@ -13,7 +13,7 @@ from fedmon.researcher.federation import Federation
 from tests.docs.examples import EXAMPLES, TABLES
 from tests.support.brokers import Broker
 from tests.support.node_process import NodeProcess, write_node_folder
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 
@@ -34,9 +34,8 @@ def hospitals(hospital_folder: Path) -> Iterator[str]:
         for node_id, table in TABLES.items():
             made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
             (made / table.name).write_bytes(table.read_bytes())
-            words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", str(made))
-            added = fedmon_here("node", "dataset", "add", str(made / table.name), *words)
-            assert added.returncode == 0, added.stderr
+            words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", made)
+            document_here("node", "dataset", "add", made / table.name, *words)
             stack.enter_context(NodeProcess(made))
         with Federation(broker.url, folder=folder / "researcher", timeout_s=30.0) as fed:
             wait_until(lambda: set(fed.nodes().online) >= set(TABLES), what="three nodes online")

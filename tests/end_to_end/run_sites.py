@@ -12,7 +12,7 @@ from fedmon.common.ids import new_id
 from tests.support.brokers import Broker
 from tests.support.node_process import NodeProcess, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 PLAN = """import time
@@ -69,9 +69,8 @@ class Site:
 
     def owner(self, *words: str) -> dict[str, Any]:
         """Run a verb of the owner, and return what it printed."""
-        done = fedmon_here("node", *words, "--dir", str(self.folder), "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
+        found: dict[str, Any] = document_here("node", *words, "--dir", self.folder)
+        return found
 
     def audit(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of the audit about one event."""
@@ -86,6 +85,5 @@ def made(folder: Path, broker: Broker, settings: str = "", researchers: Sequence
         file.write(settings)
     plan = folder / "plan.py"
     plan.write_text(PLAN)
-    done = fedmon_here("node", "plan", "register", str(plan), "--name", "waits", "--dir", str(folder))
-    assert done.returncode == 0, done.stderr
+    document_here("node", "plan", "register", plan, "--name", "waits", "--dir", folder)
     return folder

@@ -15,7 +15,7 @@ import pytest
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 VALID = {
@@ -137,7 +137,7 @@ def test_a_flood_of_junk_costs_no_memory_and_few_replies(raw: RawResearcher, nod
     assert raw.reply_to(ping, 50)["command"] == "pong"
     assert daemon.memory_info().rss - before < 20 * 2**20
     assert len(raw.errors("malformed")) < 500
-    status = json.loads(fedmon_here("node", "status", "--dir", str(node.folder), "--json").stdout)
+    status = document_here("node", "status", "--dir", node.folder)
     assert status["live"]["counters"]["refused malformed"] >= 4_000
 
 
@@ -153,7 +153,7 @@ def test_the_same_request_twice_has_one_effect_and_one_answer(raw: RawResearcher
 
     first, second = (reply for reply in raw.replies if reply["id"] == message["id"])
     assert first == second
-    plans = json.loads(fedmon_here("node", "plan", "list", "--dir", str(node.folder), "--json").stdout)
+    plans = document_here("node", "plan", "list", "--dir", node.folder)
     assert [plan["sha256"] for plan in plans["plans"]].count(digest) == 1
 
 

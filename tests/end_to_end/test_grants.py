@@ -12,7 +12,7 @@ from fedmon.researcher.runs.errors import RunFailedError
 from tests.support.brokers import Broker
 from tests.support.environment import researcher_environment
 from tests.support.node_process import NodeProcess, write_node_with_cells
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 from tests.support.waiting import wait_until
 
 PLAN = """from fedmon import TrainingPlan
@@ -40,13 +40,11 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
 
         # given a plan that was asked for in a shell, and granted for two runs
         words = ("plan", "request", str(plan), "--dataset", "cells", "--purpose", "to count")
-        asked = fedmon_here(*words, environ=environ)
-        assert asked.returncode == 0, asked.stderr
+        document_here(*words, environ=environ)
         shown = fedmon_here("node", "plan", "show", "rows", "--dir", str(folder)).stdout
         assert "alice asks for cells (dataset_" in shown
         assert "to count" in shown
-        decided = fedmon_here("node", "plan", "approve", "rows", "--yes", "--runs", "2", "--dir", str(folder))
-        assert decided.returncode == 0, decided.stderr
+        document_here("node", "plan", "approve", "rows", "--yes", "--runs", "2", "--dir", folder)
 
         # then the decision has its terms, and so has the status
         (decision,) = wait_until(lambda: decisions, what="the decision")
@@ -80,7 +78,6 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
             wait_until(lambda: ec.state(resource) is ResourceState.RESERVED, what="the request for approval")
             shown = fedmon_here("node", "plan", "show", "other", "--dir", str(folder)).stdout
             assert "alice asks for cells (dataset_" in shown
-            approved = fedmon_here("node", "plan", "approve", "other", "--yes", "--dir", str(folder))
-            assert approved.returncode == 0, approved.stderr
+            document_here("node", "plan", "approve", "other", "--yes", "--dir", folder)
             assert ec.wait_finished([job], timeout=60)
             assert ec.state(job) is ResourceState.STOPPED

@@ -23,7 +23,7 @@ from tests.support.echo_node import EchoNode, late_pong
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_with_cells
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
@@ -88,8 +88,7 @@ def test_a_historic_script_finds_asks_and_hears_of_decisions(
     assert "policy" in caplog.text
 
     approve = ("node", "plan", "approve", "Rows", "--sha256", load_source(Rows).sha256, "--note", "fine")
-    approved = fedmon_here(*approve, "--dir", str(nodes["north"].folder))
-    assert approved.returncode == 0, approved.stderr
+    document_here(*approve, "--dir", nodes["north"].folder)
     (decision,) = requests.get_messages(["plan-decision"], time=10)
     assert (decision["node_id"], decision["status"], decision["note"]) == ("north", "approved", "fine")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import tomlkit
 from fedmon.common.metrics.series import metric_name
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
+from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
@@ -83,12 +83,6 @@ def heard(watch: Watch, wanted: Callable[[LiveSample], bool], *, what: str) -> L
     return found[0]
 
 
-def owner(node: NodeProcess, *arguments: str) -> Any:
-    done = fedmon("node", *arguments, "--dir", str(node.folder), "--json")
-    assert done.returncode == 0, done.stderr or done.stdout
-    return json.loads(done.stdout)
-
-
 def edit(node: NodeProcess, **sections: dict[str, Any]) -> None:
     file = node.folder / "node.toml"
     document = tomlkit.parse(file.read_text())
@@ -128,14 +122,14 @@ def test_energy_of_a_tree_that_stands_in_grows_as_its_counter_does(watch: Watch,
 
 def test_a_job_is_watched_from_its_first_process_to_its_last(node: NodeProcess, watch: Watch) -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"]) as job:
-        record = owner(node, "job", "watch", "batch-7", "--pid", str(job.pid), "--name", "three sleepers")
+        record = told(node.folder, "job", "watch", "batch-7", "--pid", str(job.pid), "--name", "three sleepers")
         sample = heard(watch, lambda sample: sample.stream == "job-batch-7", what="a sample of the job")
         other = heard(watch, lambda other: other.stream != sample.stream, what="a sample of another stream")
         subprocess.run(["pkill", "-P", str(job.pid)], check=True)
         job.wait(60)
 
     def ended() -> Any:
-        found = [one for one in owner(node, "job", "list")["jobs"] if one["job_id"] == "batch-7"]
+        found = [one for one in told(node.folder, "job", "list")["jobs"] if one["job_id"] == "batch-7"]
         return found[0] if found and found[0]["ended"] else None
 
     record_at_end = wait_until(ended, what="the end of the job")
@@ -149,9 +143,9 @@ def test_a_job_is_watched_from_its_first_process_to_its_last(node: NodeProcess, 
 def test_a_batch_job_that_its_owner_names_is_seen_live_under_its_key(node: NodeProcess, watch: Watch) -> None:
     job_id = f"{os.getpid()}.server"
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "PBS_JOBID": job_id}) as job:
-        record = owner(node, "job", "watch", job_id)
+        record = told(node.folder, "job", "watch", job_id)
         sample = heard(watch, lambda sample: sample.stream == f"job-{os.getpid()}-server", what="a sample of the job")
-        owner(node, "job", "forget", record["job"]["job_id"])
+        told(node.folder, "job", "forget", record["job"]["job_id"])
         job.kill()
 
     assert record["job"]["origin"]["job_id"] == job_id
@@ -161,10 +155,10 @@ def test_a_batch_job_that_its_owner_names_is_seen_live_under_its_key(node: NodeP
 
 def test_values_that_a_program_reports_come_on_the_same_time_axis(node: NodeProcess, watch: Watch) -> None:
     host = heard(watch, lambda sample: sample.stream == "host", what="a sample")
-    owner(node, "add-scalar", "loss", "-0.25", "--step", "3")
+    told(node.folder, "add-scalar", "loss", "-0.25", "--step", "3")
 
     sample = heard(watch, lambda sample: sample.stream == "user", what="the value")
-    owner(node, "add-scalar", "loss", "inf")
+    told(node.folder, "add-scalar", "loss", "inf")
     high = fedmon("node", "add-scalar", "loss", "high", "--dir", str(node.folder))
 
     assert sample.values['user_value{name="loss"}'] == -0.25

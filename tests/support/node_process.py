@@ -16,7 +16,7 @@ from fedmon.common.errors import NoAnswerError
 from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 from tests.support.environment import plain_environment
 from tests.support.shell import fedmon
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -72,9 +72,8 @@ def write_node_with_cells(
     """Write a node folder whose node offers one dataset, "cells", tagged with that word and with the node's id."""
     write_node_folder(folder, node_id=node_id, url=url, researchers=researchers, **sections)
     (folder / "table.csv").write_text(CELLS)
-    words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", str(folder))
-    added = fedmon_here("node", "dataset", "add", str(folder / "table.csv"), *words)
-    assert added.returncode == 0, added.stderr
+    words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", folder)
+    document_here("node", "dataset", "add", folder / "table.csv", *words)
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from fedmon.cli import main
@@ -40,6 +42,13 @@ def fedmon_here(
             code = ended.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(words, code, _text(out), _text(err))
+
+
+def document_here(*words: object, environ: Mapping[str, str] | None = None) -> Any:
+    """Run one verb with ``--json``, which must succeed, and return the document that it prints."""
+    done = fedmon_here(*map(str, words), "--json", environ=environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
 
 
 @contextlib.contextmanager

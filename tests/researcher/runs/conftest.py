@@ -15,7 +15,7 @@ from tests.broker.shell import foreground
 from tests.support.brokers import Broker
 from tests.support.environment import researcher_environment
 from tests.support.node_process import NodeProcess, write_node_with_cells
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 PLAN = '''
@@ -96,10 +96,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
             wait_until(lambda: {"a", "b"} <= set(fed.nodes()), what="two nodes")
             asked = fed.approve(plan)
             for node_id in ("a", "b"):
-                approved = fedmon_here(
-                    "node", "plan", "approve", asked.ok[node_id].plan_id, "--dir", str(folder / node_id)
-                )
-                assert approved.returncode == 0, approved.stderr
+                document_here("node", "plan", "approve", asked.ok[node_id].plan_id, "--dir", folder / node_id)
         yield found
         for node in nodes.values():
             node.stop()
