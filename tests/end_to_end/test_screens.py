@@ -7,7 +7,6 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import termios
 from pathlib import Path
 from typing import Self
@@ -16,9 +15,10 @@ import pytest
 
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.recording_node import RecordingNode
+from tests.support.shell import FEDMON
 from tests.support.waiting import wait_until
 
 HIDDEN = "\x9b31m\u202e\u00ad\u200b\u061c\x7f\U000e0041\u3164\x1b[2J"
@@ -27,10 +27,9 @@ HIDDEN = "\x9b31m\u202e\u00ad\u200b\u061c\x7f\U000e0041\u3164\x1b[2J"
 def on_terminal(*words: str, term: str = "dumb") -> str:
     """Run a verb on a terminal and return what it showed."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "fedmon", *words]
     environ = plain_environment(TERM=term, COLUMNS="200")
     shown = b""
-    with subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave):
+    with subprocess.Popen([*FEDMON, *words], env=environ, stdin=slave, stdout=slave, stderr=slave):
         os.close(slave)
         try:
             while chunk := os.read(master, 65_536):
@@ -39,12 +38,6 @@ def on_terminal(*words: str, term: str = "dumb") -> str:
             pass
     os.close(master)
     return shown.decode()
-
-
-def in_pipe(*words: str) -> str:
-    """Run a verb whose output a program reads, and return it."""
-    command = [sys.executable, "-m", "fedmon", *words]
-    return subprocess.run(command, env=plain_environment(), capture_output=True, text=True, check=True).stdout
 
 
 def hidden_in(text: str) -> set[str]:
@@ -64,7 +57,7 @@ def asked(mosquitto: Broker, tmp_path: Path) -> Path:
 def test_an_owner_sees_no_hidden_character(asked: Path) -> None:
     verb = ("node", "audit", "show", "--event", "command", "--dir", str(asked))
 
-    screen, document, piped = on_terminal(*verb), on_terminal(*verb, "--json"), in_pipe(*verb, "--json")
+    screen, document, piped = on_terminal(*verb), on_terminal(*verb, "--json"), fedmon(*verb, "--json").stdout
 
     assert (hidden_in(screen), hidden_in(document)) == (set(), set())
     assert "\\u00ad" in document
@@ -86,7 +79,7 @@ def test_a_researcher_sees_no_hidden_character(mosquitto: Broker, tmp_path: Path
 
     with EchoNode(mosquitto.port, "west", answer=answer) as node:
         verb = ("datasets", "--broker", mosquitto.url)
-        screen, document, piped = on_terminal(*verb), on_terminal(*verb, "--json"), in_pipe(*verb, "--json")
+        screen, document, piped = on_terminal(*verb), on_terminal(*verb, "--json"), fedmon(*verb, "--json").stdout
 
     assert (hidden_in(screen), hidden_in(document)) == (set(), set())
     assert "\\u00ad" in document
@@ -96,7 +89,7 @@ def test_a_researcher_sees_no_hidden_character(mosquitto: Broker, tmp_path: Path
 def test_a_terminal_shows_states_in_colours_and_a_pipe_none(mosquitto: Broker) -> None:
     with EchoNode(mosquitto.port, "west"):
         screens = [on_terminal(verb, "--broker", mosquitto.url, term="xterm") for verb in ("nodes", "ping")]
-        piped = in_pipe("ping", "--broker", mosquitto.url)
+        piped = fedmon("ping", "--broker", mosquitto.url).stdout
 
     for screen, state in zip(screens, ("online", "ok"), strict=True):
         assert f"\x1b[32m● {state}" in screen
@@ -111,8 +104,7 @@ class LiveVerb:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, 80))
         environ = plain_environment(TERM="xterm-256color")
-        command = [sys.executable, "-m", "fedmon", *words]
-        self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
+        self.process = subprocess.Popen([*FEDMON, *words], env=environ, stdin=slave, stdout=slave, stderr=slave)
         self.slave, self.shown = slave, ""
 
     def __enter__(self) -> Self:

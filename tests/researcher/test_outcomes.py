@@ -15,6 +15,7 @@ from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.messages import Dataset, ListReply, PlanStatus, Pong, SearchReply, TrainingPlanStatusReply
 from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.roster import Node, NodeState
+from tests.support import envelopes
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
@@ -25,9 +26,7 @@ HEAD: dict[str, Any] = {"node_id": "hospital-east", "researcher_id": "r", "id": 
 
 
 def pong(node_id: str, agent: str = "1.0") -> Outcome[Pong]:
-    reply = Pong(
-        node_id=node_id, researcher_id="r", id="i", session="s", sequence=1, time=utc_now(), boot=3, agent_version=agent
-    )
+    reply = envelopes.pong(node_id=node_id, boot=3, agent_version=agent)
     return Outcome(node_id=NodeId(node_id), status=OutcomeStatus.OK, reply=reply, elapsed_s=0.0123)
 
 

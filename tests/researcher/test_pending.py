@@ -7,41 +7,28 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Ping, Pong
 from fedmon.researcher.asking.match import TOLD_S, Pending, PendingRequest, ReplyMatch
+from tests.support import envelopes
+from tests.support.envelopes import envelope
 
 A, B = NodeId("a"), NodeId("b")
 
 
 def waiting_in(pending: Pending, *, on_answer: Callable[[Reply], None] | None = None) -> tuple[PendingRequest, Ping]:
     number = pending.next_sequence()
-    request = Ping(
-        researcher_id="r",
-        id=f"id-{number}",
-        session=pending.session,
-        sequence=number,
-        expires=seconds_from_now(60),
-    )
+    own = {"id": f"id-{number}", "session": pending.session, "sequence": number}
+    request = Ping(**envelope("r") | own)
     waiting = PendingRequest(request, None, on_answer=on_answer)
     pending.open(waiting)
     return waiting, request
 
 
 def pong(request: Ping, **changes: Any) -> Pong:
-    reply = Pong(
-        node_id="a",
-        researcher_id=request.researcher_id,
-        id=request.id,
-        session=request.session,
-        sequence=request.sequence,
-        time=utc_now(),
-        boot=1,
-        agent_version="1",
-    )
-    return msgspec.structs.replace(reply, **changes)
+    echoed = {name: getattr(request, name) for name in ("researcher_id", "id", "session", "sequence")}
+    return envelopes.pong(**echoed | changes)
 
 
 def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -> None:

@@ -1,13 +1,13 @@
-"""The envelope of a researcher's requests, and requests for an approval."""
+"""The envelope of a researcher's requests, requests for an approval, and the answer to a ping."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
-from fedmon.common.clock import seconds_from_now
+from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import new_id
-from fedmon.common.wire.messages import Approval
+from fedmon.common.wire.messages import Approval, Pong
 
 
 def envelope(researcher_id: str = "alice") -> dict[str, Any]:
@@ -26,3 +26,10 @@ def approval(source: bytes, *, by: str = "alice", name: str = "p", **fields: Any
     sha256 = hashlib.sha256(source).hexdigest()
     given = {"name": name, "sha256": sha256, "size_bytes": len(source), "source": source.decode(), **envelope(by)}
     return Approval(**given | fields)
+
+
+def pong(**fields: Any) -> Pong:
+    """Return a node's answer to a ping of alice; ``fields`` override fields."""
+    echoed: dict[str, Any] = {"researcher_id": "alice", "id": "id-1", "session": "s", "sequence": 1}
+    own = {"node_id": "a", "time": utc_now(), "boot": 1, "agent_version": "1"}
+    return Pong(**echoed | own | fields)

@@ -21,24 +21,15 @@ from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus,
 from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.replies.queue import MAX_INCOMING, MAX_KEPT_BYTES, Replies
 from fedmon.researcher.session.inbox import Tally
+from tests.support import envelopes
 from tests.support.databases import execute, fill_up
 from tests.support.waiting import wait_until
 
 Keep = Callable[..., Replies]
 
 
-def pong(sequence: int, **changes: Any) -> Pong:
-    reply = Pong(
-        node_id="a",
-        researcher_id="alice",
-        id=f"id-{sequence}",
-        session="s",
-        sequence=sequence,
-        time=utc_now(),
-        boot=1,
-        agent_version="1",
-    )
-    return msgspec.structs.replace(reply, **changes)
+def pong(sequence: int) -> Pong:
+    return envelopes.pong(sequence=sequence, id=f"id-{sequence}")
 
 
 def decision(decision_id: str = "d-1") -> PlanDecision:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
 from fedmon.researcher.samples.resend import MissingSamples
+from tests.researcher.samples.test_follower import batch
 from tests.support.databases import locked
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
-
-
-def batch(seq: int) -> Batch:
-    return Batch(node_id="a", boot=1, stream="host", seq=seq, t=[1.0], mono=[1.0], columns={"m": [float(seq)]})
 
 
 def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_room_again(tmp_path: Path) -> None:
@@ -50,7 +46,7 @@ def test_what_was_put_is_written_at_the_end_and_what_comes_twice_is_left_out(tmp
     writer.put(batch(3), size_bytes=10, late=False)
 
     assert (ended, writer.stored, writer.repeated) == (True, 3, 1)
-    assert writer.positions == {("a", "host"): (1, 2, 1.0)}
+    assert writer.positions == {("a", "host"): (1, 2, 102.0)}
     again = RecordWriter(tmp_path / "store", on_room=lambda: None)
     (found,) = again.open()
     assert (found.last_seq, again.positions) == (2, writer.positions)
