@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -172,7 +171,7 @@ def ward(
     settings = ResearcherSettings(id=f"alice-{folder.name}", broker=broker.settings, folder=folder / "alice")
     node: NodeProcess = NodeProcess(folder, environ=plain_environment(CANARY=SECRET))
     if without_bubblewrap or hosts:
-        node = _Elsewhere(folder, without_bubblewrap=without_bubblewrap, hosts=hosts)
+        node = NodeElsewhere(folder, without_bubblewrap=without_bubblewrap, hosts=hosts)
     with node, Federation(settings=settings) as researcher:
         wait_until(lambda: folder.name in researcher.nodes(), what="the node")
         made = Ward(folder, broker, researcher, node, cases)
@@ -182,10 +181,10 @@ def ward(
         assert made.serves()
 
 
-class _Elsewhere(NodeProcess):
+class NodeElsewhere(NodeProcess):
     """A node on a machine without bubblewrap, or with other names of hosts, as far as it can tell."""
 
-    def __init__(self, folder: Path, *, without_bubblewrap: bool, hosts: str) -> None:
+    def __init__(self, folder: Path, *, without_bubblewrap: bool = False, hosts: str = "") -> None:
         require(os.geteuid() == 0, "only root can hide parts of a machine from a process")
         super().__init__(folder, environ=plain_environment(CANARY=SECRET))
         mounts = []
@@ -198,13 +197,6 @@ class _Elsewhere(NodeProcess):
             mounts.append(f"mount --bind {file} /etc/hosts")
         self._words = ["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
 
-    def start(self) -> None:
-        """Start the node where it sees only what it is to see."""
-        with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*self._words, *self.command()],
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+    def command(self) -> list[str]:
+        """Return the words that start the node where it sees only what it is to see."""
+        return [*self._words, *super().command()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ SHA256 = hashlib.sha256(PLAN.encode()).hexdigest()
 
 
 class Site:
-    """A node with a plan that its owner approved, and a researcher."""
+    """A node with a plan that its owner approved, and the researcher "raw"."""
 
     def __init__(self, broker: Broker, node: NodeProcess, researcher: RawResearcher) -> None:
         self.broker, self.node, self.researcher = broker, node, researcher
@@ -87,3 +88,11 @@ def made(folder: Path, broker: Broker, settings: str = "", researchers: Sequence
     plan.write_text(PLAN)
     document_here("node", "plan", "register", plan, "--name", "waits", "--dir", folder)
     return folder
+
+
+@contextlib.contextmanager
+def running(node: NodeProcess, broker: Broker) -> Iterator[Site]:
+    """Start a node, and wait until it answers a researcher."""
+    with node, RawResearcher(broker) as researcher:
+        wait_until(lambda: researcher.answered("pong"), what="the node")
+        yield Site(broker, node, researcher)

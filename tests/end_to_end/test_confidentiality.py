@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.ids import new_id
-from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.end_to_end.run_sites import SHA256, Site, made, running
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
@@ -25,9 +25,8 @@ STREAM = "user-raw"
 def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site") / "north"
     made(folder, lasting_broker, "\n[metrics]\ninterval_s = 0.2\n", researchers=["raw", "bob", "eve"])
-    with NodeProcess(folder) as node, RawResearcher(lasting_broker) as researcher:
-        wait_until(lambda: researcher.answered("pong"), what="the node")
-        yield Site(lasting_broker, node, researcher)
+    with running(NodeProcess(folder), lasting_broker) as made_site:
+        yield made_site
 
 
 def run_of(researcher: RawResearcher, **fields: Any) -> dict[str, Any]:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import DEVNULL
 
 import pytest
 
 from fedmon.common.ids import new_id
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import JobFolder
-from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.end_to_end.bad_runs import NodeElsewhere
+from tests.end_to_end.run_sites import SHA256, Site, made, running
 from tests.node.runs.kept_jobs import left_of
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NodeProcess, plain_environment
+from tests.support.node_process import NodeProcess
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
@@ -33,9 +30,8 @@ from tests.support.waiting import wait_until
 def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site") / "north"
     made(folder, lasting_broker, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 4\n")
-    with NodeProcess(folder) as node, RawResearcher(lasting_broker) as researcher:
-        wait_until(lambda: researcher.answered("pong"), what="the node")
-        yield Site(lasting_broker, node, researcher)
+    with running(NodeProcess(folder), lasting_broker) as made_site:
+        yield made_site
 
 
 def reported(site: Site, job_id: str) -> JobFolder:
@@ -114,10 +110,7 @@ def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site
 
 def test_a_job_is_read_at_its_begin_and_end_between_which_its_energy_counts(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "east", mosquitto, "\n[metrics]\ninterval_s = 600\n")
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher, Listener(mosquitto) as listener:
-        wait_until(lambda: researcher.answered("pong"), what="the node")
-        site = Site(mosquitto, node, researcher)
-
+    with running(NodeProcess(folder), mosquitto) as site, Listener(mosquitto) as listener:
         job_id = site.run(seconds=10)
         site.outcome(job_id)
 
@@ -130,16 +123,11 @@ def test_a_job_is_read_at_its_begin_and_end_between_which_its_energy_counts(mosq
 def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:
     # given a machine on which bubblewrap cannot be run, and an owner who asks for it
     folder = made(tmp_path / "west", mosquitto, '\n[runs]\nsandbox = "bubblewrap"\n')
-    hidden = shutil.which("bwrap")
-    require(hidden is not None and os.geteuid() == 0, "only root can hide bubblewrap from a process")
-    node = f"exec {sys.executable} -m fedmon node start --dir {folder}"
-    script = f"mount --bind /dev/null {hidden} && {node}"
-    with hiding(script), RawResearcher(mosquitto) as researcher:
-        wait_until(lambda: researcher.answered("pong"), what="the node")
-        site = Site(mosquitto, NodeProcess(folder), researcher)
+    require(shutil.which("bwrap") and os.geteuid() == 0, "only root can hide bubblewrap from a process")
+    with running(NodeElsewhere(folder, without_bubblewrap=True), mosquitto) as site:
         wait_until(lambda: site.owner("status")["live"]["sandbox_reasons"], what="the look for a sandbox")
 
-        refused = researcher.ask("run", job_id=new_id(), sha256=SHA256)
+        refused = site.researcher.ask("run", job_id=new_id(), sha256=SHA256)
 
         assert refused["code"] == "no-sandbox"
         assert "'bubblewrap' at least" in refused["reason"]
@@ -149,14 +137,3 @@ def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosq
         shown = fedmon_here("node", "status", "--dir", str(folder))
         assert "NONE CAN RUN" in shown.stdout
         assert site.audit("run-refused")[0]["reason"] == refused["reason"]
-
-
-@contextlib.contextmanager
-def hiding(script: str) -> Iterator[None]:
-    """Run a script in a mount namespace of its own until the end of the block."""
-    command = ["unshare", "-m", "sh", "-c", script]
-    with subprocess.Popen(command, env=plain_environment(), stdout=DEVNULL, stderr=DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()

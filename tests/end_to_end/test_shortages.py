@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fedmon.node.runs.folder import JobFolder
-from tests.end_to_end.run_sites import SHA256, Site, made
+from tests.end_to_end.run_sites import SHA256, Site, made, running
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
@@ -95,9 +95,8 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
 
 def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "north", mosquitto)
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, mosquitto.researcher(tmp_path) as alice:
-        site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, what="the node to start")
+    with running(NodeProcess(folder), mosquitto) as site, mosquitto.researcher(tmp_path) as alice:
+        node = site.node
         first = wait_until(lambda: sandbox(site), what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
@@ -118,9 +117,8 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
 @pytest.mark.soak
 def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: Broker, tmp_path: Path) -> None:
     folder = made(tmp_path / "north", mosquitto)
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
-        site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, what="the node to start")
+    with running(NodeProcess(folder), mosquitto) as site:
+        node = site.node
         first = wait_until(lambda: sandbox(site), what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
@@ -136,9 +134,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
         folder = made(disk / "north", mosquitto, "\n[metrics]\nenabled = false\n")
         node = NodeProcess(folder)
         node.output = tmp_path / "node.out"
-        with node, RawResearcher(mosquitto) as raw, Listener(mosquitto) as listener:
-            site = Site(mosquitto, node, raw)
-            wait_until(lambda: raw.answered("pong"), what="the node")
+        with running(node, mosquitto) as site, Listener(mosquitto) as listener:
             job = JobFolder(folder / "runs" / (job_id := site.run(seconds=60)))
             wait_until(lambda: len(job.events().events) >= 3, what="a report of the plan")
             keeper = job.keeper()
@@ -146,7 +142,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             plan = psutil.Process(keeper.pid).children(recursive=True)
             filler = fill(disk)
             wait_until(
-                lambda: raw.answered() and "later messages could not be written" in node.log(),
+                lambda: site.researcher.answered() and "later messages could not be written" in node.log(),
                 what="the full disk in the log",
             )
 
