@@ -27,6 +27,7 @@ from tests.support.kept_demo import KeptDemo, kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
 from tests.support.requirements import require
+from tests.support.shell import begun
 from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
 from tests.support.waiting import wait_until
@@ -108,14 +109,8 @@ def test_a_demo_that_nobody_keeps_ends_well_by_itself() -> None:
 
 
 def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentence() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedmon", "demo"],
-        env=plain_environment(PYTHONUNBUFFERED="1"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environ = plain_environment(PYTHONUNBUFFERED="1")
+    process = begun("demo", environ=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     lines = []

@@ -17,7 +17,6 @@ import yaml
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
 from fedmon.common.store.recording import Recording
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.store import StorePush, import_url
 from tests.end_to_end.run_sites import SHA256, made
 from tests.support.brokers import Broker
@@ -46,10 +45,10 @@ def filled(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
     try:
         with (
             NodeProcess(made(folder / "north", broker, settings)),
-            Federation(broker.url, researcher_id="alice", folder=folder / "alice", timeout_s=30.0) as federation,
+            broker.researcher(folder) as federation,
             federation.record(to=store.url, interval_s=1.0) as record,
         ):
-            wait_until(lambda: [node.state.value for node in federation.nodes().values()] == ["online"])
+            wait_until(lambda: federation.nodes().online)
             handle = federation.run(f"sha256:{SHA256}", tags=["cells"], args={"seconds": 24, "reports": 12})
             assert handle.wait(timeout_s=60.0)
             for metric in ("user_value", "job_memory_pss_bytes", "host_cpu_busy_ratio"):

@@ -191,12 +191,6 @@ def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
 # --- nodes of Fed-BioMed 4.4 --------------------------------------------------------------------------------------
 
 
-def v4_settings(broker: Broker, folder: Path) -> ResearcherSettings:
-    return ResearcherSettings(
-        id="alice", broker=broker.settings, folder=folder / "alice", wire="fedbiomed4", timeout_s=10.0
-    )
-
-
 @pytest.fixture
 def v4(mosquitto: Broker, tmp_path: Path) -> Iterator[tuple[Requests, list[V4Node]]]:
     with ExitStack() as stack:
@@ -204,7 +198,10 @@ def v4(mosquitto: Broker, tmp_path: Path) -> Iterator[tuple[Requests, list[V4Nod
             stack.enter_context(V4Node(mosquitto, "node_1", databases=(BLOOD,))),
             stack.enter_context(V4Node(mosquitto, "node_2")),
         ]
-        federation = stack.enter_context(Federation(settings=v4_settings(mosquitto, tmp_path)))
+        settings = ResearcherSettings(
+            id="alice", broker=mosquitto.settings, folder=tmp_path, wire="fedbiomed4", timeout_s=10.0
+        )
+        federation = stack.enter_context(Federation(settings=settings))
         requests = stack.enter_context(Requests(federation))
         wait_until(lambda: sorted(requests.ping_nodes()) == ["node_1", "node_2"])
         yield requests, found

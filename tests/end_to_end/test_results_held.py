@@ -53,8 +53,7 @@ def _leaves_nothing_held(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fed(lasting_broker: Broker, shared: Path) -> Iterator[Federation]:
-    alice: dict[str, Any] = {"researcher_id": "alice", "folder": shared.parent / "alice", "timeout_s": 30.0}
-    with NodeProcess(shared), Federation(lasting_broker.url, **alice) as federation:
+    with NodeProcess(shared), lasting_broker.researcher(shared.parent) as federation:
         wait_until(lambda: federation.nodes().online, what="the node")
         yield federation
 
@@ -114,9 +113,8 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> Non
 
 def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, tmp_path: Path) -> None:
     # given a held result, whose node and researcher both end
-    options: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice", "timeout_s": 30.0}
     with NodeProcess(folder) as node:
-        with Federation(mosquitto.url, **options) as fed:
+        with mosquitto.researcher(tmp_path) as fed:
             wait_until(lambda: fed.nodes().online, what="the node")
             run = fed.run(plan(folder), tags=["cells"])
             with pytest.raises(RunHeldError):
@@ -129,7 +127,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
         node.start()
 
         # then the researcher has it when it is back, by the id of the run and as an outcome
-        with Federation(mosquitto.url, **options) as fed:
+        with mosquitto.researcher(tmp_path) as fed:
             wait_until(lambda: fed.nodes().online, what="the node")
             again = fed.job(run.job_id)
             wait_until(lambda: again.states()["north"].succeeded, what="the result")

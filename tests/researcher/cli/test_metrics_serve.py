@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -69,7 +68,6 @@ def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp
         def is_scraped() -> bool:
             a.sample(1)
             b.sample(1)
-            threading.Event().wait(0.5)
             return len(queried(port, CPU)) == 2
 
         command = [str(program), f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]

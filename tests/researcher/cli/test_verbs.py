@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
 from tests.support.environment import plain_environment, researcher_environment
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.shell import begun
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -155,7 +154,6 @@ def test_logs_end_in_time_and_name_a_node_that_is_not_known(environ: dict[str, s
 def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str, str], tmp_path: Path) -> None:
     record = log_record("WARNING", "disk is full")
     out, err = tmp_path / "out", tmp_path / "err"
-    words = [sys.executable, "-m", "fedmon", "logs", "--broker", mosquitto.url]
 
     def is_printed(node: EchoNode) -> bool:
         node.publish("general/logger/a", record)
@@ -165,7 +163,7 @@ def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str
         EchoNode(mosquitto.port, "a") as node,
         out.open("w") as stdout,
         err.open("w") as stderr,
-        subprocess.Popen(words, env=environ, stdout=stdout, stderr=stderr) as following,
+        begun("logs", "--broker", mosquitto.url, environ=environ, stdout=stdout, stderr=stderr) as following,
     ):
         wait_until(lambda: is_printed(node), what="the record")
         following.send_signal(signal.SIGINT)

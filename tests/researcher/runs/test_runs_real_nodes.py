@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from fedmon.report import Source, learning_curves
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from tests.researcher.runs.conftest import RealNodes
+from tests.support.shell import begun
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -140,14 +140,8 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
 
 
 def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
-    waiting = subprocess.Popen(
-        [sys.executable, "-m", "fedmon", "run", str(real.plan), "--arg", "spin=true", "--node", "b"],
-        env=real.environ(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("run", str(real.plan), "--arg", "spin=true", "--node", "b")
+    waiting = begun(*words, environ=real.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert waiting.stderr is not None
     first = waiting.stderr.readline()
     os.kill(waiting.pid, signal.SIGINT)

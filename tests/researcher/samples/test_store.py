@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -30,12 +29,13 @@ from fedmon.researcher.samples.store import StorePush, import_url
 from tests.broker.certificates import make_broker_certificate
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
-from tests.support.environment import plain_environment
+from tests.support.environment import researcher_environment
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
+from tests.support.shell import begun, fedmon
 from tests.support.store import Store
 from tests.support.stubborn import serving
 from tests.support.waiting import elapse, wait_until
@@ -49,10 +49,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
     running = Store(tmp_path / "victoria")
     yield running
     running.kill()
-
-
-def own_environment(folder: Path) -> dict[str, str]:
-    return {**plain_environment(), "FEDMON_RESEARCHER_FOLDER": str(folder / "researcher")}
 
 
 CPU_HALF_BUSY = {CPU: 0.5}
@@ -170,17 +166,17 @@ def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
 def test_a_killed_record_goes_on_and_the_store_holds_each_sample_once(
     mosquitto: Broker, tmp_path: Path, store: Store
 ) -> None:
-    file, environ = tmp_path / "store.fmr", own_environment(tmp_path)
-    command = [sys.executable, "-m", "fedmon", "record", str(file), "--to", store.url, "--json", "--broker"]
+    environ = researcher_environment(mosquitto.url, tmp_path / "researcher")
+    words = ("record", str(tmp_path / "store.fmr"), "--to", store.url, "--json")
     with RecordingNode(mosquitto.port, "a") as node:
         node.sample(20, live=False)
         for _ in range(3):
             count = len(store.values(CPU))
-            with subprocess.Popen([*command, mosquitto.url], env=environ, stdout=subprocess.DEVNULL) as running:
+            with begun(*words, environ=environ, stdout=subprocess.DEVNULL) as running:
                 node.sample(20, live=False)
                 wait_until(lambda count=count: len(store.values(CPU)) > count)  # type: ignore[misc]  # bound now
                 running.kill()
-        with subprocess.Popen([*command, mosquitto.url], env=environ, stdout=subprocess.PIPE) as running:
+        with begun(*words, environ=environ, stdout=subprocess.PIPE) as running:
             wait_until(lambda: len(store.values(CPU)) == 80)
             assert running.stdout is not None
             assert running.stdout.readline()
@@ -225,7 +221,7 @@ def test_certificates_token_and_tenant_come_from_the_settings(
     request.addfinalizer(store.kill)
     with RecordingNode(mosquitto.port, "a") as node, guarded(store, tmp_path) as url:
         node.sample(3, live=False)
-        chosen = load_researcher(file, own_environment(tmp_path)).store
+        chosen = load_researcher(file, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)}).store
         settings = msgspec.structs.replace(federate(instance="first").settings, store=chosen)
         with federate(settings=settings).record(tmp_path / "store.fmr", to=url) as record:
             wait_until(lambda: record.store is not None and record.store.counts.sent == 3)
@@ -464,7 +460,7 @@ def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_p
             StorePush(tmp_path / "store.fmr", "https://host", StoreSettings(ca_file=ca_file), is_online=dict)
     for tenant in ("seven", "7/8", "7:"):
         with pytest.raises(SettingsError, match="STORE_TENANT"):
-            load_researcher(None, {**own_environment(tmp_path), "FEDMON_STORE_TENANT": tenant})
+            load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path), "FEDMON_STORE_TENANT": tenant})
     with pytest.raises(InvalidInputError, match="remove one of the two"):
         import_url("https://host:8480/insert/0/prometheus", tenant="7")
 
@@ -474,15 +470,8 @@ def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto:
     url = f"http://127.0.0.1:{free_port()}"
     with RecordingNode(mosquitto.port, "a") as node:
         node.sample(3, live=False)
-        command = [sys.executable, "-m", "fedmon", "record", str(file), "--to", url, "--for", "8"]
-        done = subprocess.run(
-            [*command, "--broker", mosquitto.url],
-            env=own_environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environ = researcher_environment(mosquitto.url, tmp_path / "researcher")
+        done = fedmon("record", str(file), "--to", url, "--for", "8", environ=environ)
 
     assert done.returncode == 1
     assert f"3 samples not sent to {url}/api/v1/import yet; {file} keeps them" in done.stderr
