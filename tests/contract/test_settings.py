@@ -13,6 +13,7 @@ import pytest
 from tests.contract.opened import opened
 from tests.contract.tables import rewrite, table
 from tests.support.environment import plain_environment
+from tests.support.node_process import write_node_folder
 from tests.support.shell_here import document_here, fedmon_here
 
 ROOT = Path(__file__).parents[2]
@@ -88,10 +89,7 @@ def test_a_file_with_every_key_loads(party: str, tmp_path: Path) -> None:
 
 
 def test_a_variable_goes_before_the_file(tmp_path: Path, settings: dict[str, dict[str, list[str]]]) -> None:
-    folder = tmp_path / "node"
-    folder.mkdir(mode=0o700)
-    (folder / "node.toml").write_text('[node]\nid = "ward7"\n')
-    (folder / "node.toml").chmod(0o600)
+    folder = write_node_folder(tmp_path / "node", node_id="ward7")
     rows = {key.split(": ")[1]: row for key, row in _SETTINGS.items() if ": " in key and "a researcher" not in key}
     given = {key: row[1] for key, row in rows.items() if row[1] not in ("", "[]") and "none" not in row}
 
@@ -121,10 +119,7 @@ def test_a_collector_of_another_package_is_loaded_by_its_entry_point(
     (info / "entry_points.txt").write_text("[fedmon.collectors]\nsockets = fedmon_sockets:make\n")
     for path in (tmp_path, ROOT / "docs/examples/collector_plugin"):
         monkeypatch.syspath_prepend(str(path))
-    folder = tmp_path / "node"
-    folder.mkdir(mode=0o700)
-    (folder / "node.toml").write_text('[node]\nid = "n"\n[metrics]\nplugins = ["sockets"]\n')
-    (folder / "node.toml").chmod(0o600)
+    folder = write_node_folder(tmp_path / "node", node_id="n", metrics={"plugins": ["sockets"]})
 
     probed = document_here("node", "probe", "--dir", folder)
 

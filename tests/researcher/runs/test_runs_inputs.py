@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings import RepositorySettings, ResearcherSettings
 from fedmon.common.wire.messages import ApprovalReply, PlanStatus
 from fedmon.common.wire.runs import RunLimits
 from fedmon.plan import parcels
@@ -114,11 +114,9 @@ def test_a_plan_is_named_by_its_source_an_answer_or_a_digest(tmp_path: Path) -> 
 
 
 def test_nodes_of_the_other_wire_run_no_plans(mosquitto: Broker, tmp_path: Path) -> None:
-    file = tmp_path / "researcher.toml"
-    file.write_text(f'[researcher]\nid = "alice"\nwire = "fedbiomed4"\n[broker]\nurl = "{mosquitto.url}"\n')
-    file.chmod(0o600)
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path, wire="fedbiomed4")
     with (
-        Federation(settings=file, folder=tmp_path / "r") as federation,
+        Federation(settings=settings) as federation,
         pytest.raises(InvalidInputError, match="Fed-BioMed run no plans"),
     ):
         federation.run(f"sha256:{DIGEST}")
