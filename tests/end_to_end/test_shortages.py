@@ -93,7 +93,8 @@ def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker,
         assert "Exception in thread" not in node.log(), node.log()
 
 
-def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_told", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["told", "by itself"])
+def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp_path: Path, is_told: bool) -> None:
     folder = made(tmp_path / "north", mosquitto)
     with running(NodeProcess(folder), mosquitto) as site, mosquitto.researcher(tmp_path) as alice:
         node = site.node
@@ -107,26 +108,12 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
             run = alice.run(f"sha256:{SHA256}", tags=["cells"])
             wait_until(lambda: run.states()["north"].is_over, what="the refusal")
             refused = run.states()["north"]
-        node.signal(signal.SIGHUP)
+        if is_told:
+            node.signal(signal.SIGHUP)
 
-        assert wait_until(lambda: sandbox(site), what="the sandbox, once there are descriptors") == first
+        assert wait_until(lambda: sandbox(site), 100, what="the sandbox, once there are descriptors") == first
         assert (refused.state, "oo many open files" in refused.reason or refused.reason) == ("no-sandbox", True)
         assert site.outcome(site.run())["job"]["state"] == "succeeded"
-
-
-@pytest.mark.soak
-def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made(tmp_path / "north", mosquitto)
-    with running(NodeProcess(folder), mosquitto) as site:
-        node = site.node
-        first = wait_until(lambda: sandbox(site), what="the sandbox")
-        with short_of_descriptors(node, free=4):
-            with (folder / "node.toml").open("a") as file:
-                file.write('\n[runs]\ndevices = ["/dev/null"]\n')
-            node.signal(signal.SIGHUP)
-            wait_until(lambda: sandbox(site) is None, what="the look that fails")
-
-        assert wait_until(lambda: sandbox(site), 100, what="the sandbox, a minute later") == first
 
 
 def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_path: Path) -> None:
