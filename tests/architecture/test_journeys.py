@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,14 @@ def north(folder: Path, broker: Broker) -> Path:
     return write_node_folder(folder / "north", node_id="north", url=broker.url, metrics=metrics, runs=NO_RUNS)
 
 
-def online(fed: Federation, node: TracedNode) -> None:
-    wait_until(lambda: "north" in fed.ping().ok, what=node.log)
+@contextmanager
+def asked(folder: Path, broker: Broker, trace: Trace) -> Iterator[Federation]:
+    """Trace a node in a folder and a researcher who has heard of it."""
+    with TracedNode(folder, trace) as node:
+        trace.begin()
+        with Federation(broker.url, folder=folder.parent / "researcher") as fed:
+            wait_until(lambda: "north" in fed.ping().ok, what=node.log)
+            yield fed
 
 
 def repeated(trace: Trace, act: Callable[[], object], times: int, *, quiet_s: float) -> list[list[tuple[int, str]]]:
@@ -129,13 +136,8 @@ def repeated(trace: Trace, act: Callable[[], object], times: int, *, quiet_s: fl
 
 
 def test_a_ping_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, tmp_path: Path) -> None:
-    folder = north(tmp_path, mosquitto)
-    with TracedNode(folder, trace) as node:
-        trace.begin()
-        with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
-            online(fed, node)
-
-            windows = repeated(trace, fed.ping, 11, quiet_s=0.2)
+    with asked(north(tmp_path, mosquitto), mosquitto, trace) as fed:
+        windows = repeated(trace, fed.ping, 11, quiet_s=0.2)
 
     check("Ping", windows)
 
@@ -144,18 +146,16 @@ def test_a_sample_passes_the_files_that_are_named(mosquitto: Broker, trace: Trac
     # Not in step with what a node does each second.
     interval_s, windows = 1.37, []
     heard: queue.SimpleQueue[float] = queue.SimpleQueue()
-    folder = north(tmp_path, mosquitto)
-    with TracedNode(folder, trace) as node:
-        trace.begin()
-        with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
-            online(fed, node)
-            with fed.monitor(lambda sample: heard.put(sample.t), interval_s=interval_s):
-                last = [heard.get(timeout=10) for _ in range(3)][-1]
-                for _ in range(7):
-                    threading.Event().wait(last + interval_s - 0.1 - time.time())
-                    trace.mark()
-                    last = heard.get(timeout=10)
-                    windows.append(trace.settled(quiet_s=0.05))
+    with (
+        asked(north(tmp_path, mosquitto), mosquitto, trace) as fed,
+        fed.monitor(lambda sample: heard.put(sample.t), interval_s=interval_s),
+    ):
+        last = [heard.get(timeout=10) for _ in range(3)][-1]
+        for _ in range(7):
+            threading.Event().wait(last + interval_s - 0.1 - time.time())
+            trace.mark()
+            last = heard.get(timeout=10)
+            windows.append(trace.settled(quiet_s=0.05))
 
     check("Sample", windows)
 
@@ -193,16 +193,13 @@ def test_a_run_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, 
     folder = write_node_with_cells(tmp_path / "north", node_id="north", url=mosquitto.url, **sections)
     (folder / "plan.py").write_text(PLAN)
     document_here("node", "plan", "register", folder / "plan.py", "--name", "counts", "--dir", folder)
-    with TracedNode(folder, trace) as node:
-        trace.begin()
-        with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
-            online(fed, node)
+    with asked(folder, mosquitto, trace) as fed:
 
-            def run() -> None:
-                handle = fed.run(folder / "plan.py", tags=["cells"])
-                assert handle.result(timeout_s=60) == {"north": {"rows": 3}}
+        def run() -> None:
+            handle = fed.run(folder / "plan.py", tags=["cells"])
+            assert handle.result(timeout_s=60) == {"north": {"rows": 3}}
 
-            run()
-            windows = repeated(trace, run, 3, quiet_s=1.0)
+        run()
+        windows = repeated(trace, run, 3, quiet_s=1.0)
 
     check("Run", windows)
