@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NewType
 
@@ -76,14 +76,6 @@ def chosen(
     return found[0]
 
 
-def whole_id(beginning: str, ids: Iterable[str], *, prefix: str = "", what: str, see: str) -> str:
-    """Return the id with this beginning, see `chosen`; the text itself if it is unknown: a request then refuses it."""
-    try:
-        return chosen(beginning, {each: each for each in ids}, prefix=prefix, what=what, see=see)
-    except NotFoundError:
-        return beginning
-
-
 def new_id() -> str:
     """Make a version 7 UUID: 48 bits of Unix milliseconds, then 74 random bits.
 
@@ -98,12 +90,10 @@ def new_id() -> str:
 
 def made_at(message_id: str) -> datetime.datetime | None:
     """Return when a version 7 UUID was made by its maker's clock; None for any other id."""
-    try:
+    with contextlib.suppress(ValueError, OverflowError):  # of a moment after the year 9999 too
         value = uuid.UUID(message_id)
         if value.version == 7:  # RFC 9562, section 5.7
             return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
-    except (ValueError, OverflowError):  # of a moment after the year 9999 too
-        pass
     return None
 
 

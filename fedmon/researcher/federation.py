@@ -285,9 +285,10 @@ class Federation:
     ) -> RunHandle:
         """Return a run, also one that another process of this researcher started; does not wait for its end.
 
-        ``job_id`` is its id, at least 4 characters that no other begins with, or the name of the newest run called so.
-        Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
-        not know it. Raises RunNotKnownError, a NotFoundError, if no node knows it, and nothing of it is kept here.
+        ``job_id`` is its id, its name, which means the newest run called so, or at least 4 characters of its id. Nodes
+        that are ``expected`` to have it count as part of it while they are silent, until they say that they do not know
+        it. Raises ConflictError if several ids begin so, and RunNotKnownError, a NotFoundError, if no node knows it,
+        and nothing of it is kept here.
         """
         from fedmon.researcher.runs.start import find_run
 

@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8262, 49, 4620),
+    "common": (8252, 49, 4614),
     "compat": (2968, 18, 1932),
     "demo": (829, 6, 567),
     "doctor": (421, 2, 285),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26662, 121, 16805),
     "plan": (1418, 9, 944),
     "report": (9077, 50, 5662),
-    "researcher": (9945, 46, 6508),
+    "researcher": (9950, 46, 6512),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

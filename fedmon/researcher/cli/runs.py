@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmon.common.errors import FedmonError, NoAnswerError
-from fedmon.common.ids import whole_id
+from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
+from fedmon.common.ids import chosen
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
@@ -230,8 +231,10 @@ def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
     """Return a plan; of a digest all digits: those of the only one that begins so and ran for this researcher."""
     if not plan.startswith(_DIGEST) or len(plan) == len(_DIGEST) + 64:
         return plan
-    ran = {job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
-    return _DIGEST + whole_id(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
+    ran = {job.sha256: job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
+    with contextlib.suppress(NotFoundError):  # the request refuses it
+        plan = _DIGEST + chosen(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
+    return plan
 
 
 def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
@@ -239,10 +242,11 @@ def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | 
     if dataset is None or len(dataset) == len(_DATASET) + 36:
         return dataset
     found = [each for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
-    if any(each.name == dataset for each in found):
-        return dataset
-    ids = {each.dataset_id for each in found}
-    return whole_id(dataset, ids, prefix=_DATASET, what="dataset", see="fedmon datasets")
+    ids = {each.dataset_id: each.dataset_id for each in found}
+    if not any(each.name == dataset for each in found):
+        with contextlib.suppress(NotFoundError):  # the request refuses it
+            dataset = chosen(dataset, ids, prefix=_DATASET, what="dataset", see="fedmon datasets")
+    return dataset
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import re
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError, InvalidMessageError
-from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, made_at, new_id, whole_id
+from fedmon.common.errors import InvalidInputError, InvalidMessageError, NotFoundError
+from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, chosen, made_at, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
@@ -197,9 +198,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     Raises InvalidInputError for values that are neither JSON nor plain arrays, or too large where no repository is set,
     and RepositoryError.
     """
-    if inputs is None:
-        return None
-    if not isinstance(inputs, Mapping):
+    if not isinstance(inputs, Mapping | None):
         raise InvalidInputError(f"inputs is {type(inputs).__name__}: give a mapping of names to JSON values and arrays")
     if not inputs:
         return None
@@ -255,10 +254,11 @@ def find_run(
     RunNotKnownError if there are none, naming the nodes that did not answer.
     """
     if not made_at(job_id) and not book.holds(job_id):
-        deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
         known = all_jobs(asker, nodes=nodes, timeout_s=timeout_s)
-        job_id = known.called(job_id) or whole_id(job_id, known.runs(), what="run", see="fedmon runs")
-        timeout_s = max(0.5, deadline.left_s())
+        ids = {each: each for each in known.runs()}
+        with contextlib.suppress(NotFoundError):  # nodes that are silent now may know it
+            job_id = ids.get(job_id) or known.called(job_id) or chosen(job_id, ids, what="run", see="fedmon runs")
+        timeout_s = max(0.5, (timeout_s or asker.timeout_s) - known.elapsed_s)
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon runs` lists those that nodes know")
     outcomes = asker.ask(JobStatus, JobsReply, nodes=nodes, timeout_s=timeout_s, job_id=job_id, scalars_from=0)

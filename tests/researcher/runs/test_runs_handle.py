@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import VERSION, Message, now_utc
-from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
+from fedmon.common.errors import (
+    ConflictError,
+    FedmonError,
+    InvalidInputError,
+    NoAnswerError,
+    NotConnectedError,
+    NotFoundError,
+)
 from fedmon.common.store.queue import FILE_NAME
 from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
@@ -727,8 +734,9 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room
 ) -> None:
     federation = federate()
     first, last = (started(federation, group="fit") for _ in range(2))
-    earlier, alone = (started(federation, nodes=["a"], name="trial") for _ in range(2))
-    with pytest.raises(FedmonError, match="longer than 100 characters"):
+    earlier = started(federation, nodes=["a"], job_id="trial", name="first try")
+    alone, trial = (started(federation, nodes=["a"], name=name) for name in ("first try", "trial"))
+    with pytest.raises(InvalidInputError, match="longer than 100 characters"):
         started(federation, name="x" * 101)
     for handle in (first, last):
         a.end(handle.job_id)
@@ -739,15 +747,17 @@ def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room
 
     assert [(row["name"], row["rounds"], row["nodes"]) for row in runs.text_rows()] == [
         ("trial", None, "1 running"),
-        ("trial", None, "1 running"),
+        ("first try", None, "1 running"),
+        ("first try", None, "1 running"),
         ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
     ]
-    assert "... and 2 older ones" in runs.text(limit=1)
-    assert runs._repr_html_().count("<tr>") == 4
+    assert "... and 3 older ones" in runs.text(limit=1)
+    assert runs._repr_html_().count("<tr>") == 5
     monkeypatch.setenv("COLUMNS", "44")
     assert str(runs).splitlines()[0].split() == ["job", "name", "plan", "nodes"]
-    assert federation.job("trial").job_id == alone.job_id != earlier.job_id
-    assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
+    assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (trial.job_id, None, None)
+    found = [federate(instance="other").job(job).job_id for job in ("first try", "trial")]
+    assert found == [alone.job_id, earlier.job_id]  # an id comes before a name
 
 
 def test_outcomes_are_told_to_who_listens_each_once(a: RunningNode, federate: Open) -> None:
