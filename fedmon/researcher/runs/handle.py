@@ -152,8 +152,7 @@ class RunHandle:
         named = node_ids(nodes) or ()
 
         def ended() -> bool:
-            over = self._ledger.each(lambda part: part.is_over)
-            return all(over[node] for node in named if node in over)
+            return all(over for node, over in self._ledger.each(lambda part: part.is_over).items() if node in named)
 
         return self._wait_for(ended, timeout_s)
 
@@ -282,7 +281,7 @@ class RunHandle:
         node = self._asker.roster.get(view.node_id, Moment.now())
         if node is not None and node.state not in (NodeState.OFFLINE, NodeState.STALE):
             return view
-        return view.unheard_from(None if node is None else node.last_seen or node.since)
+        return msgspec.structs.replace(view, unheard=True, unheard_since=node and (node.last_seen or node.since))
 
     def _check(self, *, warns: bool = True) -> None:
         """Warn of nodes that are not heard, if ``warns``. Raises NotConnectedError if nothing more can come."""

@@ -84,10 +84,6 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its result waits for the owner of the node."""
         return self.job is not None and self.job.state is JobState.HELD
 
-    def unheard_from(self, since: datetime | None) -> NodeRun:
-        """Return this with the node not heard, since a moment if that is known."""
-        return msgspec.structs.replace(self, unheard=True, unheard_since=since)
-
     def sentence(self) -> str:
         """Return the state, and why."""
         reason = self.explanation()

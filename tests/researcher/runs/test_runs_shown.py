@@ -31,7 +31,7 @@ def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     told: dict[str, str] = {}
     for changed in (states(running, refused), states(running, refused, loss=0.5)):
         told = tell(changed, told)
-    tell(states(running.unheard_from(None), refused), told)
+    tell(states(msgspec.structs.replace(running, unheard=True), refused), told)
 
     printed = capsys.readouterr()
     assert printed.out == ""
