@@ -26,8 +26,6 @@ from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState, TaskStatus
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from fedmon.compat.nepi.scheduler import Task
 
 logger = logging.getLogger(__name__)
@@ -145,7 +143,7 @@ class Function(ResourceManager):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.function: Callable[[], Any] | None = None
-        self._raised: tuple[BaseException, TracebackType | None] | None = None
+        self._raised: Callable[[], BaseException] | None = None
         self.returned: tuple[Any] | None = None
 
     def missing(self) -> list[Problem]:
@@ -169,7 +167,7 @@ class Function(ResourceManager):
         try:
             value = self.function()
         except BaseException as error:
-            self._raised = error, error.__traceback__
+            self._raised = functools.partial(error.with_traceback, error.__traceback__)  # else it grows with each raise
             raise
         self.returned, self.function = (value,), None  # with its arguments, which may be large
         with contextlib.suppress(TypeError, ValueError, RecursionError):
@@ -181,8 +179,7 @@ class Function(ResourceManager):
     def result(self) -> Any:
         """Return its result, or raise its exception. Raises InvalidStateError before, and ResultLostError."""
         if self._raised is not None:
-            error, begun = self._raised
-            raise error.with_traceback(begun)  # else it grows with each call
+            raise self._raised()
         if not any(state is ResourceState.STOPPED for state, _ in self._seen().times):
             why = f": {self.reason}" if self.reason else "; wait_finished waits for it"
             raise InvalidStateError(f"{self.name} is {self.state.name}, and has no result{why}")

@@ -96,14 +96,12 @@ def _of_resource(
     guid = own.replace(name="guid", annotation="int | str")
     functools.update_wrapper(forwarded, method)
     vars(forwarded)["__signature__"] = signature.replace(parameters=[own.replace(annotation=own.empty), guid, *others])
-    found: Any = forwarded  # `guid` is a keyword as well, which Concatenate cannot say
-    return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", found)
+    return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", forwarded)  # `guid` may be a keyword
 
 
 def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.datetime | None]:
     def get_time(self: ExperimentController, guid: int | str) -> datetime.datetime | None:
-        found: datetime.datetime | None = getattr(self.get_resource(guid), name)
-        return found
+        return cast("datetime.datetime | None", getattr(self.get_resource(guid), name))
 
     get_time.__doc__ = f"Return the {name.replace('_', ' ')} of a resource, in UTC; None if it was never reached."
     return get_time
@@ -382,7 +380,10 @@ class ExperimentController:
         return self._related(number, awaited, others, is_deployed=autoDeploy)
 
     def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
-        """Register a function that is called once when all of ``after`` are STOPPED; return the guid."""
+        """Register a function that is called once when all of ``after`` are STOPPED; return the guid.
+
+        Raises InvalidTaskError for anything else, coroutine functions too.
+        """
         self._check_open()
         awaited = self.registry.guids_of(after)
         number = self.registry.register("python::Function", None, name=name, prepare=prepared(function, args))
@@ -574,8 +575,7 @@ class ExperimentController:
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
             self._is_released = False
-            asked = DeployAsked(guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
-            self.engine.post(asked)
+            self.engine.post(DeployAsked(guids=chosen, group=number, wait_all_ready=bool(wait_all_ready)))
         return number
 
     def wait(
@@ -605,10 +605,9 @@ class ExperimentController:
         left = found.timed_out or found.left
         if not left:
             return "; ".join(f"{titled(guid, self.snapshot)} failed: {why}" for guid, why in found.reasons.items())
-        first = next((guid for guid in left if guid in self), None)
         why = ""
-        with contextlib.suppress(UnknownGuidError):  # if it was removed at this moment
-            why = "" if first is None else str(self.explain(first)).partition("\n")[0]
+        with contextlib.suppress(StopIteration, UnknownGuidError):  # if all were removed, or one at this moment
+            why = str(self.explain(next(guid for guid in left if guid in self))).partition("\n")[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {why}{more}"
 
@@ -844,8 +843,7 @@ class ExperimentController:
         if own:
             notes.append(f"it waits for {own}")
         if own is None and seen.returned and not seen.scheduled:
-            hook = f"do_{seen.calling}"
-            notes.append(f"its hook returned without super().{hook}(), which reports the state")
+            notes.append(f"its hook returned without super().do_{seen.calling}(), which reports the state")
         if seen.left_alone:
             notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
         return replace(found, reason="; ".join(notes))
@@ -857,10 +855,8 @@ class ExperimentController:
         show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> str:
         """Draw the experiment, with states and conditions, into a folder; return the path of the file."""
-        folder = self._folder(dirpath)
-        picture = picture_of(self.engine.state)
-        name = f"{self.exp_id}_{self.run_id}"
-        return str(plot(picture, folder, name, format=format, show=show))
+        folder, name = self._folder(dirpath), f"{self.exp_id}_{self.run_id}"
+        return str(plot(picture_of(self.engine.state), folder, name, format=format, show=show))
 
 
 def _kill(resource: ResourceManager) -> None:

@@ -195,8 +195,7 @@ class Registry:
                 raise InvalidConditionError(f"resource {resource.guid} is {resource.state.name}: it cannot be set")
             kept = resource.check_value(name, value)
         mine = None if condition is None else self._numbered(condition)
-        engine = self._ec.engine
-        engine.post(SetWanted(guids=waiting, name=name, value=kept, condition=mine))
+        self._ec.engine.post(SetWanted(guids=waiting, name=name, value=kept, condition=mine))
 
     def remove_conditions(self, guids: Guids, group: Guids, action: ResourceAction | str | None) -> None:
         """Remove a group from the conditions of an action; None: of all actions."""
