@@ -231,20 +231,20 @@ def _read(recording: RecordingRows, key: Key, selection: RowSelection, damage: D
                 position = part.last_seq + 1
                 yield from _timed(part, selection, damage)
 
-    for row in recording.rows(key, selection):
-        length = row.last_seq - row.first_seq + 1
+    for first, last, body in recording.rows(key, selection):
+        length = last - first + 1
         try:
-            names, entries, _, start = directory(row.body)
+            names, entries, _, start = directory(body)
             if names not in columns:
                 columns[names] = _places(names, selection.series)
             chosen, places = columns[names]
-            goes_on = bool(shapes) and shapes[-1].goes_on(row.first_seq, length, chosen)
-            shape = shapes[-1] if goes_on else _Shape(row.first_seq, length, chosen)
-            shape.add(row.body, entries, start, places)
+            goes_on = bool(shapes) and shapes[-1].goes_on(first, length, chosen)
+            shape = shapes[-1] if goes_on else _Shape(first, length, chosen)
+            shape.add(body, entries, start, places)
         except _DAMAGED as error:
             logger.warning("left out: samples %d to %d of stream %s of node %s are damaged: %s",
-                           row.first_seq, row.last_seq, key[1], key[0], error)  # fmt: skip
-            damage.add(key, row.first_seq, row.last_seq)
+                           first, last, key[1], key[0], error)  # fmt: skip
+            damage.add(key, first, last)
             continue
         if not goes_on:
             shapes.append(shape)

@@ -432,11 +432,11 @@ def _begin(
         rows = [row for one in recordings if (row := one.before(key, position)) is not None]
         if not rows:
             return
-        row = max(rows, key=lambda row: min(row.last_seq, position - 1))
-        if min(row.last_seq, position - 1) <= read_to:
+        first, last = max(rows, key=lambda row: min(row[1], position - 1))
+        if min(last, position - 1) <= read_to:
             return
         chosen = {*wanted, PERF_CLOCK}.__contains__
-        selection = RowSelection(first_seq=row.first_seq, last_seq=position - 1, series=chosen)
+        selection = RowSelection(first_seq=first, last_seq=position - 1, series=chosen)
         for before in reversed(list(read_blocks(recordings, key, selection, Damage()))):
             for name in wanted & before.columns.keys():
                 values, times = before.columns[name], clock_of(name, before.columns, before.mono)
@@ -444,4 +444,4 @@ def _begin(
                 if len(known):
                     growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
                     wanted.discard(name)
-        position = row.first_seq
+        position = first

@@ -98,9 +98,9 @@ def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterato
 
 
 def chooser(metrics: Sequence[str] | None, *, unmatched: set[str] | None = None) -> Chooser | None:
-    """Return a filter for series, by metric name or glob, which takes those that match out of ``unmatched``.
+    """Return a filter for series, by metric name or glob; None for all. Those that match leave ``unmatched``.
 
-    None for all. Raises InvalidInputError for a bare text.
+    Raises InvalidInputError for a bare text.
     """
     if metrics is None:
         return None
@@ -116,14 +116,6 @@ def chooser(metrics: Sequence[str] | None, *, unmatched: set[str] | None = None)
         return bool(found)
 
     return wanted
-
-
-class SampleRow(NamedTuple):
-    """Samples ``first_seq`` to ``last_seq`` and their body."""
-
-    first_seq: int
-    last_seq: int
-    body: bytes
 
 
 class Reach(NamedTuple):
@@ -150,21 +142,21 @@ class RecordingRows:
         """Tell whether the recording knows a stream."""
         return self._source(key) is not None
 
-    def rows(self, key: Key, selection: RowSelection) -> Iterator[SampleRow]:
-        """Return the rows of a stream with a sample of the selected numbers and, in some sample, times; in order."""
-        return map(SampleRow._make, raw_rows(self._file, self._source(key), selection))
+    def rows(self, key: Key, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
+        """Return the rows with a sample of the selected numbers and, in some sample, times; see `raw_rows`."""
+        return raw_rows(self._file, self._source(key), selection)
 
-    def before(self, key: Key, seq: int) -> SampleRow | None:
-        """Return the last row that begins before a sample; the sample may be in it."""
+    def before(self, key: Key, seq: int) -> tuple[int, int] | None:
+        """Return first and last number of the last row that begins before a sample; the sample may be in it."""
         source = self._source(key)
         for condition, order in (("last_seq >= ? AND first_seq < ?", "ASC"), ("last_seq < ? AND ? > 0", "DESC")):
             found = self._file.rows(
-                f"SELECT first_seq, last_seq, body FROM batch WHERE source = ? AND {condition} "  # noqa: S608
+                f"SELECT first_seq, last_seq FROM batch WHERE source = ? AND {condition} "  # noqa: S608
                 f"ORDER BY last_seq {order} LIMIT 1",
                 (source, seq, seq),
             )
             if found:
-                return SampleRow._make(found[0])
+                return found[0]
         return None
 
     def reaches(self, key: Key) -> list[Reach]:
@@ -214,11 +206,8 @@ class RecordingRows:
 
     def _source(self, key: Key) -> int | None:
         if key not in self._sources:
-            node_id, stream, boot = key
-            for (number,) in self._file.rows(
-                "SELECT id FROM source WHERE node_id = ? AND stream = ? AND boot = ?", (node_id, stream, boot)
-            ):
-                self._sources[key] = number
+            sql = "SELECT id FROM source WHERE node_id = ? AND stream = ? AND boot = ?"
+            self._sources.update((key, number) for (number,) in self._file.rows(sql, key))
         return self._sources.get(key)
 
 
