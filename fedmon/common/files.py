@@ -245,32 +245,28 @@ class Closing:
         self.close()
 
 
-class OwnedFolder:
-    """A folder with mode 0700 whose lock is held until ``release``, or until the process ends in any way."""
+def owned_folder(path: Path) -> LockFile:
+    """Make a folder with mode 0700 if there is none, and return its lock, which this process now holds.
 
-    def __init__(self, path: Path) -> None:
-        """Raise FolderInUseError naming the holder, or StorageError naming the path and the cause."""
-        self.path = path.expanduser().absolute()
-        self._lock = LockFile(self.path / LOCK_NAME)
-        with storage_errors(self.path):
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mode = stat.S_IMODE(self.path.stat().st_mode)
-        if mode & _OTHERS:
-            raise StorageError(
-                f"{self.path} is open to other users (mode {mode:04o}): chmod 700 {self.path}, or choose a folder "
-                "that does not exist yet"
-            )
-        self._lock.hold()
-
-    def release(self) -> None:
-        """Let another process own the folder; safe to call twice."""
-        self._lock.release()
+    Raises FolderInUseError naming the holder, or StorageError naming the path and the cause.
+    """
+    path = path.expanduser().absolute()
+    with storage_errors(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & _OTHERS:
+        raise StorageError(
+            f"{path} is open to other users (mode {mode:04o}): chmod 700 {path}, or choose a folder that does not "
+            "exist yet"
+        )
+    lock = LockFile(path / LOCK_NAME)
+    lock.hold()
+    return lock
 
 
 def _locked(fd: int, kind: int) -> bool:
     """Try to lock an open file. Raises OSError where a file system has no locks."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False

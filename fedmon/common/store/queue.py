@@ -15,7 +15,7 @@ import persistqueue.serializers.json
 from persistqueue import FIFOSQLiteQueue
 
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
-from fedmon.common.files import Closing, OwnedFolder, make_private
+from fedmon.common.files import Closing, make_private, owned_folder
 from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
 
 logger = logging.getLogger(__name__)
@@ -49,12 +49,13 @@ class TasksQueue(Closing):
     def __init__(self, folder: str | Path, *, max_seen: int = MAX_SEEN) -> None:
         self._max_seen = max_seen
         self._lock = threading.Lock()
-        self._folder = OwnedFolder(Path(folder))
+        self._owned = owned_folder(Path(folder))
+        self._folder = self._owned.path.parent
         self.set_aside: Path | None = None
         try:
             self._file: _QueueFile | None = self._open()
         except BaseException:
-            self._folder.release()
+            self._owned.release()
             raise
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class TasksQueue(Closing):
             if self._file is not None:
                 self._file.close()
             self._file = None
-            self._folder.release()
+            self._owned.release()
 
     def add_many(self, documents: Sequence[Mapping[str, Any]], *, ids: Sequence[str | None] = ()) -> list[int]:
         """Store documents, and ids as seen, in one transaction.
@@ -88,7 +89,7 @@ class TasksQueue(Closing):
             try:
                 found.append((key, _read_document(blob), bool(handed)))
             except (ValueError, RecursionError) as error:
-                logger.warning("document %d of the queue in %s is skipped: %s", key, self._folder.path, error)
+                logger.warning("document %d of the queue in %s is skipped: %s", key, self._folder, error)
         return found
 
     def mark_handed(self, keys: Collection[int]) -> None:
@@ -110,21 +111,21 @@ class TasksQueue(Closing):
             return bool(self._opened().rows("SELECT 1 FROM seen WHERE id = ?", message_id))
 
     def _open(self) -> _QueueFile:
-        path = make_private(self._folder.path / FILE_NAME)
+        path = make_private(self._folder / FILE_NAME)
         if not is_damaged(path):
             try:
-                return _QueueFile(self._folder.path)
+                return _QueueFile(self._folder)
             except StorageError as error:
                 if not tells_of_damage(error):
                     raise
         self.set_aside = set_aside(path)
         logger.warning("queue file was damaged and is set aside as %s; starting with an empty one", self.set_aside)
-        make_private(self._folder.path / FILE_NAME)
-        return _QueueFile(self._folder.path)
+        make_private(path)
+        return _QueueFile(self._folder)
 
     def _opened(self) -> _QueueFile:
         if self._file is None:
-            raise TasksQueueError(f"the queue in {self._folder.path} is closed")
+            raise TasksQueueError(f"the queue in {self._folder} is closed")
         return self._file
 
 
