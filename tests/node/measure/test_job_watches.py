@@ -75,6 +75,9 @@ def test_a_job_is_over_only_once_its_last_sample_was_handed_on() -> None:
         first, *others = watch.streams["job-a"]
         now = Instant(t=time.time(), mono=time.monotonic())
 
+        watch.watches.cpu_seconds(now)
+        watch.watches.handed_on("a")
+        assert watch.watches.close_ended() == []
         last = dict(first.collect(now).values)
         assert watch.watches.close_ended() == []
         for each in others:

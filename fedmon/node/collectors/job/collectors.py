@@ -58,8 +58,8 @@ class JobReading:
     """One reading of a job at each tick, shared by its collectors and the meter of energy.
 
     ``cpu_s`` is user and system time in seconds, from the job's cgroup or else its processes; it never goes down.
-    ``is_last`` is true once a reading found no process alive, and ``is_over`` once that was handed on. While
-    ``awaits_end`` no reading is the last one: ``switches``, the voluntary and involuntary context switches of the job's
+    ``is_last`` is true once a sample found no process alive, and ``is_over`` once that was handed on. While
+    ``awaits_end`` no sample is the last one: ``switches``, the voluntary and involuntary context switches of the job's
     command, come with its end.
     """
 
@@ -85,7 +85,6 @@ class JobReading:
         if now.mono != self._read_at and not self.is_over:
             self._read(now.mono)
             self._read_at = now.mono
-            self.is_last = self.tree.has_ended and not self.awaits_end
 
     def cpu_until(self, now: Instant) -> float:
         """Return all CPU seconds at the tick ``now``; those of the last reading if it cannot be read."""
@@ -134,6 +133,7 @@ class TreeCollector:
         if watched.is_over:
             return Reading({})
         tree = watched.tree
+        watched.is_last = tree.has_ended and not watched.awaits_end
         state = (len(tree.living), tree.zombies, tree.threads, tree.resident_bytes, tree.virtual_bytes)
         values: Values = dict(zip(_STATE, state, strict=True))
         reasons: Reasons = {}
