@@ -24,7 +24,6 @@ import msgspec
 from fedmon.common.errors import FedmonError, SettingsError
 from fedmon.node.cgroup import OwnCgroup
 from fedmon.node.job.processes import name_of
-from fedmon.node.runs.sandbox import kernel
 
 Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]
 
@@ -42,6 +41,7 @@ _SIGNAL_ALL = {"slurmstepd", "pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
 _LOOK_S = 0.1
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER. Source: Linux include/uapi/linux/prctl.h
 _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc64le": 272, "s390x": 281}
 """Numbers of the system call waitid. Source: Linux arch/*/kernel/syscalls/syscall.tbl, asm-generic/unistd.h."""
 _NVCSW = 16
@@ -129,7 +129,7 @@ class Supervisor:
         # While the monitor begins.
         cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
         if not cgroup.folders:
-            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)  # orphans of the command become our children
+            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, if the kernel lets us
         first = channel.listen(None)
         if first is None or first.kind != "ready":
             cgroup.remove()

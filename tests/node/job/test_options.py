@@ -35,7 +35,7 @@ def test_words_become_options(tmp_path: Path) -> None:
 
 
 def test_a_run_loads_nothing_for_shells_reports_or_other_schedulers() -> None:
-    heavy = {"typer", "click", "rich", "hashlib", "tomllib", "asyncio", "fedmon.report", "psutil"}
+    heavy = {"typer", "click", "rich", "hashlib", "tomllib", "asyncio", "fedmon.report", "fedmon.node.runs", "psutil"}
     code = (
         "import sys\nimport fedmon.cli\nfrom fedmon.node.job import cli, monitor\n"
         f"cli.read(['--', 'true'], {{}})\nprint(sorted({heavy!r} & set(sys.modules)))"
