@@ -248,6 +248,8 @@ class JobMonitor:
     def _watch(self, found: Found) -> None:
         for method, why in found.tried:
             logger.info("the job was not found by %s: %s", method, why)
+        self._first_start = min(found.starts.values(), default=None)
+        self._add(found)
         logger.info(
             "the job was found by %s (confidence %s): %s; processes: %d",
             found.method, found.confidence.value, found.detail, len(found.pids),
@@ -258,8 +260,8 @@ class JobMonitor:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
-        if found.method != "pids" and self._first_start is None:
-            self._first_start = min(found.starts.values(), default=None)
+
+    def _add(self, found: Found) -> None:
         add = functools.partial(
             self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
             is_overhead_now=is_overhead_now,

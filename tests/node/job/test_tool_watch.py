@@ -90,6 +90,7 @@ def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_pat
     found = the(tmp_path)
     assert (tool.returncode, said) == (3, b"")
     assert "process 4194304 not found on this host" in found.job["reason"]
+    assert "method" not in found.job
     assert b"process 4194304 not found on this host" in complained
     assert "process 4194304 not found" in logs(tmp_path)
     assert found.samples["host"] >= 2

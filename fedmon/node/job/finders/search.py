@@ -58,16 +58,16 @@ class Tried(NamedTuple):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The processes of a job on this host, oldest first, each once.
+    """The processes of a job on this host, each once: oldest first, or named ones as they were named, without starts.
 
-    ``starts`` are their start times in clock ticks since the boot, which tell a reused number; there are none of named
-    processes. ``cgroup`` is the job's own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its
-    processes are started. ``overhead`` are the scheduler's daemons and launchers beside them, which do not count; their
-    children do. ``method`` is one of ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
+    ``starts`` are their start times in clock ticks since the boot, which tell a reused number. ``cgroup`` is the job's
+    own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its processes are started. ``overhead``
+    are the scheduler's daemons and launchers beside them, which do not count; their children do. ``method`` is one of
+    ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
     """
 
     pids: tuple[int, ...]
-    starts: Mapping[int, int]
+    starts: Mapping[int, int] = {}
     method: str
     confidence: Confidence
     cgroup: str | None = None
@@ -162,8 +162,7 @@ class JobSearch:
         if self._pids:
             if own := set(self._pids).intersection(self._exclude):
                 raise InvalidInputError(f"process {min(own)} is this tool itself; name the processes of the job")
-            named_ones = "named by their numbers"
-            return Found(pids=self._pids, starts={}, method="pids", confidence=Confidence.CERTAIN, detail=named_ones)
+            return Found(pids=self._pids, method="pids", confidence=Confidence.CERTAIN, detail="named by their numbers")
         self._command_s = timeout_s * _COMMAND_SHARE
         deadline = Deadline(timeout_s)
         try:
