@@ -148,7 +148,6 @@ class GuardedCollector:
             raise TypeError(f"the lane of {collector.name} is {collector.lane!r}, and no member of Lane")
         self.lane = collector.lane
         self._plugin, self._collector, self.declared = plugin, collector, declared
-        self._whose = f"plug-in {plugin}: "
         self._allowed: dict[str, bool] = {}
         self._refusal = ""
         # What a collector may have, or not.
@@ -167,7 +166,7 @@ class GuardedCollector:
         except CollectorUnavailableError:
             raise
         except (Exception, SystemExit) as error:
-            raise CollectorUnavailableError.of(error, self._whose) from error
+            raise CollectorUnavailableError.of(error, f"plug-in {self._plugin}: ") from error
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -175,7 +174,7 @@ class GuardedCollector:
         try:
             said = dict(self._collector.probe())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
-            return {self.name: CollectorUnavailableError.of(error, self._whose).reason}
+            return {self.name: CollectorUnavailableError.of(error, f"plug-in {self._plugin}: ").reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
         return report | ({self.name: self._refusal} if self._refusal else {})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmon.common.errors import FedmonError, StorageError
-from fedmon.common.files import sync
+from fedmon.common.files import storage_errors, sync
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_compaction import RecordingJoin
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, RECORDING_SUFFIX, JobFolder
@@ -46,18 +46,17 @@ def merge(folder: JobFolder) -> Mapping[Path, str]:
     stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
     staged = stage / folder.merged.name
     try:
-        stage.mkdir(mode=FOLDER_MODE)
-        _remove_left_behind(folder)
-        only = _only_recording(folder)
-        problems: Mapping[Path, str] = {}
-        if only is None or not _is_linked(staged, only.relative_to(folder.path)):
-            problems = _joined(folder, staged)
-        for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
-            folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
-        staged.replace(folder.merged)
-        sync(folder.path)
-    except OSError as error:
-        raise StorageError(f"cannot merge into {folder.merged}: {error.strerror}") from error
+        with storage_errors(folder.merged, "merge into"):
+            stage.mkdir(mode=FOLDER_MODE)
+            _remove_left_behind(folder)
+            only = _only_recording(folder)
+            problems: Mapping[Path, str] = {}
+            if only is None or not _is_linked(staged, only.relative_to(folder.path)):
+                problems = _joined(folder, staged)
+            for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
+                folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
+            staged.replace(folder.merged)
+            sync(folder.path)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     for path, problem in problems.items():
