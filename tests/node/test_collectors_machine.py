@@ -152,6 +152,12 @@ def test_psutil_is_not_loaded_where_proc_is(tmp_path: Path) -> None:
     assert psutil.Popen([sys.executable, "-c", code]).wait(60) == 0
 
 
+def test_a_node_loads_where_the_system_has_no_memory_that_can_be_sealed() -> None:
+    code = "import fcntl; [delattr(fcntl, name) for name in dir(fcntl) if 'SEAL' in name]; import fedmon.node.daemon"
+
+    assert psutil.Popen([sys.executable, "-c", code]).wait(60) == 0
+
+
 @pytest.mark.skipif(not LINUX, reason="needs /proc")
 def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
     path = Path("/proc/self/smaps")  # many pages long

@@ -26,7 +26,6 @@ _CAPABILITY_VERSION_3 = 0x2008_0522
 # Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
 # Source: capabilities(7), "The securebits flags".
 _SECUREBITS = 0b1110_1111
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -95,7 +94,8 @@ def sealed(name: str, content: bytes | memoryview) -> int:
         view = memoryview(content)
         while view:
             view = view[file.write(view) :]
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
         file.seek(0)
         return os.dup(file.fileno())
 
