@@ -383,7 +383,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     from fedmon.common.wire import topics
     from fedmon.node.folder import NodeFolder
     from fedmon.node.owner.cli.node import troubles
-    from fedmon.node.owner.cli.shell import pointed
+    from fedmon.node.owner.cli.shell import dir_option
     from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
     try:
@@ -405,12 +405,12 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     if obeyed := status["policy"]["researchers"] if status else settings.policy.researchers:
         yield ok("policy", f"obeys {', '.join(obeyed)}")
     else:
-        advice = pointed("allow one with: fedmon node policy allow RESEARCHER", folder.path)
+        advice = f"allow one with: fedmon node policy allow RESEARCHER{dir_option(folder.path)}"
         yield warning("policy", "the node accepts no researcher", advice)
     if status is None:
         topic = topics.status(settings.id)
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
-        yield skipped("node", pointed("the node does not run: start it with `fedmon node start`", folder.path))
+        yield skipped("node", f"the node does not run: start it with `fedmon node start{dir_option(folder.path)}`")
         return
     if (live := status["live"])["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")

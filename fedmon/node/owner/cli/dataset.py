@@ -10,7 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.shell import Shell, fields, group, pointed, seconds, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
@@ -66,8 +66,7 @@ def add(
 @verb(app, "list")
 def list_(shell: Shell, tags: Tags = None) -> None:
     """List the datasets, or those that carry all of the tags."""
-    none_yet = pointed("No datasets yet. Add one: fedmon node dataset add PATH", shell.folder.path)
-    nothing = "No dataset carries these tags." if tags else none_yet
+    nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
     shell.show("dataset-list", lambda result: _table(result["datasets"]) or nothing, tags=_split(tags))
 
 

@@ -18,7 +18,7 @@ from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, pointed, verb
+from fedmon.node.owner.cli.shell import Shell, ago, default_folder, dir_option, fields, group, verb
 from fedmon.node.owner.control import DaemonNotRunningError, daemon_pid
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def init(
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
     values |= {("node", "id"): own_id, ("release", "mode"): "check"}
     folder.write_private(folder.settings_file, new_settings(values).encode())
-    following = [pointed(f"fedmon node {verb}", folder.path) for verb in ("policy allow RESEARCHER", "start")]
-    offer = pointed("fedmon node dataset add PATH", folder.path)
+    where = dir_option(folder.path)
+    following = [f"fedmon node {verb}{where}" for verb in ("policy allow RESEARCHER", "start")]
     document = {
         "node_id": own_id,
         "folder": str(folder.path),
@@ -89,7 +89,7 @@ def init(
         "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one (`fedmon whoami` shows their id).\n"
         "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
-        f"Offer data with: {offer} --name NAME --tags TAG,TAG"
+        f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
     )
     shell.emit(document, lambda: text)
 
@@ -196,7 +196,7 @@ def stop(
     folder = shell.folder
     pid = _daemon_pid(folder)
     if pid is not None and not any(_is_ended(pid, folder, timeout) for _ in range(2 if force else 1)):
-        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
+        way_out = f"kill -9 {pid}" if force else "fedmon node stop --force" + dir_option(folder.path)
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
@@ -281,7 +281,7 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 def _lines(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     live = document["live"]
     needs = [f"* {each}" for each in (*_needs(document), *(troubles(document) if live else ()))]
-    yield "needs you", pointed("\n".join(needs), Path(document["folder"])) or "nothing"
+    yield "needs you", "\n".join(needs) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
     connection = f", connected to {live['host']} {ago(live['since'])}" if live and live["connected"] else ""

@@ -17,7 +17,7 @@ from fedmon.common.options import each as words_of
 from fedmon.common.text import one_line, plural, short_ids, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, folded, group, pointed, seconds, verb
+from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, folded, group, seconds, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group("requests", "List plans and researchers that wait for you, and decide.", is_verb=True)
@@ -187,7 +187,7 @@ def delete(shell: Shell, plan: Which = None) -> None:
 @verb(requests)
 def waiting(shell: Shell) -> None:
     """List plans to decide about, and refused researchers; decide with allow and approve."""
-    shell.show("requests", lambda found: pointed(_waiting(found), shell.folder.path))
+    shell.show("requests", _waiting)
 
 
 @verb(requests, "allow")

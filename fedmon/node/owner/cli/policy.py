@@ -11,7 +11,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.shell import Shell, group, pointed, record, verb
+from fedmon.node.owner.cli.shell import Shell, group, record, verb
 
 policy = group("policy", "Choose whom this node obeys, and which data leaves it.")
 config = group("config", "See the settings and their origin.")
@@ -45,11 +45,11 @@ def show(shell: Shell) -> None:
     """
     status = shell.call("status")
     document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
-    shell.emit(document, lambda: _rules(document, shell))
+    shell.emit(document, lambda: _rules(document))
 
 
-def _rules(document: Mapping[str, Any], shell: Shell) -> str:
-    return "\n".join(record(pointed(rule, shell.folder.path)) for rule in document["rules"])
+def _rules(document: Mapping[str, Any]) -> str:
+    return "\n".join(map(record, document["rules"]))
 
 
 def _rule(name: str, purpose: str) -> None:
@@ -97,7 +97,7 @@ _rule(
 
 def change_policy(shell: Shell, verb: str, **wish: object) -> None:
     """Allow or deny the fields of a `PolicyWish`, and print the rules that hold from then on."""
-    result = shell.show("policy-change", lambda changed: _rules(changed, shell), verb=verb, wish=wish)
+    result = shell.show("policy-change", _rules, verb=verb, wish=wish)
     for text in result["notes"]:
         shell.note(text)
 

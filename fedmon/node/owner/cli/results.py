@@ -13,7 +13,7 @@ import typer
 from fedmon.common.errors import ConflictError
 from fedmon.common.files import storage_errors
 from fedmon.common.text import one_line, plural, shorten, size, table
-from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, group, noted_table, pointed, verb
+from fedmon.node.owner.cli.shell import Note, Shell, Yes, ago, fields, group, noted_table, verb
 
 app = group("results", "See results that wait for you, and release or withhold them.", is_verb=True)
 
@@ -28,9 +28,7 @@ _WORDS = {"b": "truth", "i": "integer", "u": "integer", "f": "float", "c": "comp
 @verb(app, "list")
 def results(shell: Shell) -> None:
     """List held results, oldest first, with the rules that hold them."""
-    look = pointed("Look at one: fedmon node results show JOB", shell.folder.path)
-    nothing = "No result waits for you."
-    shell.show("result-list", lambda found: f"{_list(held)}\n\n{look}" if (held := found["results"]) else nothing)
+    shell.show("result-list", lambda found: _list(found["results"]) if found["results"] else "No result waits for you.")
 
 
 @verb(app, "show")
@@ -94,7 +92,8 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
         ]
         for each in held
     ]
-    return noted_table(["researcher", "plan", "numbers", "size", "since"], rows)
+    shown = noted_table(["researcher", "plan", "numbers", "size", "since"], rows)
+    return f"{shown}\n\nLook at one: fedmon node results show JOB"
 
 
 def _rules(result: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import duration, one_line, size
-from fedmon.node.owner.cli.shell import Shell, ago, fields, group, noted_table, pointed, seconds, verb
+from fedmon.node.owner.cli.shell import Shell, ago, fields, group, noted_table, seconds, verb
 
 app = group("runs", "See and stop the approved plans that run here.", is_verb=True)
 
@@ -36,7 +36,7 @@ def show(shell: Shell, job_id: JobId) -> None:
 @verb(app, "stop")
 def stop(shell: Shell, job_id: JobId) -> None:
     """Stop a job: kill its processes, and tell its researcher."""
-    shell.show("run-stop", lambda stopped: pointed(_stopped(stopped), shell.folder.path), job_id=job_id)
+    shell.show("run-stop", _stopped, job_id=job_id)
 
 
 def _stopped(document: Mapping[str, Any]) -> str:

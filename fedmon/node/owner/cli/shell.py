@@ -7,7 +7,6 @@ import datetime
 import functools
 import inspect
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -19,7 +18,7 @@ import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FedmonError, FolderInUseError, InvalidInputError
+from fedmon.common.errors import FolderInUseError, InvalidInputError
 from fedmon.common.options import JsonOption
 from fedmon.common.text import UNLIMITED, one_line, table
 from fedmon.common.text import ago as since
@@ -39,7 +38,6 @@ REACH_WITHIN_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 DEFAULT_WIDTH = 80
 _GAP = 2
-_COMMAND = re.compile("fedmon node( [a-z-]+){1,2}( [A-Z]+)*")
 
 
 class Shell:
@@ -54,8 +52,13 @@ class Shell:
         return not self.as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
     def emit(self, document: Mapping[str, Any], text: Callable[[], str]) -> None:
-        """Print one JSON document on one line, or the text about it."""
-        print(msgspec.json.encode(document).decode() if self.as_json else text())
+        """Print one JSON document on one line, or the text about it and the ``--dir`` that commands in it need."""
+        if self.as_json:
+            print(msgspec.json.encode(document).decode())
+            return
+        print(shown := text())
+        if "fedmon node" in one_line(shown) and (option := dir_option(self.folder.path)) not in shown:
+            print(f"note: commands for this node need:{option}", file=sys.stderr)  # not folded: it is for copying
 
     def show(self, command: str, text: Callable[[dict[str, Any]], str], **args: Any) -> dict[str, Any]:
         """Have a command of the owner run, print its result, and return it."""
@@ -127,11 +130,7 @@ def verb(
         def run(*, directory: Path | None, as_json: bool, context: typer.Context | None = None, **given: Any) -> None:
             if context is None or context.invoked_subcommand is None:
                 folder = (NodeFolder.open if is_there else NodeFolder)(directory or default_folder())
-                try:
-                    function(Shell(purpose, folder, as_json=as_json), **given)
-                except FedmonError as error:
-                    error.args = (pointed(str(error), folder.path), *error.args[1:])
-                    raise
+                function(Shell(purpose, folder, as_json=as_json), **given)
 
         keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (JsonOption, False)}
         parameters = [one.replace(kind=keyword) for one in own]
@@ -155,11 +154,10 @@ def default_folder() -> Path:
     return user_data_path("fedmon", appauthor=False) / "node"
 
 
-def pointed(text: str, folder: Path) -> str:
-    """Return a text with --dir in each command of `fedmon node` that without it would mean another folder."""
-    if folder == default_folder().resolve() or os.environ.get("FEDMON_NODE_DIR") == str(folder):
-        return text
-    return _COMMAND.sub(lambda found: f"{found[0]} --dir {shlex.quote(str(folder))}", text)
+def dir_option(folder: Path) -> str:
+    """Return the ``--dir`` of commands for the node of a folder; empty for the node that they mean without it."""
+    usual = NodeFolder(Path(os.environ.get("FEDMON_NODE_DIR") or default_folder())).path
+    return "" if folder == usual else f" --dir {shlex.quote(str(folder))}"
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
