@@ -53,7 +53,7 @@ def doctor(
     if directory and (broker or settings):
         raise InvalidInputError("--dir looks at a node, which has its own settings: leave --broker and --settings away")
     checks: list[Check] = []
-    for check in (
+    for check in _until_error(
         check_node(directory, timeout_s=timeout) if directory else check_researcher(settings, broker, timeout_s=timeout)
     ):
         checks.append(check)
@@ -91,6 +91,16 @@ ok = functools.partial(Check, verdict=CheckStatus.OK)
 warning = functools.partial(Check, verdict=CheckStatus.WARNING)
 failed = functools.partial(Check, verdict=CheckStatus.FAILED)
 skipped = functools.partial(Check, verdict=CheckStatus.SKIPPED)
+
+
+def _until_error(checks: Iterator[Check]) -> Iterator[Check]:
+    """Yield checks, and last the error after which no other can be made; one of a connection says what to do."""
+    try:
+        yield from checks
+    except ConnectionFailedError as error:
+        yield failed("connection", str(error))
+    except FedmonError as error:
+        yield failed("settings", str(error), "correct the named file or variable")
 
 
 class EchoClient:
@@ -189,24 +199,22 @@ def _greeting(host: str, port: int, opening: bytes) -> bytes:
 
 def talk(
     broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float, writes: bool = True
-) -> Generator[Check, None, bool]:
-    """Connect as this party, and if it ``writes`` try the wire's needs on its own topic; return whether it got in."""
+) -> Iterator[Check]:
+    """Connect as this party, and if it ``writes`` try the wire's needs on its own topic.
+
+    Raises ConnectionFailedError.
+    """
     mark = secrets.token_hex(16)
 
     def connection(kind: str, will: bytes | None = None) -> EchoClient:
         name = f"{client_id}-doctor-{kind}{mark}"
         return EchoClient(broker, client_id=name, topic=topic, timeout_s=timeout_s, will=will)
 
-    try:
-        with connection("") as client:
-            yield ok("connection", _identity(broker))
-            if writes and (yield from _deliveries(client, mark)):
-                will = f"will-{mark}".encode()
-                yield from _left_behind(client, connection("w", will), f"retained-{mark}".encode(), will)
-        return True
-    except ConnectionFailedError as error:
-        yield failed("connection", str(error))
-        return False
+    with connection("") as client:
+        yield ok("connection", _identity(broker))
+        if writes and (yield from _deliveries(client, mark)):
+            will = f"will-{mark}".encode()
+            yield from _left_behind(client, connection("w", will), f"retained-{mark}".encode(), will)
 
 
 def _identity(broker: BrokerSettings) -> str:
@@ -233,8 +241,11 @@ def _deliveries(client: EchoClient, mark: str) -> Generator[Check, None, bool]:
     if len(known) < ROUND_TRIPS:
         yield warning("round trip", f"{ROUND_TRIPS - len(known)} of {ROUND_TRIPS} were lost", "check the network")
     elif median_s >= SLOW_S:
-        advice = "when the broker is near, set `set_tcp_nodelay true` in mosquitto.conf: without it each takes 44 ms"
-        yield warning("round trip", found, advice)
+        yield warning(
+            "round trip",
+            found,
+            "when the broker is near, set `set_tcp_nodelay true` in mosquitto.conf: without it each takes 44 ms",
+        )
     else:
         yield ok("round trip", found)
     large = f"large-{mark}-".encode().ljust(MAX_PAYLOAD_BYTES, b".")
@@ -278,20 +289,12 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     from fedmon.common.wire import topics
     from fedmon.researcher.federation import Federation, opened_settings
 
-    try:
-        settings = opened_settings(settings_file, url=broker_url, researcher_id=None, folder=None, username=None)
-        broker = settings.broker
-        broker.password()
-    except FedmonError as error:
-        yield failed("settings", str(error), "correct the named file or variable")
-        return
+    settings = opened_settings(settings_file, url=broker_url, researcher_id=None, folder=None, username=None)
     yield _settings("researcher", settings, settings.folder)
+    yield from products(settings.broker)
     instance = f"doctor-{secrets.token_hex(4)}"
     topic = topics.reply(settings.id, instance, settings.id)
-    is_let_in = yield from talk(broker, client_id=settings.id, topic=topic, timeout_s=timeout_s)
-    yield from products(broker)
-    if not is_let_in:
-        return
+    yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s)
     try:
         with Federation(settings=settings, instance=instance, timeout_s=timeout_s) as federation:
             yield from _nodes(federation)
@@ -386,13 +389,9 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     from fedmon.node.owner.cli.shell import dir_option
     from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 
-    try:
-        folder = NodeFolder.open(path)
-        settings = sources.load_node(folder.path, os.environ)
-        settings.broker.password()
-    except FedmonError as error:
-        yield failed("settings", str(error), "correct the named file or variable")
-        return
+    folder = NodeFolder.open(path)
+    settings = sources.load_node(folder.path, os.environ)
+    settings.broker.password()
     yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
     try:
@@ -402,19 +401,19 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")
         return
+    option = dir_option(folder.path)
     if obeyed := status["policy"]["researchers"] if status else settings.policy.researchers:
         yield ok("policy", f"obeys {', '.join(obeyed)}")
     else:
-        advice = f"allow one with: fedmon node policy allow RESEARCHER{dir_option(folder.path)}"
+        advice = f"allow one with: fedmon node policy allow RESEARCHER{option}"
         yield warning("policy", "the node accepts no researcher", advice)
     if status is None:
         topic = topics.status(settings.id)
+        yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
-        yield skipped("node", f"the node does not run: start it with `fedmon node start{dir_option(folder.path)}`")
-        return
-    if (live := status["live"])["connected"]:
+    elif (live := status["live"])["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
     else:
         yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
-    for trouble in troubles(status):
+    for trouble in troubles(status) if status else ():
         yield failed("node", trouble)
