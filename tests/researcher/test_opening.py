@@ -84,10 +84,11 @@ def test_a_user_name_is_the_id_as_well_unless_another_is_given(
     assert (given.researcher_id, given.settings.broker.username) == ("frank", "erin")
 
 
-def test_a_user_name_that_no_topic_can_hold_leaves_the_id_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("user", ["erin@hospital.org", "researcher"])
+def test_a_user_name_that_is_no_id_leaves_the_kept_one(
+    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FEDMON_BROKER_USERNAME", "erin@hospital.org")
+    monkeypatch.setenv("FEDMON_BROKER_USERNAME", user)
 
     assert Federation(folder=tmp_path).researcher_id == (tmp_path / "researcher_id").read_text().strip()
 

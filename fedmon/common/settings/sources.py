@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.ids import ID_PATTERN, kept_researcher_id
+from fedmon.common.ids import ID_PATTERN, RESERVED_IDS, kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, PORTS, BrokerHost, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
 from fedmon.common.settings.values import NodeSettings, ResearcherSettings
@@ -65,7 +65,8 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     with _named(path or _default_file()):
         parts = _parts("researcher", found)
         user = parts["broker"].username or ""  # brokers of others have users of any form
-        own_id = own.pop("id", None) or (user if ID_PATTERN.fullmatch(user) else kept_researcher_id(folder))
+        is_id = ID_PATTERN.fullmatch(user) and user not in RESERVED_IDS
+        own_id = own.pop("id", None) or (user if is_id else kept_researcher_id(folder))
         return ResearcherSettings(id=own_id, folder=folder, **parts, **own)
 
 
