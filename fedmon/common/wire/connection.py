@@ -374,7 +374,7 @@ class MqttClient:
         if broker.username is not None:
             client.username_pw_set(broker.username, broker.password())
         if broker.tls:
-            client.tls_set_context(_tls_context(broker))
+            client.tls_set_context(tls_context(broker))
         if will is not None:
             client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         self._client = client
@@ -515,7 +515,8 @@ class MqttClient:
             self._answered.set()
 
 
-def _tls_context(broker: BrokerSettings) -> ssl.SSLContext:
+def tls_context(broker: BrokerSettings) -> ssl.SSLContext:
+    """Return the TLS of a broker's settings. Raises SettingsError for a certificate or key that cannot be used."""
     files = f"certificate file {broker.ca_file}" if broker.ca_file else "TLS"
     try:
         context = ssl.create_default_context(cafile=broker.ca_file)

@@ -60,15 +60,16 @@ def init(
     one, and no existing file is overwritten.
     """
     from fedmon.common.settings import broker_from_url
+    from fedmon.common.wire.connection import tls_context
 
     url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
-    if missing := [str(path) for path in given.values() if not path.exists()]:
-        raise InvalidInputError(f"file not found: {', '.join(missing)}")
     given |= {"username": username} if username else {}
     settings = broker_from_url(url, **given)
     settings.password()
+    if settings.tls:
+        tls_context(settings)
     own_id = checked_id(node_id or settings.username or new_party_id("node"), what="--id (default: the user)")
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
