@@ -54,7 +54,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 @contextlib.contextmanager
 def storage_errors(path: Path, does: str = "write") -> Iterator[None]:
-    """Turn an error of the system into StorageError that names the path, and what the block ``does`` with it."""
+    """Turn an error of the system into StorageError that names the path and the attempt; ``does`` is its verb."""
     try:
         yield
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +53,7 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     that last one may be absent. A missing id is the broker user, else one that the folder keeps. Raises SettingsError,
     and StorageError when the folder cannot be made.
     """
-    if path is None and environ.get("FEDMON_RESEARCHER_FILE"):
-        named = environ["FEDMON_RESEARCHER_FILE"]
+    if path is None and (named := environ.get("FEDMON_RESEARCHER_FILE")):
         try:
             path = Path(named).expanduser()
         except RuntimeError as error:
@@ -187,10 +186,9 @@ def _parts(party: Party, found: Sections) -> dict[str, Any]:
     return {"broker": broker} | {name: kind(**found[name]) for name, kind in plain.items()}
 
 
-def _instead(wrong: str, known: Any) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(wrong, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; allowed are {', '.join(names)}"
+def _instead(wrong: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; allowed are {', '.join(known)}"
 
 
 def _default_file() -> Path:
