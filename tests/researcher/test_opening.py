@@ -68,29 +68,15 @@ def test_another_url_takes_over_no_secret_that_was_meant_for_the_first(file: Pat
     assert (broker.username, broker.password_file, broker.tls) == (None, None, False)
 
 
-@pytest.mark.parametrize("place", ["URL", "argument", "variable"])
-def test_a_user_name_is_the_id_as_well_unless_another_is_given(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "researcher_id").write_text("an-id-of-before\n")
-    url, username = "mqtts://erin@hospital.org" if place == "URL" else None, "erin" if place == "argument" else None
-    if place == "variable":
-        monkeypatch.setenv("FEDMON_BROKER_USERNAME", "erin")
+@pytest.mark.parametrize("url", ["mqtts://erin@hospital.org", "mqtts://hospital.org"])
+def test_a_user_name_is_the_id_as_well_unless_another_is_given(url: str, tmp_path: Path, password_file: Path) -> None:
+    username = None if "@" in url else "erin"
 
-    implied = Federation(url, username=username, folder=tmp_path)
-    given = Federation(url, username=username, folder=tmp_path, researcher_id="frank")
+    implied = Federation(url, username=username, password_file=password_file, folder=tmp_path)
+    given = Federation(url, username=username, password_file=password_file, folder=tmp_path, researcher_id="frank")
 
     assert (implied.researcher_id, implied.settings.broker.username) == ("erin", "erin")
     assert (given.researcher_id, given.settings.broker.username) == ("frank", "erin")
-
-
-@pytest.mark.parametrize("user", ["erin@hospital.org", "researcher"])
-def test_a_user_name_that_is_no_id_leaves_the_kept_one(
-    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDMON_BROKER_USERNAME", user)
-
-    assert Federation(folder=tmp_path).researcher_id == (tmp_path / "researcher_id").read_text().strip()
 
 
 @pytest.mark.parametrize("unusable", ["all", "a b"])

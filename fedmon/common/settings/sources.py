@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.ids import ID_PATTERN, RESERVED_IDS, kept_researcher_id
+from fedmon.common.ids import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, PORTS, BrokerHost, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
 from fedmon.common.settings.values import NodeSettings, ResearcherSettings
@@ -50,8 +50,8 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     """Read the settings of a researcher.
 
     ``path`` None stands for FEDMON_RESEARCHER_FILE, else for researcher.toml in the user's configuration folder; only
-    that last one may be absent. A missing id is the broker user, else one that the folder keeps. Raises SettingsError,
-    and StorageError when the folder cannot be made.
+    that last one may be absent. A missing id is made once and kept in the folder. Raises SettingsError, and
+    StorageError when the folder cannot be made.
     """
     if path is None and (named := environ.get("FEDMON_RESEARCHER_FILE")):
         try:
@@ -63,10 +63,8 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     folder = own.pop("folder", None) or _default_folder()
     with _named(path or _default_file()):
         parts = _parts("researcher", found)
-        user = parts["broker"].username or ""  # brokers of others have users of any form
-        is_id = ID_PATTERN.fullmatch(user) and user not in RESERVED_IDS
-        own_id = own.pop("id", None) or (user if is_id else kept_researcher_id(folder))
-        return ResearcherSettings(id=own_id, folder=folder, **parts, **own)
+        researcher_id = own.pop("id", None) or kept_researcher_id(folder)
+        return ResearcherSettings(id=researcher_id, folder=folder, **parts, **own)
 
 
 def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:

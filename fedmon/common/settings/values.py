@@ -438,9 +438,7 @@ class NodeSettings(PartySettings, frozen=True, kw_only=True):
 class ResearcherSettings(PartySettings, frozen=True, kw_only=True):
     """Everything a researcher's program is told at its start."""
 
-    id: Annotated[
-        str, Meta(description="Name of this researcher; when absent, the broker user, else one that the folder keeps.")
-    ]
+    id: Annotated[str, Meta(description="Name of this researcher; made once and kept in the folder when absent here.")]
     timeout_s: Annotated[
         float, Meta(description="How long a request waits for its answers at most, in seconds.", gt=0, le=3600)
     ] = 5.0

@@ -91,7 +91,7 @@ def datasets(
 def whoami(federation: Federation, *, json: JsonOption = False) -> None:
     """Show your researcher id, which owners allow by name, and the broker and folder that you use.
 
-    Without a broker user an id is made once, of your name, this host and 4 random characters, and kept in the folder.
+    A new id is made once, of your user name, this host and 4 random characters, and kept in the folder.
     """
     who, settings = federation.researcher_id, federation.settings
     document = {"researcher_id": who, "broker": settings.broker.url, "folder": str(settings.folder)}
