@@ -227,8 +227,10 @@ def test_what_is_sent_by_hand_reaches_nodes_of_version_4_4_and_comes_back_as_it_
         plan = {"researcher_id": "alice", "training_plan_url": repository.put("plan.py", b"import math\n")}
         requests.send_message({"command": "approval", "description": "d", "sequence": 41, **plan})
         approvals = requests.get_responses(["approval"])
-        requests.send_message({"command": "training-plan-status", "job_id": "mine", **plan}, client="node_1")
-        (status,) = requests.get_responses(["training-plan-status"])
+        other = plan | {"training_plan_url": repository.put("other.py", b"import math\n")}
+        for each in (plan, other):
+            requests.send_message({"command": "training-plan-status", "job_id": "mine", **each}, client="node_1")
+        status, next_status = requests.get_responses(["training-plan-status"])
         gone = plan | {"training_plan_url": f"{plan['training_plan_url']}.gone"}
         requests.send_message({"command": "approval", "description": "d", "sequence": 42, **gone}, client="node_1")
         (failure,) = requests.get_responses(["approval"], only_successful=False)
@@ -240,6 +242,7 @@ def test_what_is_sent_by_hand_reaches_nodes_of_version_4_4_and_comes_back_as_it_
     assert (failure["node_id"], failure["sequence"], failure["success"]) == ("node_1", 42, False)
     assert status.keys() == payload("training_plan_status_reply").keys()
     assert (status["job_id"], status["training_plan_url"]) == ("mine", plan["training_plan_url"])
+    assert next_status["training_plan_url"] == other["training_plan_url"]
     assert status["status"] == "Not Registered"
 
 

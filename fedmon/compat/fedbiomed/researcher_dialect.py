@@ -267,7 +267,8 @@ class FedBioMedDialect(Dialect):
         )
 
     def _plan_status(self, told: fedbiomed4.StatusReply) -> Reply | None:
-        if by_script := self._of_script(told.node_id, command="training-plan-status", job_id=told.job_id):
+        echoed = {"job_id": told.job_id, "training_plan_url": told.training_plan_url}
+        if by_script := self._of_script(told.node_id, command="training-plan-status", **echoed):
             return _as_it_came(told, by_script)
         asked = self._pending.find(lambda one: one.id == told.job_id)
         request = None if asked is None else asked.request

@@ -482,9 +482,8 @@ class Reporter:
         task = self._reporter_task
         if task is None or task.done():
             self._stop_asked, self._begun = asyncio.Event(), (begun := asyncio.Event())
-            task = asyncio.create_task(self._report(grace_time_s), name="Reporter_run_reporter")
+            task = self._reporter_task = asyncio.create_task(self._report(grace_time_s), name="Reporter_run_reporter")
             task.add_done_callback(lambda _: begun.set())
-            self._reporter_task = task
         try:
             await self._begun.wait()
         except asyncio.CancelledError:
