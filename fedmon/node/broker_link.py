@@ -38,7 +38,6 @@ ASK_AGAIN_S = 0.5
 REFRESH_S = 30.0
 CORRECT_S = 2.0
 """A presence that was just published takes a while to come back."""
-MOST_CORRECTIONS = 3
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class BrokerLink:
         self._presence = self._on_broker = b""
         self._state = ("online", "")
         self._refreshed = time.monotonic()
-        self.dropped = self._corrections = 0
+        self.dropped = self._displaced = 0
         self._transport = BrokerConnection(
             broker,
             client_id=client_id or f"{node_id}-{secrets.token_hex(16)}",
@@ -119,17 +118,17 @@ class BrokerLink:
     def announce(self) -> None:
         """Publish a newer presence; readers take this party for restarted, and ask again for their leases."""
         with self._changed:
-            self._presence = self._made(*self._state)
+            self._presence, self._displaced = self._made(*self._state), 0
             self.refresh()
 
     def keep(self) -> None:
         """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
         with self._changed:
-            is_shown = self._on_broker == self._presence
-            if time.monotonic() - self._refreshed >= (REFRESH_S if is_shown else CORRECT_S):
-                self._corrections = 0 if is_shown or not self._on_broker else self._corrections + 1
-                if self._corrections == MOST_CORRECTIONS:
-                    logger.warning("another process seems to use the id %r: give one of them another", self._node_id)
+            if self._displaced == 3:  # an old will does it once
+                self._displaced += 1
+                logger.warning("another process seems to use the id %r: give one of them another", self._node_id)
+            period_s = REFRESH_S if self._on_broker == self._presence else CORRECT_S
+            if time.monotonic() - self._refreshed >= period_s:
                 self.refresh()
 
     def finish(self, reason: str) -> None:
@@ -219,6 +218,7 @@ class BrokerLink:
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         if topic == self._topic:
             with self._changed:
+                self._displaced += payload != self._presence == self._on_broker
                 self._on_broker = payload
                 self._changed.notify_all()
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -155,9 +158,23 @@ async def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and
     await ours.stop()
 
 
-async def test_a_second_reporter_of_the_same_name_is_told_of(
+async def test_a_second_reporter_of_the_same_name_is_told_of_and_a_broker_that_hangs_is_none(
     mosquitto: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    link = BrokerLink(mosquitto.settings, node_id="node-3", boot=7, streams=list)
+    with Listener(mosquitto) as listener:
+        link.start()
+        wait_until(lambda: listener.presences("node-3"), what="its presence")
+    assert link.wait_held(30.0, given_up=threading.Event())
+    monkeypatch.setattr("fedmon.node.broker_link.CORRECT_S", 0.0)
+    os.kill(mosquitto.pid or 0, signal.SIGSTOP)
+    link.announce()
+    for _ in range(9):
+        link.keep()
+    os.kill(mosquitto.pid or 0, signal.SIGCONT)
+    link.stop(30.0)
+    assert "another process" not in caplog.text
+
     monkeypatch.setattr("fedmon.node.broker_link.CORRECT_S", 0.05)
     both = [reporter(broker=mosquitto.url), reporter(broker=mosquitto.url)]
     await asyncio.gather(*(each.start() for each in both))
