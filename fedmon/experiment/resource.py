@@ -559,7 +559,7 @@ class ResourceManager:
             self.debug(f"ignored {verb} within itself")
         elif here.is_in(self):  # a part of the running verb, or that verb itself, called by the experiment
             self._check_may(verb)
-            for text in self.missing_parts() if verb == "deploy" else ():
+            if verb == "deploy" and (text := next(self.missing_parts(), "")):
                 raise ExperimentError(f"{self.name} {text}")
             with Hook(self, verb):
                 getattr(self, f"do_{verb}")()

@@ -10,7 +10,7 @@ from fedmon.common.errors import SettingsError, StorageError
 _LIBRARIES = frozenset({"fpdf", "h5py", "matplotlib", "networkx", "numpy", "pandas", "PIL", "pyarrow"})
 
 
-class MissingExtraError(SettingsError):
+class MissingExtraError(SettingsError, ImportError):
     """A library of the extra `report` is not installed; the message says how to get it."""
 
 
