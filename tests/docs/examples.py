@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.support.environment import researcher_environment
+from tests.support.environment import stranger_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -33,8 +33,8 @@ def example(name: str) -> Any:
 
 
 def example_environment(url: str, folder: Path) -> dict[str, str]:
-    """Return the environment of a researcher who tries the examples in a folder."""
-    return researcher_environment(url, folder / "researcher", FEDMON_RESEARCHER_TIMEOUT_S="30", TMPDIR=str(folder))
+    """Return the environment of a stranger who tries the examples in a folder."""
+    return stranger_environment(url, folder / "researcher", FEDMON_RESEARCHER_TIMEOUT_S="30", TMPDIR=str(folder))
 
 
 def printed(script: str, *words: str, folder: Path, url: str = "mqtt://localhost") -> list[str]:

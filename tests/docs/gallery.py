@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.environment import researcher_environment
+from tests.support.environment import stranger_environment
 from tests.support.kept_demo import kept_demo
 
 FOLDER = Path(__file__).parents[2] / "docs/gallery"
@@ -73,7 +73,7 @@ def fedmon(*words: str, url: str, folder: Path) -> None:
     """Run one verb in a folder, where its settings are."""
     subprocess.run(
         [sys.executable, "-m", "fedmon", *words],
-        cwd=folder, env=researcher_environment(url or "mqtt://localhost", folder), timeout=SECONDS + 120, check=True,
+        cwd=folder, env=stranger_environment(url or "mqtt://localhost", folder), timeout=SECONDS + 120, check=True,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.docs.gallery import METRICS, fedmon, load
-from tests.support.environment import researcher_environment
+from tests.support.environment import stranger_environment
 from tests.support.kept_demo import kept_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,7 +40,7 @@ def main() -> None:
 def screen(folder: Path) -> str:
     """Return what `fedmon watch` shows after a minute, with its colours."""
     with kept_demo() as demo, load(folder / "written"):
-        environ = researcher_environment(demo.url, folder)
+        environ = stranger_environment(demo.url, folder)
         words = shlex.join([sys.executable, "-m", "fedmon", "watch", "--interval", "1"])
         size = ["-x", str(COLUMNS), "-y", str(LINES)]
         tmux("new-session", "-d", "-s", SESSION, *size, words, environ=environ)

@@ -22,7 +22,7 @@ import yaml
 
 from fedmon.broker.ports import PortInUseError, listening
 from fedmon.demo.cli import TRY, USUAL_PORT, _broker
-from tests.support.environment import researcher_environment
+from tests.support.environment import stranger_environment
 from tests.support.kept_demo import KeptDemo, kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
@@ -136,7 +136,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
 def run(*command: str, url: str, folder: Path, cwd: Path = ROOT) -> str:
     done = subprocess.run(
         [sys.executable, *command],
-        env=researcher_environment(url, folder), cwd=cwd, capture_output=True, text=True, timeout=200, check=False,
+        env=stranger_environment(url, folder), cwd=cwd, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -167,7 +167,7 @@ def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
     for script in _examples("*.py"):
         with subtests.test(script.name):
             assert "hospital-" in run(str(script), "2", url=url, folder=tmp_path)
-    monkeypatch.setattr(os, "environ", os.environ | researcher_environment(url, tmp_path))
+    monkeypatch.setattr(os, "environ", os.environ | stranger_environment(url, tmp_path))
     for notebook in _examples("*.ipynb"):
         with subtests.test(notebook.name):
             document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]  # nbformat's own
@@ -208,7 +208,7 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
         text=True,
         check=True,
     )
-    environ = researcher_environment(kept.url, tmp_path / "researcher")
+    environ = stranger_environment(kept.url, tmp_path / "researcher")
     with subprocess.Popen(words(record), env=environ, cwd=tmp_path) as recording:
         try:
             metrics = ("fedmon_node_online", "host_cpu_busy_ratio")
@@ -247,7 +247,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environ(kept: KeptDemo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a shell that has typed what the demo prints first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return researcher_environment(kept.url, tmp_path_factory.mktemp("researcher")) | {"PATH": path}
+    return stranger_environment(kept.url, tmp_path_factory.mktemp("researcher")) | {"PATH": path}
 
 
 def bash(lines: str, cwd: Path, environ: dict[str, str]) -> subprocess.Popen[str]:

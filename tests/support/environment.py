@@ -13,7 +13,11 @@ def plain_environment(**more: str) -> dict[str, str]:
     return {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ} | more
 
 
+def stranger_environment(url: str, folder: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a researcher who follows the documentation, which asks for no id."""
+    return plain_environment(FEDMON_BROKER_URL=url, FEDMON_RESEARCHER_FOLDER=str(folder), **more)
+
+
 def researcher_environment(url: str, folder: Path, researcher_id: str = "alice", **more: str) -> dict[str, str]:
     """Return the environment of a researcher who set nothing but the broker, a folder and an id."""
-    own = {"FEDMON_BROKER_URL": url, "FEDMON_RESEARCHER_FOLDER": str(folder), "FEDMON_RESEARCHER_ID": researcher_id}
-    return plain_environment(**own, **more)
+    return stranger_environment(url, folder, FEDMON_RESEARCHER_ID=researcher_id, **more)
