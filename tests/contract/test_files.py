@@ -42,10 +42,8 @@ def test_a_register_of_before_has_its_datasets_plans_and_runs(node: Path) -> Non
 
 
 def test_approvals_of_before_are_grants_for_every_researcher_without_end(node: Path) -> None:
-    status, text = (
-        document_here("node", "status", "--dir", node),
-        fedmon_here("node", "status", "--dir", str(node)).stdout,
-    )
+    status = document_here("node", "status", "--dir", node)
+    text = fedmon_here("node", "status", "--dir", node).stdout
     (kept,) = document_here("node", "plan", "show", PLAN, "--dir", node)["grants"]
 
     assert status["grants"] == {"without_limit": 1, "asked_again": 0}

@@ -73,9 +73,8 @@ def test_a_researcher_sees_no_hidden_character(mosquitto: Broker, tmp_path: Path
     def answer(request: dict[str, object]) -> object:
         if request["command"] != "list":
             return node.honest(request)
-        echo = {name: request[name] for name in ("researcher_id", "id", "session", "sequence")}
         found = {"datasets": [dataset | times | {"description": HIDDEN}], "count": 1, "next_offset": None}
-        return echo | found | {"command": "list", "protocol_version": "fedmon/1", "node_id": "west", "success": True}
+        return node.reply(request, "list", success=True, **found)
 
     with EchoNode(mosquitto.port, "west", answer=answer) as node:
         verb = ("datasets", "--broker", mosquitto.url)

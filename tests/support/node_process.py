@@ -35,19 +35,20 @@ OFTEN = {"requests_per_s": 10_000}
 """The section ``quota`` of every node here: a test that waits asks more often than a researcher may."""
 NO_RUNS = {"enabled": False}
 """The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
-NOWHERE = "mqtt://127.0.0.1:1"
-"""The broker of a node that is never started: nobody listens there."""
 
 
 def write_node_folder(
     folder: Path,
     *,
     node_id: str,
-    url: str = NOWHERE,
+    url: str = "mqtt://127.0.0.1:1",
     researchers: Sequence[str] = ("*",),
     **sections: Mapping[str, Any],
 ) -> Path:
-    """Write a private node folder with its settings; ``sections`` adds or replaces keys, such as ``metrics={...}``."""
+    """Write a private node folder with its settings, by default for a broker that nobody runs.
+
+    ``sections`` adds or replaces keys, such as ``metrics={...}``.
+    """
     document: dict[str, dict[str, Any]] = {
         "node": {"id": node_id},
         "broker": {"url": url},

@@ -46,7 +46,7 @@ def fedmon_here(
 
 def document_here(*words: object, environ: Mapping[str, str] | None = None) -> Any:
     """Run one verb with ``--json``, which must succeed, and return the document that it prints."""
-    done = fedmon_here(*map(str, words), "--json", environ=environ)
+    done = fedmon_here(*words, "--json", environ=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 

@@ -17,9 +17,9 @@ from tests.support.node_process import audited, write_node_folder
 PLAN = b"rate = 0.1\nepochs = 3\n"
 
 
-def made_folder(path: Path, *, node_id: str = "hospital-a", url: str = "mqtt://127.0.0.1:1", **sections: Any) -> Path:
+def made_folder(path: Path, *, node_id: str = "hospital-a", **sections: Any) -> Path:
     """Make the folder of a node that obeys nobody unless ``policy`` says so."""
-    return write_node_folder(path, node_id=node_id, url=url, researchers=(), **sections)
+    return write_node_folder(path, node_id=node_id, researchers=(), **sections)
 
 
 @contextlib.contextmanager

@@ -341,10 +341,7 @@ def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up
             asked.append(time.monotonic())
             if len(asked) > 2:
                 return reply
-            envelope = {key: reply[key] for key in ("researcher_id", "id", "session", "sequence")}
-            busy = {"code": "busy", "reason": "try again in 2 s", "retry_after_s": 2.0, "success": False}
-            head = {"command": "error", "protocol_version": "fedmon/1", "node_id": "scripted"}
-            return head | envelope | busy
+            return node.error(request, "busy", "try again in 2 s") | {"retry_after_s": 2.0}
 
         node.answer = answer
         with lasting_broker.researcher(tmp_path) as alice:

@@ -191,7 +191,7 @@ class Bench:
 def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Bench]:
     """Open a node that obeys all researchers, by default one that knows its sandbox; settings of the folder stay."""
     if not (path / "node.toml").exists():
-        write_node_folder(path, node_id="hospital", url="mqtt://127.0.0.1:1", **sections)
+        write_node_folder(path, node_id="hospital", **sections)
     node = Bench(path, is_ready=is_ready)
     try:
         yield node
