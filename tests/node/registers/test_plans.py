@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import stat
 import subprocess
@@ -23,6 +22,7 @@ from fedmon.node.registers.plan_source import CodeCheck
 from fedmon.node.registers.plans import PlanRegister, PlanType
 from fedmon.node.requests.audit import Audit, verify
 from tests.node.owner.owner_desks import desk_of
+from tests.support.chance import seeded
 from tests.support.envelopes import approval
 from tests.support.node_process import audited, write_node_folder
 
@@ -350,9 +350,7 @@ def test_a_plan_goes_by_its_id_digest_beginning_or_name(
 def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_nothing_acknowledged(
     tmp_path: Path,
 ) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
+    rounds = seeded()
     quota = {"requests_per_s": 10_000, "changes_per_hour": 100_000}
     folder = write_node_folder(tmp_path / "n", node_id="n", quota=quota)
     acknowledged = set[tuple[str, str]]()

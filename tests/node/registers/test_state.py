@@ -21,6 +21,7 @@ from fedmon.common.ids import new_id
 from tests.node.owner.owner_desks import ask_approval, desk_of, done, made_folder
 from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
+from tests.support.chance import seeded
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
@@ -143,9 +144,7 @@ def _restored(folder: Path) -> str:
 
 
 def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp_path: Path) -> None:
-    seed, folder = random.randrange(10**9), tmp_path / "n"
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
+    rounds, folder = seeded(), tmp_path / "n"
     good, expected, rows = (template / "state.sqlite").read_bytes(), _decisions(template), _everything(template)
     restored = 0
     for number in range(SAMPLE):

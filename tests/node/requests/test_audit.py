@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import stat
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.errors import StorageError
 from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit, chain_files, verify
+from tests.support.chance import seeded
 from tests.support.full_disk import files_of_at_most
 
 WRITE_FOR_EVER = """
@@ -347,9 +347,7 @@ def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path
 
 
 def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
+    rounds = seeded()
     acknowledged = 0
     for _ in range(5):
         child = subprocess.Popen(
