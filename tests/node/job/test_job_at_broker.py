@@ -8,42 +8,21 @@ import sys
 from pathlib import Path
 
 from fedmon.broker.users import Role
-from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
-from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
 from tests.broker.production import Production
 from tests.node.job.tool_runs import numbers
-from tests.support.passwords import PASSWORD
 from tests.support.waiting import wait_until
 
 NODE = "job-4711-n1"
 USERS = {"alice": Role.RESEARCHER, "cluster-1": Role.JOB, "hospital-a": Role.NODE}
 
 
-def secret(folder: Path) -> Path:
-    file = folder / "password"
-    file.touch(mode=0o600)
-    file.write_text(f"{PASSWORD}\n")
-    return file
-
-
-def researcher(production: Production, folder: Path) -> Federation:
-    broker = BrokerSettings(
-        hosts=(BrokerHost(host="localhost", port=production.ports[Role.RESEARCHER]),),
-        tls=True,
-        ca_file=production.ca_file,
-        username="alice",
-        password_file=secret(folder),
-    )
-    return Federation(settings=ResearcherSettings(id="alice", broker=broker, folder=folder / "alice"))
-
-
 def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -> None:
     seen: list[LiveSample] = []
-    with Production(tmp_path / "broker", USERS) as production, researcher(production, tmp_path) as federation:
+    with Production(tmp_path / "broker", USERS) as production, production.researcher(tmp_path) as federation:
         federation.monitor(seen.append, nodes=[NODE])
         store = federation.record(tmp_path / "store.fmr", nodes=[NODE])
-        url = f"mqtts://localhost:{production.ports[Role.JOB]}"
+        url = production.url("cluster-1")
         words = ["job", "-d", str(tmp_path / "shared"), "-p", "run", "-i", "0.2", "--broker", url, "--", "cat"]
         with subprocess.Popen(
             [sys.executable, "-m", "fedmon", *words],
@@ -54,7 +33,7 @@ def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -
                 "SLURM_JOB_NODELIST": "n1",
                 "SLURMD_NODENAME": "n1",
                 "FEDMON_BROKER_USERNAME": "cluster-1",
-                "FEDMON_BROKER_PASSWORD_FILE": str(tmp_path / "password"),
+                "FEDMON_BROKER_PASSWORD_FILE": str(production.password_file),
                 "FEDMON_BROKER_CA_FILE": str(production.ca_file),
             },
         ) as tool:
