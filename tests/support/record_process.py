@@ -17,10 +17,10 @@ class RecordProcess:
     """Records for a researcher into ``NAME.fedmon`` of a folder; a context manager that kills it at the end."""
 
     def __init__(self, broker: Broker, folder: Path, name: str = "alice") -> None:
-        self.store, self._lines, self._errors = (folder / f"{name}.{kind}" for kind in ("fedmon", "lines", "errors"))
+        store, self._lines, self._errors = (folder / f"{name}.{kind}" for kind in ("fedmon", "lines", "errors"))
         environ = researcher_environment(broker.url, folder / name, name)
         with self._lines.open("w") as lines, self._errors.open("w") as errors:
-            self.process = begun("record", str(self.store), "--json", environ=environ, stdout=lines, stderr=errors)
+            self.process = begun("record", str(store), "--json", environ=environ, stdout=lines, stderr=errors)
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
     path = tmp_path / "alice.fedmon"
     with RecordingNode(mosquitto.port, "a", page=20) as node:
         for turn in range(2):
-            with RecordProcess(mosquitto, tmp_path) as record:
+            with RecordProcess(mosquitto, tmp_path):
                 node.received.clear()
                 node.wait(lambda: node.leased)
                 for _ in range(10):
