@@ -34,7 +34,7 @@ PAGE = ROOT / "docs/architecture.md"
 # Goals: ping 15 and 15, sample 12 and 12, START 12, run 16 and 24.
 BUDGETS = {
     "Ping": {"Researcher": 12, "Node": 11},
-    "Sample": {"Node": 11, "Researcher": 12},
+    "Sample": {"Node": 10, "Researcher": 11},
     "Experiment START": {"Researcher": 12},
     "Run": {"Researcher": 20, "Node": 36},
 }

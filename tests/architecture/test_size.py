@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8234, 49, 4603),
+    "common": (8205, 49, 4591),
     "compat": (2968, 18, 1932),
     "demo": (829, 6, 567),
     "doctor": (420, 2, 276),
     "experiment": (10756, 46, 7094),
-    "node": (26658, 121, 16802),
+    "node": (26657, 121, 16801),
     "plan": (1418, 9, 944),
     "report": (9076, 50, 5661),
-    "researcher": (9945, 46, 6508),
+    "researcher": (9946, 46, 6509),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

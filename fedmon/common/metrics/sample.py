@@ -1,10 +1,12 @@
-"""Samples: one reading of everything that a stream measures, and batches of such readings as columns."""
+"""Samples: one reading of everything that a stream measures, and batches of such readings as they travel."""
 
 from __future__ import annotations
 
 from typing import Self
 
 import msgspec
+
+from fedmon.common.wire.envelope import Count, Id, Message, ShortText
 
 USER_STREAM = "user"
 """The stream of values that programs on a node report; those of a run are in their researcher's own stream."""
@@ -55,22 +57,28 @@ def may_read(stream: str, researcher_id: str) -> bool:
     return not stream.startswith(f"{USER_STREAM}-") or stream == user_stream(researcher_id)
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node.
+class Batch(Message, frozen=True, kw_only=True, tag="sample"):
+    """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node; also the message that carries them.
 
-    ``t`` is Unix time and ``mono`` monotonic time, in seconds. ``columns`` maps a series to one value a sample. A null
-    that has an entry in ``reasons`` is a reading that was missed; one without means that the series was not read for
-    this sample, because it is read less often or was not there.
+    ``t`` is Unix time and ``mono`` monotonic time, in seconds. ``columns``, on the wire ``m``, maps a series such as
+    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample. A null that has an entry in ``reasons`` is a
+    reading that was missed; one without means that the series was not read for this sample, because it is read less
+    often or was not there.
     """
 
-    node_id: str
-    boot: int
-    stream: str
-    seq: int
+    node_id: Id
+    boot: Count
+    stream: ShortText
+    seq: Count
     t: list[float]
     mono: list[float]
-    columns: dict[str, list[float | None]]
-    reasons: dict[str, str] = {}
+    columns: dict[str, list[float | None]] = msgspec.field(name="m")
+    reasons: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def m(self) -> dict[str, list[float | None]]:
+        """The columns, by their name on the wire."""
+        return self.columns
 
     @property
     def last_seq(self) -> int:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import PROTOCOL
 from fedmon.common.wire.messages import AnyReply, AnyRequest, AnyTelemetry, ErrorCode, LogRecord, Presence
-from fedmon.common.wire.samples import Columns, SampleBatch, SamplesReply
+from fedmon.common.wire.samples import Columns, SamplesReply
 
 M = TypeVar("M")
 
@@ -90,7 +91,7 @@ def decode_telemetry(payload: bytes) -> AnyTelemetry:
     """Decode a batch of samples or scalars. Raises InvalidMessageError."""
     _versioned(payload)
     message = _decoded(payload, _telemetry)
-    if isinstance(message, SampleBatch) and not _is_even(message):
+    if isinstance(message, Batch) and not _is_even(message):
         raise InvalidMessageError("the columns of a sample batch differ in length")
     return message
 
@@ -124,9 +125,9 @@ def recover_envelope(payload: bytes) -> dict[str, Any]:
     return {key: document[key] for key, kind in wanted.items() if type(document.get(key)) is kind}
 
 
-def _is_even(batch: SampleBatch | Columns) -> bool:
+def _is_even(batch: Batch | Columns) -> bool:
     length = len(batch.t)
-    return len(batch.mono) == length and all(len(column) == length for column in batch.m.values())
+    return len(batch.mono) == length and all(len(column) == length for column in batch.columns.values())
 
 
 def _versioned(payload: bytes) -> _Head:

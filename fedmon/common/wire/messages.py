@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
 from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, RunScalars, Stop, StopReply
-from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
+from fedmon.common.wire.samples import AddScalar, MonitorReply, SamplesReply
 
 MAX_INTERVAL_S, MAX_LEASE_S = 3600.0, 60.0
 MAX_PAGE = 1000
@@ -287,4 +288,4 @@ AnyReply = (
 Result = PlanDecision | JobOutcome
 """Messages that a node keeps in its outbox until the researcher acknowledges them."""
 
-AnyTelemetry = SampleBatch | AddScalar
+AnyTelemetry = Batch | AddScalar

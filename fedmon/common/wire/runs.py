@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fedmon.common.metrics.sample import Sample, user_stream
+from fedmon.common.metrics.sample import Batch, Sample, user_stream
 from fedmon.common.metrics.series import series
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 
 MAX_JOBS_LISTED = 100
 MAX_TRACE_BYTES = 32_768
@@ -195,20 +195,20 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
     scalars: list[JobScalar]
     costs: list[RunCost] = []
 
-    def telemetry(self) -> Iterator[AddScalar | SampleBatch]:
+    def telemetry(self) -> Iterator[AddScalar | Batch]:
         """Return each report as a scalar of its job, and reports and costs as samples where the node records them."""
         told: list[JobScalar | RunCost] = [*self.scalars, *self.costs]
         for one in told:
             if one.seq is not None:
                 sample = one.sample()
-                yield SampleBatch(
+                yield Batch(
                     node_id=self.node_id,
                     boot=self.boot,
                     stream=user_stream(self.researcher_id),
                     seq=one.seq,
                     t=[round(sample.t, 3)],
                     mono=[round(sample.mono, 6)],
-                    m={key: [value] for key, value in sample.values.items()},
+                    columns={key: [value] for key, value in sample.values.items()},
                     reasons=sample.reasons,
                 )
             if isinstance(one, RunCost):

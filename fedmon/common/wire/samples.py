@@ -10,25 +10,6 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Count, Id, Message, Reply, ShortText
 
 
-class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
-    """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
-
-    ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
-    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null if a reading was missed.
-    ``reasons`` says why a null is one; a null of a series that has no reason was not due, because the series is read
-    less often than others, or was not there.
-    """
-
-    node_id: Id
-    boot: Count
-    stream: ShortText
-    seq: Count
-    t: list[float]
-    mono: list[float]
-    m: dict[str, list[float | None]]
-    reasons: dict[str, str] = {}
-
-
 class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
     """Scalars of a training loop, beside the resources of its node.
 
@@ -79,12 +60,12 @@ class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of the stream that a SamplesReply names; fields as in SampleBatch."""
+    """Samples of the stream that a SamplesReply names; fields as in Batch."""
 
     seq: Count
     t: list[float]
     mono: list[float]
-    m: dict[str, list[float | None]]
+    columns: dict[str, list[float | None]] = msgspec.field(name="m")
     reasons: dict[str, str] = {}
 
 
@@ -104,36 +85,16 @@ class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
 
     def as_batches(self) -> list[Batch]:
         """Return the samples as batches."""
-        return [_batch(part, self.node_id, self.boot, self.stream) for part in self.batches]
-
-
-def as_batch(message: SampleBatch) -> Batch:
-    """Return the samples of a message as a batch; the columns are shared, not copied."""
-    return _batch(message, message.node_id, message.boot, message.stream)
-
-
-def _batch(part: SampleBatch | Columns, node_id: str, boot: int, stream: str) -> Batch:
-    return Batch(
-        node_id=node_id,
-        boot=boot,
-        stream=stream,
-        seq=part.seq,
-        t=part.t,
-        mono=part.mono,
-        columns=part.m,
-        reasons=part.reasons,
-    )
-
-
-def as_message(batch: Batch) -> SampleBatch:
-    """Return a batch as the message that carries it; the columns are shared, not copied."""
-    return SampleBatch(
-        node_id=batch.node_id,
-        boot=batch.boot,
-        stream=batch.stream,
-        seq=batch.seq,
-        t=batch.t,
-        mono=batch.mono,
-        m=batch.columns,
-        reasons=batch.reasons,
-    )
+        return [
+            Batch(
+                node_id=self.node_id,
+                boot=self.boot,
+                stream=self.stream,
+                seq=part.seq,
+                t=part.t,
+                mono=part.mono,
+                columns=part.columns,
+                reasons=part.reasons,
+            )
+            for part in self.batches
+        ]

@@ -18,11 +18,12 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import LEVELS
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.wire import fedbiomed4, messages, topics
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 from fedmon.compat.fedbiomed import codec
 from fedmon.researcher.asking.match import Pending, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
@@ -123,8 +124,7 @@ class FedBioMedDialect(Dialect):
 
     def subscriptions(self) -> list[tuple[str, int]]:
         """Return the filters and QoS that are always heard: the shared topic of replies, and our own marker."""
-        marker = topics.reply(self.researcher_id, self.instance, self.researcher_id)
-        return [(fedbiomed4.REPLIES, 0), (marker, 0)]
+        return [(fedbiomed4.REPLIES, 0), (topics.reply(self.researcher_id, self.instance, self.researcher_id), 0)]
 
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request; a list and a search with their barrier. Raises InvalidMessageError when it is too large."""
@@ -196,7 +196,7 @@ class FedBioMedDialect(Dialect):
         reply = None if told is None else self._reply_of(told, size_bytes=len(payload))
         return () if reply is None else (reply,)
 
-    def samples_of(self, scalar: AddScalar) -> SampleBatch | None:
+    def samples_of(self, scalar: AddScalar) -> Batch | None:
         """Return scalars as one sample of the stream of their job on their node, at the time of its arrival."""
         if not isinstance(scalar, RoundScalar):
             return None
@@ -206,14 +206,14 @@ class FedBioMedDialect(Dialect):
         self._next_number[key] = number + 1
         if len(self._next_number) > MAX_STREAMS:
             self._next_number.popitem(last=False)
-        return SampleBatch(
+        return Batch(
             node_id=scalar.node_id,
             boot=0,
             stream=stream,
             seq=number,
             t=[scalar.t or 0.0],
             mono=[time.monotonic()],
-            m={series(name, phase=scalar.phase): [value] for name, value in scalar.metric.items()},
+            columns={series(name, phase=scalar.phase): [value] for name, value in scalar.metric.items()},
         )
 
     def _reply_of(self, told: fedbiomed4.UnderstoodReply, *, size_bytes: int) -> Reply | None:

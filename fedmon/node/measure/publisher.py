@@ -19,7 +19,6 @@ from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.common.wire import codec
 from fedmon.common.wire.runs import NOT_FINITE
-from fedmon.common.wire.samples import as_message
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +171,7 @@ class Publisher:
             return
         leaving = batch if len(found) == len(batch.columns) else batch.only(found)
         try:
-            payload = codec.encode(as_message(leaving))
+            payload = codec.encode(leaving)
             is_large = len(payload) > MAX_BYTES
         except InvalidMessageError as error:
             is_large = True
@@ -182,7 +181,7 @@ class Publisher:
                 level = logging.DEBUG if self._has_cut else logging.WARNING
                 logger.log(level, "a sample of stream %s goes without %d series: %s", batch.stream, left_out, error)
                 self._has_cut = True
-                payload = codec.encode(as_message(part))
+                payload = codec.encode(part)
         if is_large and len(samples) > 1:
             middle = len(samples) // 2
             for half, seq in ((samples[:middle], batch.seq), (samples[middle:], batch.seq + middle)):

@@ -192,4 +192,4 @@ class _Page:
 
 
 def _encoded(part: Batch) -> bytes:
-    return _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons))
+    return _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, columns=part.columns, reasons=part.reasons))

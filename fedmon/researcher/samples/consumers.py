@@ -14,9 +14,10 @@ import msgspec
 
 from fedmon.common.files import Closing
 from fedmon.common.ids import NodeId
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import MAX_INTERVAL_S, Error, Monitor
-from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
+from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import NEVER_HEARD, Moment, NodeState
 from fedmon.researcher.samples.resend import Resend, StreamFollower
@@ -167,12 +168,10 @@ class Consumers:
             self._resend.node_came_up(node_id)
             self._ask(node_id)
 
-    def heard(self, message: SampleBatch, size_bytes: int) -> None:
+    def heard(self, batch: Batch, size_bytes: int) -> None:
         """Deliver a live batch, which takes ``size_bytes`` in memory, to all consumers."""
-        if self.all:
-            batch = as_batch(message)
-            for consumer in self.all:
-                consumer.follower.heard(batch, size_bytes)
+        for consumer in self.all:
+            consumer.follower.heard(batch, size_bytes)
 
     def inquire(self, node_id: NodeId, at: float) -> None:
         """Ask a node which samples it keeps, at a moment of the monotonic clock or later."""

@@ -8,12 +8,13 @@ import msgspec
 
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import BrokerSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import LogRecord
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 
 CONNECT_SHARE = 0.9
 """Part of the caller's timeout after which the transport gives up, so that the caller hears the reason in time."""
@@ -126,6 +127,6 @@ class Dialect:
         """Read a message into ours. Raises InvalidMessageError."""
         return ()
 
-    def samples_of(self, _scalar: AddScalar) -> SampleBatch | None:
+    def samples_of(self, _scalar: AddScalar) -> Batch | None:
         """Return scalars as samples for watchers of metrics; None if they are not shown among those."""
         return None

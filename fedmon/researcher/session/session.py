@@ -15,6 +15,7 @@ import msgspec
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, made_at, new_id
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
@@ -23,7 +24,7 @@ from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, RunScalars
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
@@ -308,7 +309,7 @@ class Session:
 
     def _take(self, message: Any, size_bytes: int) -> None:
         match message:
-            case SampleBatch() | AddScalar():
+            case Batch() | AddScalar():
                 self._telemetry(message, size_bytes)
             case Reply():
                 self._reply(message)
@@ -381,12 +382,12 @@ class Session:
             code = ErrorCode.VERSION if error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
             waiting.unreadable(node_id, code, error.reason)
 
-    def _telemetry(self, telemetry: SampleBatch | AddScalar, size_bytes: int) -> None:
+    def _telemetry(self, telemetry: Batch | AddScalar, size_bytes: int) -> None:
         """Hand samples to consumers, runs and listeners."""
         self._heard(NodeId(telemetry.node_id), revives=False)
-        if isinstance(telemetry, SampleBatch):
-            batch: SampleBatch | None = telemetry
-            weight = memory_bytes(samples=len(telemetry.t), columns=telemetry.m, payload_bytes=size_bytes)
+        if isinstance(telemetry, Batch):
+            batch: Batch | None = telemetry
+            weight = memory_bytes(samples=len(telemetry.t), columns=telemetry.columns, payload_bytes=size_bytes)
         else:
             batch = self.dialect.samples_of(telemetry)
             weight = memory_bytes(samples=1, columns=telemetry.metric, payload_bytes=size_bytes)

@@ -12,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmon.common.errors import InvalidMessageError
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire import codec
 from fedmon.common.wire.runs import JobScalar, RunScalars
-from fedmon.common.wire.samples import AddScalar, Columns, SampleBatch, SamplesReply
+from fedmon.common.wire.samples import AddScalar, Columns, SamplesReply
 
-BATCH = SampleBatch(
+BATCH = Batch(
     node_id="site-a",
     boot=3,
     stream="host",
     seq=40,
     t=[1.5, 2.5],
     mono=[10.0, 11.0],
-    m={'host_cpu_seconds_total{mode="user"}': [1.0, None], "host_load1": [0.5, 0.25]},
+    columns={'host_cpu_seconds_total{mode="user"}': [1.0, None], "host_load1": [0.5, 0.25]},
     reasons={'host_cpu_seconds_total{mode="user"}': "failed: OSError"},
 )
 PLAIN = codec.encode(BATCH)
@@ -39,7 +40,7 @@ PLAIN = codec.encode(BATCH)
 def test_any_text_in_names_and_reasons_comes_back(
     columns: dict[str, list[float | None]], reasons: dict[str, str], stream: str
 ) -> None:
-    batch = msgspec.structs.replace(BATCH, m=columns, reasons=reasons, stream=stream)
+    batch = msgspec.structs.replace(BATCH, columns=columns, reasons=reasons, stream=stream)
 
     assert codec.decode_telemetry(codec.encode(batch)) == batch
 
@@ -69,7 +70,7 @@ def test_a_damaged_batch_is_refused(old: str, new: str, reason: str) -> None:
 
 
 def test_a_page_with_a_damaged_batch_is_refused() -> None:
-    uneven = Columns(seq=2, t=[1.0, 2.0], mono=[1.0, 2.0], m={"host_load1": [0.5]})
+    uneven = Columns(seq=2, t=[1.0, 2.0], mono=[1.0, 2.0], columns={"host_load1": [0.5]})
     page = SamplesReply(
         researcher_id="r",
         id="1",
@@ -78,7 +79,7 @@ def test_a_page_with_a_damaged_batch_is_refused() -> None:
         node_id="site-a",
         boot=1,
         stream="host",
-        batches=[Columns(seq=1, t=[1.0], mono=[1.0], m={"host_load1": [0.5]}), uneven],
+        batches=[Columns(seq=1, t=[1.0], mono=[1.0], columns={"host_load1": [0.5]}), uneven],
         next_seq=None,
         oldest_seq=0,
         last_seq=9,
@@ -139,8 +140,8 @@ def test_reports_of_a_job_are_scalars_and_samples_with_a_reason_for_each_null() 
     *scalars, unrecorded = RunScalars(node_id="a", researcher_id="r", boot=1, scalars=told).telemetry()
 
     batch, scalar = scalars
-    assert isinstance(batch, SampleBatch)
+    assert isinstance(batch, Batch)
     series = {name: f'user_{name}{{name="loss",job="j"}}' for name in ("value", "step")}
-    assert batch.m == {series["value"]: [None], series["step"]: [3], "user_values_dropped_total": [4]}
+    assert batch.columns == {series["value"]: [None], series["step"]: [3], "user_values_dropped_total": [4]}
     assert (batch.seq, batch.reasons) == (7, {series["value"]: "failed: not finite"})
     assert [isinstance(each, AddScalar) for each in (scalar, unrecorded)] == [True, True]

@@ -12,9 +12,10 @@ import pytest
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ListDatasets, LogRecord, Ping, SearchDatasets, SearchReply
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 from fedmon.compat.fedbiomed.researcher_dialect import MAX_STREAMS, FedBioMedDialect, Held, Listed
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.submission import StatusByUrl
@@ -65,7 +66,7 @@ class Talk:
     ) -> list[Reply | AddScalar | LogRecord]:
         return list(self.dialect.read(topic, json.dumps(payload(name) | fields).encode()))
 
-    def watched(self, **fields: Any) -> SampleBatch:
+    def watched(self, **fields: Any) -> Batch:
         (scalar,) = self.hear("add_scalar", topic="general/monitoring", **fields)
         assert isinstance(scalar, AddScalar)
         batch = self.dialect.samples_of(scalar)
@@ -211,7 +212,7 @@ def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
     assert {(batch.node_id, batch.stream) for batch in batches} == {
         (NODE, "job-job_9b2e6d1f-8c3a-4e7d-a5f4-6d9c8b7a5f04")
     }
-    assert [batch.m for batch in batches] == [
+    assert [batch.columns for batch in batches] == [
         {f'Loss{{phase="{phase}"}}': [0.4375]} for phase in ("train", "test", "test-local", "test-global")
     ]
 

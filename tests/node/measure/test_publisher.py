@@ -11,7 +11,6 @@ import pytest
 
 from fedmon.common.metrics.sample import Batch, Sample
 from fedmon.common.wire import codec
-from fedmon.common.wire.samples import SampleBatch
 from fedmon.node.measure.publisher import MAX_BYTES, Publisher
 
 
@@ -44,9 +43,9 @@ class Wire:
         return self.publisher
 
     @property
-    def batches(self) -> list[SampleBatch]:
+    def batches(self) -> list[Batch]:
         decoded = [codec.decode_telemetry(payload) for payload in self.payloads]
-        assert all(isinstance(message, SampleBatch) for message in decoded)
+        assert all(isinstance(message, Batch) for message in decoded)
         return decoded  # type: ignore[return-value]
 
     @property
@@ -78,7 +77,7 @@ def test_ten_samples_make_a_batch_of_columns(wire: Wire) -> None:
     assert (first.node_id, first.boot, first.stream, first.seq, second.seq) == ("site-a", 7, "host", 0, 10)
     assert first.t == [1_700_000_000.0 + number for number in range(10)]
     assert first.mono == [100.0 + number for number in range(10)]
-    assert first.m == {"host_load1": [float(number) for number in range(10)]}
+    assert first.columns == {"host_load1": [float(number) for number in range(10)]}
     assert (publisher.published, publisher.dropped, publisher.last_seq()) == (20, 0, 19)
 
 
@@ -128,14 +127,14 @@ def test_only_metrics_that_the_policy_lets_leave_are_sent_and_counted_for_the_au
         wire.take(Sample(t=1.0, mono=1.0, values={**cpu, "host_load1": None}, reasons=hidden))
 
     (batch,) = wire.batches
-    assert batch.m == {key: [1.0] * 10 for key in cpu}
+    assert batch.columns == {key: [1.0] * 10 for key in cpu}
     assert (batch.reasons, b"load" in wire.payloads[0]) == ({}, False)
     assert wire.left == [(["host_cpu_seconds_total"], 10)]
 
     wire.is_connected = True
     wire.publisher.set_leaves(lambda name: name == "host_load1")
     wire.take(sample(20)).flush()
-    assert wire.batches[-1].m == {"host_load1": [20.0]}
+    assert wire.batches[-1].columns == {"host_load1": [20.0]}
 
 
 def test_everything_is_kept_also_without_a_connection_or_a_right_to_leave() -> None:
@@ -157,9 +156,9 @@ def test_a_missed_reading_is_null_with_its_reason_and_an_absent_series_null_with
     ).flush()
 
     batch, missed, later = wire.batches
-    assert batch.m == {"a": [1.0, None, None], "b": [None, 2.0, None]}
-    assert (batch.reasons, missed.m, missed.reasons) == ({}, {"b": [None]}, {"b": "failed: gone"})
-    assert (later.m, later.reasons) == ({"a": [2.0]}, {})
+    assert batch.columns == {"a": [1.0, None, None], "b": [None, 2.0, None]}
+    assert (batch.reasons, missed.columns, missed.reasons) == ({}, {"b": [None]}, {"b": "failed: gone"})
+    assert (later.columns, later.reasons) == ({"a": [2.0]}, {})
 
 
 def test_each_stream_has_its_own_numbers_and_batches() -> None:
@@ -171,7 +170,10 @@ def test_each_stream_has_its_own_numbers_and_batches() -> None:
     publisher.flush()
 
     assert [(batch.stream, batch.seq, len(batch.t)) for batch in wire.kept] == [("job-1", 0, 1), ("host", 0, 3)]
-    assert [(batch.stream, sorted(batch.m)) for batch in wire.batches] == [("job-1", ["a"]), ("host", ["host_load1"])]
+    assert [(batch.stream, sorted(batch.columns)) for batch in wire.batches] == [
+        ("job-1", ["a"]),
+        ("host", ["host_load1"]),
+    ]
     assert sorted(wire.kept[1].columns) == ["host_load1", "secret"]
     assert (publisher.taken, publisher.open_samples, publisher.last_seq("user")) == (4, 0, None)
 
@@ -201,7 +203,7 @@ def test_a_message_stays_below_its_size_with_many_series_and_long_reasons(wire: 
 
     assert max(map(len, wire.payloads)) <= (MAX_BYTES if series < 1000 else codec.MAX_PAYLOAD_BYTES)
     assert [seq for seq, length in wire.sent for seq in range(seq, seq + length)] == list(range(10))
-    assert all(set(batch.m) == set(names) for batch in wire.batches)
+    assert all(set(batch.columns) == set(names) for batch in wire.batches)
 
 
 def test_a_sample_that_no_message_can_hold_goes_with_all_other_metrics_and_the_series_that_fit(
@@ -215,10 +217,10 @@ def test_a_sample_that_no_message_can_hold_goes_with_all_other_metrics_and_the_s
 
     first = wire.batches[0]
     assert wire.sent == [(0, 1), (1, 1)]
-    assert list(first.m) == [*rest, *list(huge)[: len(first.m) - 2]]
+    assert list(first.columns) == [*rest, *list(huge)[: len(first.columns) - 2]]
     assert len(wire.payloads[0]) > 0.8 * codec.MAX_PAYLOAD_BYTES
     assert wire.publisher.dropped == 0
-    assert caplog.text.count(f"goes without {302 - len(first.m)} series") == 1
+    assert caplog.text.count(f"goes without {302 - len(first.columns)} series") == 1
 
 
 def test_counters_beyond_the_exact_range_of_floats_are_sent_as_read(wire: Wire) -> None:

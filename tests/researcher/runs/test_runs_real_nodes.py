@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.common.wire.samples import AddScalar
 from fedmon.report import Source, learning_curves
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
@@ -189,7 +190,7 @@ def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_
         bob.record(tmp_path / "other", nodes=["a"], interval_s=0.5, history_s=0) as other,
     ):
         wait_until(lambda: record.counts.stored and other.counts.stored, what="samples of the machine")
-        heard: list[AddScalar | SampleBatch] = []
+        heard: list[AddScalar | Batch] = []
         bob.on("telemetry", heard.append)
         handle = fed.run(real.plan, nodes=["a"], tags=["cells"], args={"reports": 20}, group="counting")
         handle.result(timeout_s=60)

@@ -92,7 +92,7 @@ class Bench:
 
     def page(self, *, seqs: range, next_seq: int | None = None, stream: str = "host") -> None:
         """Answer the last request with a page of samples."""
-        batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
+        batches = [Columns(seq=seq, t=[1.0], mono=[1.0], columns={"m": [1.0]}) for seq in seqs]
         more = {"next_seq": next_seq, "oldest_seq": 0, "last_seq": 9**9}
         self.answer(SamplesReply, boot=1, stream=stream, batches=batches, **more)
 
