@@ -164,6 +164,13 @@ def make_private(path: Path) -> Path:
     return path
 
 
+def refuse_others(path: Path, mode: int) -> None:
+    """Raise StorageError if a file or folder, which should have this mode, is open to other users; or OSError."""
+    found = stat.S_IMODE(path.stat().st_mode)
+    if found & _OTHERS:
+        raise StorageError(f"{path} is open to other users (mode {found:04o}): chmod {mode:o} {path}")
+
+
 def sync(path: Path) -> None:
     """Have a file or folder on the disk, safe from a power cut. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -253,12 +260,7 @@ def owned_folder(path: Path) -> LockFile:
     path = path.expanduser().absolute()
     with storage_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
-        raise StorageError(
-            f"{path} is open to other users (mode {mode:04o}): chmod 700 {path}, or choose a folder that does not "
-            "exist yet"
-        )
+        refuse_others(path, 0o700)
     lock = LockFile(path / LOCK_NAME)
     lock.hold()
     return lock

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import pwd
-import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import LOCK_NAME, LockFile, storage_errors, write_whole
+from fedmon.common.files import LOCK_NAME, LockFile, refuse_others, storage_errors, write_whole
 from fedmon.common.ids import CLIENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ DAEMON = "daemon"
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MAX_BOOT_DIGITS = 15
-_OTHERS = 0o077
 _RETRY_S = 0.02
 """How often `NodeFolder.wait_free` looks: a lock can be waited for, but not without taking it."""
 
@@ -175,13 +173,7 @@ def user_name(uid: int) -> str:
 
 
 def _refuse_wide(path: Path, mode: int) -> None:
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if stat.S_ISLNK(found.st_mode):
+    if path.is_symlink():
         raise StorageError(f"{path} is a symbolic link: put the file itself there")
-    if found.st_mode & _OTHERS:
-        raise StorageError(
-            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode:o} {path}"
-        )
+    with contextlib.suppress(FileNotFoundError):
+        refuse_others(path, mode)
