@@ -20,7 +20,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import Closing
+from fedmon.common.files import Closing, storage_errors
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.errors import DescriptionError, InvalidExperimentError, UnwritableEventError
 from fedmon.experiment.events import (
@@ -320,16 +320,13 @@ class Follower:
 
     def look(self) -> None:
         """Read the new events. Raises StorageError, which names a wrong line."""
-        try:
-            with self.path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:  # lines that could not be written whole were removed
-                    self._begin()
-                file.seek(self._offset)
-                for line in file:
-                    if line.endswith(b"\n"):
-                        self._take(line)
-        except OSError as error:
-            raise StorageError(f"cannot read the journal {self.path}: {error.strerror}") from error
+        with storage_errors(self.path, "read the journal"), self.path.open("rb") as file:
+            if file.seek(0, 2) < self._offset:  # lines that could not be written whole were removed
+                self._begin()
+            file.seek(self._offset)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._take(line)
 
     def _begin(self) -> None:
         self.run, self.began = ReplayedRun(folder=self.folder), 0.0

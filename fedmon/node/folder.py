@@ -152,15 +152,11 @@ def read_boot(file: Path) -> int:
 
     So no boot of an earlier folder of the same node is used again. Raises StorageError.
     """
-    try:
+    with storage_errors(file, "read"), contextlib.suppress(FileNotFoundError):
         text = file.read_bytes()[:40].strip()
-    except FileNotFoundError:
-        return int(utc_now().timestamp())
-    except OSError as error:
-        raise StorageError(f"cannot read {file}: {error.strerror}") from error
-    if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
-        return int(text)
-    logger.error("%s is damaged: boots are counted from the clock", file)
+        if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
+            return int(text)
+        logger.error("%s is damaged: boots are counted from the clock", file)
     return int(utc_now().timestamp())
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
-from fedmon.common.files import Closing
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.files import Closing, storage_errors
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import CALENDAR, RecordingRows, RowSelection
@@ -50,10 +50,8 @@ def files_of(paths: Iterable[Path | str]) -> list[Path]:
     """Return these files, and the recordings of folders among them, merged ones first; raises as Source."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
-        try:
+        with storage_errors(path, "read"):
             is_there, is_folder = path.exists(), path.is_dir()
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if is_folder:
             inside = next((files for place in _PLACES if (files := sorted(path.glob(place)))), [])
             if not inside:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Self
 
-from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.files import storage_errors
 
 FOLDER_MODE = 0o700
@@ -41,12 +42,9 @@ class JobFolder:
     @classmethod
     def found(cls, path: Path) -> list[Self]:
         """Return every job in a folder, by key. Raises NotFoundError if there is none, and StorageError."""
-        try:
+        keys: list[str] = []
+        with storage_errors(path, "read"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            keys = []
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if not keys:
             raise NotFoundError(
                 f"no job in {path}: name the folder that 'fedmon job' made, such as job-metrics-4711, or its --prefix"

@@ -364,14 +364,10 @@ class JobFolder:
 
     def _read(self, name: str, offset: int = 0, most: int = _MAX_FILE_BYTES) -> bytes:
         path = self.path / name
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(offset)
-                return file.read(most)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        with storage_errors(path, "read"), contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            return file.read(most)
+        return b""
 
     def _write(self, name: str, content: bytes) -> None:
         staged = self.path / f".{name}"

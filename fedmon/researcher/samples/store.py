@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import ssl
@@ -17,7 +18,7 @@ import msgspec
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, StorageError, untrusted
-from fedmon.common.files import write_whole
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import split_series, with_origin
 from fedmon.common.settings import StoreSettings
@@ -436,16 +437,13 @@ class _Positions(msgspec.Struct, frozen=True, kw_only=True):
 
 def _read_positions(path: Path, url: str) -> dict[Key, int]:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Positions)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        with storage_errors(path, "read"), contextlib.suppress(FileNotFoundError):
+            found = msgspec.json.decode(path.read_bytes(), type=_Positions)
+            return {(node, stream, boot): seq for node, stream, boot, seq in found.sent if found.url == url}
     except (msgspec.DecodeError, UnicodeDecodeError):
         # The store removes the samples that come twice.
         logger.warning("%s is damaged: everything in the recording is sent again", path)
-        return {}
-    return {(node, stream, boot): seq for node, stream, boot, seq in found.sent} if found.url == url else {}
+    return {}
 
 
 def _write_positions(path: Path, url: str, sent: Mapping[Key, int]) -> None:
