@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26639, 121, 16792),
     "plan": (1418, 9, 944),
     "report": (9074, 50, 5660),
-    "researcher": (9944, 46, 6509),
+    "researcher": (9939, 46, 6510),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -305,36 +306,32 @@ class RecordWriter:
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Queue samples."""
-        self._add(size_bytes, samples=[(batch, late)])
+        with self._adding(size_bytes) as unwritten:
+            unwritten.samples.append((batch, late))
 
     def lose(self, want: MissingSamples, reason: str) -> None:
         """Queue a note that samples will not come."""
         key = (want.node_id, want.stream, want.boot)
-        self._add(LOST_BYTES, lost=[(key, want.first_seq, want.last_seq, reason)])
+        with self._adding(LOST_BYTES) as unwritten:
+            unwritten.lost.append((key, want.first_seq, want.last_seq, reason))
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Queue the description of a node."""
-        self._add(2 * len(msgspec.json.encode(document)), descriptions=[(node_id, boot, document)])
+        with self._adding(2 * len(msgspec.json.encode(document))) as unwritten:
+            unwritten.descriptions.append((node_id, boot, document))
 
-    def _add(
-        self,
-        size_bytes: int,
-        *,
-        samples: Sequence[tuple[Batch, bool]] = (),
-        lost: Sequence[tuple[Key, int, int, str]] = (),
-        descriptions: Sequence[tuple[str, int, Mapping[str, Any]]] = (),
-    ) -> None:
+    @contextlib.contextmanager
+    def _adding(self, size_bytes: int) -> Iterator[_Unwritten]:
+        """Give the last transaction, to add an entry of this size; after `stop` one that is not written."""
         with self._changed:
             if self._stopping:
+                yield _Unwritten()
                 return
             is_first = not self._queue
             if is_first or self._queue[-1].size_bytes >= self._linger[1]:
                 self._queue.append(_Unwritten())
-            last = self._queue[-1]
-            last.samples += samples
-            last.lost += lost
-            last.descriptions += descriptions
-            last.size_bytes += size_bytes
+            yield self._queue[-1]
+            self._queue[-1].size_bytes += size_bytes
             self._unwritten_bytes += size_bytes
             if is_first or self._unwritten_bytes >= self._linger[1]:
                 self._changed.notify_all()
@@ -430,8 +427,7 @@ class RecordWriter:
         self.stored += stored
         with self._changed:
             self._unwritten_bytes -= gathered.size_bytes
-            room_again = self._was_full and self._unwritten_bytes <= QUEUE_BYTES / 2
-            self._was_full = self._was_full and not room_again
+            room_again = self._was_full and self.has_room()
         if room_again:
             self._on_room()
         self.size_bytes = self._recording.size_bytes()

@@ -95,8 +95,7 @@ class Watch(SampleConsumer):
             if not self._held_samples:
                 return None
             sample = self._pop()
-            room_again = self._was_full and self._has_room(0.5)
-            self._was_full = self._was_full and not room_again
+            room_again = self._was_full and self.has_room()
         if room_again:
             self._consumers.wake()
         return sample

@@ -37,10 +37,10 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._said_at: dict[str, float] = {}
 
-    def count(self, kind: str, detail: str = "", *, number: int = 1, quiet: bool = False) -> None:
+    def count(self, kind: str, detail: str = "", *, quiet: bool = False) -> None:
         """Add to a counter; ``detail`` is escaped and shown in the log line, ``quiet`` counts only."""
         with self._lock:
-            self._counts[kind] += number
+            self._counts[kind] += 1
             total, now = self._counts[kind], time.monotonic()
             if quiet or now - self._said_at.get(kind, -math.inf) < TALLY_EVERY_S:
                 return
