@@ -86,7 +86,6 @@ def demo(
     if importlib.util.find_spec("numpy") is None:
         raise NotFoundError("numpy is not installed: install fedmon with its extra [runs], as its README says")
     screen = DemoScreen(quiet=json)
-    document: dict[str, Any] = {"ok": True}
     started = time.monotonic()
     clean_up_at_signals()  # a demo must end its nodes and its broker, too
     with contextlib.ExitStack() as stack:
@@ -94,7 +93,7 @@ def demo(
         stack.enter_context(storage_errors(Path(name)))
         broker = _broker(stack, keep=keep)
         hospitals = stack.enter_context(Hospitals(Path(name), broker.url))
-        document["broker"] = {"engine": broker.name, "url": broker.url}
+        document: dict[str, Any] = {"ok": True, "broker": {"engine": broker.name, "url": broker.url}}
         screen.note(f"broker: {broker.name} at {broker.url}, for this machine only")
         screen.note("three hospitals, each with its part of a public table, get ready ...")
         hospitals.make()

@@ -204,10 +204,9 @@ class Consumers:
         before, self.wishes = union(wish.nodes for wish in self.wishes), tuple(wishes)
         wanted = union(wish.nodes for wish in self.wishes)
         if wanted is not None:
-            if before is None:
-                self._tell("stop", None)
-            elif before - wanted:
-                self._tell("stop", sorted(before - wanted))
+            left = None if before is None else sorted(before - wanted)
+            if left != []:
+                self._tell("stop", left)
         self._renew_at = None
         self._renew(now)
 

@@ -147,8 +147,10 @@ class StorePush:
             pause_s = EVERY_S
             try:
                 self._push()
-                self._recovered()
                 retry.reset()
+                if self._error:
+                    logger.warning("the store %s takes samples again", self.url)
+                    self._error = ""
             except (OSError, HTTPException, FedmonError) as error:
                 self._failed(error)
                 pause_s = retry.next_s()
@@ -320,10 +322,8 @@ class StorePush:
             self._headers = {"Content-Type": "application/json"}
             if token:
                 self._headers["Authorization"] = f"Bearer {token}"
-            if parts.scheme == "https":
-                self._connection = HTTPSConnection(host, port, timeout=ANSWER_S, context=self._trusted)
-            else:
-                self._connection = HTTPConnection(host, port, timeout=ANSWER_S)
+            kind = functools.partial(HTTPSConnection, context=self._trusted) if self._trusted else HTTPConnection
+            self._connection = kind(host, port, timeout=ANSWER_S)
             # Else a lost connection would be opened again without a word, and with it what the store forgot.
             self._connection.connect()
             self._connection.auto_open = 0
@@ -344,11 +344,6 @@ class StorePush:
         if not self._error:
             logger.error("samples wait in %s and are sent again: %s", self._path, text)
         self._error = text
-
-    def _recovered(self) -> None:
-        if self._error:
-            logger.warning("the store %s takes samples again", self.url)
-            self._error = ""
 
 
 class StoreRefusedError(StorageError):
