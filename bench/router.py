@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
-from fedmon.common.settings import NodeSettings, PolicySettings, QuotaSettings, broker_from_url
+from fedmon.common.settings.broker import broker_from_url
+from fedmon.common.settings.values import NodeSettings, PolicySettings, QuotaSettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import ListDatasets, Ping, SearchDatasets

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from bench.line import medians, print_line
-from fedmon.common.settings import BrokerHost, BrokerSettings, RepositorySettings, ResearcherSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
+from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
 from fedmon.demo.hospitals import DATA, HOSPITALS
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState

@@ -23,7 +23,7 @@ import psutil
 
 from bench.line import print_line
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import StoreSettings
+from fedmon.common.settings.values import StoreSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.store import StorePush, import_url
 from tests.support.store import Store

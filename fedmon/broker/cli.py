@@ -21,7 +21,7 @@ from fedmon.broker.ports import BrokerStartError, is_loopback
 from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
 from fedmon.common.errors import ConflictError, NotFoundError, SettingsError
 from fedmon.common.options import JsonOption
-from fedmon.common.settings import read_secret
+from fedmon.common.settings.broker import read_secret
 
 
 def _group(name: str, summary: str) -> typer.Typer:

@@ -27,7 +27,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, untrusted
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.text import one_line, shorten
 
 if TYPE_CHECKING:

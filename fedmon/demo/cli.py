@@ -80,7 +80,8 @@ def demo(
     json: JsonOption = False,
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through a researcher's work with them."""
-    from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+    from fedmon.common.settings.broker import broker_from_url
+    from fedmon.common.settings.values import ResearcherSettings
     from fedmon.researcher.federation import Federation
 
     if importlib.util.find_spec("numpy") is None:
@@ -98,9 +99,8 @@ def demo(
         screen.note("three hospitals, each with its part of a public table, get ready ...")
         hospitals.make()
         settings = ResearcherSettings(
-            id=RESEARCHER, broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
-            folder=Path(name, "researcher"), timeout_s=30.0,
-        )  # fmt: skip
+            id=RESEARCHER, broker=broker_from_url(broker.url), folder=Path(name, "researcher"), timeout_s=30.0
+        )
         with Federation(settings=settings) as federation:
             story = Story(federation, hospitals, screen, Path(name), document)
             story.run()

@@ -24,7 +24,8 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from fedmon.common.settings import BrokerSettings, NodeSettings, ResearcherSettings
+    from fedmon.common.settings.broker import BrokerSettings
+    from fedmon.common.settings.values import NodeSettings, ResearcherSettings
     from fedmon.common.wire.messages import Pong
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
@@ -304,12 +305,11 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
 
 
 def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: Path) -> Check:
-    broker = settings.broker
-    found = f"{party} {settings.id}, broker {broker.url}, folder {folder}"
-    if broker.username in (None, settings.id):
+    found = f"{party} {settings.id}, broker {settings.broker.url}, folder {folder}"
+    if settings.broker.username in (None, settings.id):
         return ok("settings", found)
     advice = "if the broker is one of fedmon, give both the same name: it drops messages under any other id"
-    return warning("settings", f"{found}; its user at the broker is {broker.username}", advice)
+    return warning("settings", f"{found}; its user at the broker is {settings.broker.username}", advice)
 
 
 def _nodes(federation: Federation) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from fedmon.common import __version__
 from fedmon.common.actor import Actor, Bound
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.settings import BrokerSettings
+from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection, Link, Will
 from fedmon.common.wire.envelope import Reply, Request

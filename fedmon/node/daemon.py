@@ -30,8 +30,8 @@ from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.http import download
 from fedmon.common.ids import ID_PATTERN, kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
-from fedmon.common.settings import NodeSettings
 from fedmon.common.settings.sources import load_node
+from fedmon.common.settings.values import NodeSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.dialect import fedbiomed_dialect

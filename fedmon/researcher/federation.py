@@ -13,8 +13,9 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import NodeId, checked_id
-from fedmon.common.settings import BrokerSettings, ResearcherSettings, broker_from_url
+from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.settings.sources import load_researcher
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.wire.messages import (
     Approval,
     ApprovalReply,

@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8207, 49, 4594),
+    "common": (8170, 49, 4590),
     "compat": (2968, 18, 1932),
-    "demo": (828, 6, 566),
+    "demo": (828, 6, 567),
     "doctor": (420, 2, 276),
     "experiment": (10753, 46, 7092),
-    "node": (26639, 121, 16792),
+    "node": (26631, 121, 16792),
     "plan": (1418, 9, 944),
     "report": (9074, 50, 5660),
-    "researcher": (9933, 46, 6506),
+    "researcher": (9934, 46, 6507),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

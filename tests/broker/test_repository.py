@@ -23,7 +23,7 @@ import requests
 from fedmon.broker.configuration import template
 from fedmon.broker.repository import UPLOAD_S
 from fedmon.common.http import RepositoryError, download, upload
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.node.runs import outcome
 from tests.broker.certificates import make_broker_certificate
 from tests.broker.shell import answer, fedmon_broker, foreground

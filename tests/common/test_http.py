@@ -17,7 +17,7 @@ import pytest
 
 from fedmon.common.clock import Deadline
 from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, download_to, upload
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from tests.support import stubborn
 from tests.support.hostile_urls import BESIDE_FILES
 from tests.support.passwords import secret_file

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.node.owner.control import call_daemon
 from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.plan_source import check_now

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.settings import RepositorySettings, ResearcherSettings
+from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
 from fedmon.common.wire.messages import LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.outcome import OutcomeStatus

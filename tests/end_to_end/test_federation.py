@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState

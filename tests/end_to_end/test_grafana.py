@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import StoreSettings
+from fedmon.common.settings.values import StoreSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.store import StorePush, import_url
 from tests.end_to_end.run_sites import SHA256, made

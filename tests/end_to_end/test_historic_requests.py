@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.plan_source import load_source
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.ids import new_id
-from fedmon.common.settings import RepositorySettings, ResearcherSettings
+from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from tests.end_to_end.bad_runs import Ward, ward

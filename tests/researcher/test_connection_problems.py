@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
-from fedmon.common.settings import ResearcherSettings, broker_from_url
+from fedmon.common.settings.broker import broker_from_url
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidIdError, SettingsError
-from fedmon.common.settings import BrokerHost
+from fedmon.common.settings.broker import BrokerHost
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.passwords import secret_file

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.researcher.asking.submission import submission
 from tests.researcher.conftest import Open

@@ -12,7 +12,7 @@ from paho.mqtt import MQTTException, publish
 
 from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
 from fedmon.common.errors import NotConnectedError
-from fedmon.common.settings import BrokerHost, BrokerSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
 from fedmon.researcher.federation import Federation
 from tests.support.ports import free_port
 from tests.support.requirements import require

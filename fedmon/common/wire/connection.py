@@ -32,7 +32,7 @@ from paho.mqtt.properties import Properties
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConnectionFailedError, FedmonError, InvalidMessageError, SettingsError, untrusted
-from fedmon.common.settings import BrokerHost, BrokerSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
 from fedmon.common.wire import topics
 
 logger = logging.getLogger(__name__)

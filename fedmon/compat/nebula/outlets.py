@@ -21,7 +21,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import USER_STREAM, Sample
 from fedmon.common.metrics.series import series
-from fedmon.common.settings import BrokerSettings, broker_from_url
+from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.compat.nebula.settings import ReporterSettings, section

@@ -20,7 +20,7 @@ import msgspec
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.settings import BrokerSettings
+from fedmon.common.settings.broker import BrokerSettings
 from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Complaints, Outlets
 from fedmon.compat.nebula.settings import (
     Generation,

@@ -19,15 +19,8 @@ from fedmon import __version__
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import JOB_PREFIX
-from fedmon.common.settings import (
-    BrokerSettings,
-    MetricsSettings,
-    NodeSettings,
-    PerfSettings,
-    PolicySettings,
-    RecordingSettings,
-    broker_from_url,
-)
+from fedmon.common.settings.broker import BrokerSettings, broker_from_url
+from fedmon.common.settings.values import MetricsSettings, NodeSettings, PerfSettings, PolicySettings, RecordingSettings
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor

@@ -15,7 +15,7 @@ from fedmon.common.text import sound
 from fedmon.node.measure.sampler import MIN_INTERVAL_S
 
 if TYPE_CHECKING:
-    from fedmon.common.settings import BrokerSettings
+    from fedmon.common.settings.broker import BrokerSettings
 
 MAX_PERIOD_S = 86_400.0
 MAX_IN_MEMORY_S = 10.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.metrics.sample import USER_STREAM, Sample, user_stream
-from fedmon.common.settings import NodeSettings
+from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.base import Collector
 from fedmon.node.measure.jobs import JOB_STREAM, JobWatches, WatchedJob
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues

@@ -14,7 +14,7 @@ import msgspec
 from fedmon.common.metrics.metric import Metric, Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.settings import NodeSettings
+from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors

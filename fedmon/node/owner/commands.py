@@ -22,9 +22,8 @@ from fedmon import __version__
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id, chosen, new_id
-from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
-from fedmon.common.settings.values import EVERYBODY
+from fedmon.common.settings.values import EVERYBODY, NodeSettings, PolicySettings
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import JobState, TracePiece

@@ -12,7 +12,7 @@ import msgspec
 from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
-from fedmon.common.settings import NodeSettings
+from fedmon.common.settings.values import NodeSettings
 from fedmon.common.text import joined, plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.registers.database import Database

@@ -16,7 +16,7 @@ import msgspec
 
 from fedmon.common.clock import seconds_from_now, timestamp, utc_now
 from fedmon.common.errors import StorageError
-from fedmon.common.settings import QuotaSettings
+from fedmon.common.settings.values import QuotaSettings
 from fedmon.common.text import duration, plural, size
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, Monitor

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
-from fedmon.common.settings import NodeSettings
+from fedmon.common.settings.values import NodeSettings
 from fedmon.common.text import plural
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus

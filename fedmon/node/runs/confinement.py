@@ -19,7 +19,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
 from fedmon.common.log import without_paths
-from fedmon.common.settings import RunsSettings
+from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.admission import RunRefusedError

@@ -21,7 +21,7 @@ from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import storage_errors
 from fedmon.common.http import RepositoryError, download_to, upload_from
 from fedmon.common.log import without_paths
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.text import shorten
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobReport, JobState, Parcel, Problem

@@ -16,7 +16,7 @@ from fedmon.plan.parcels import archive, array_header, contents
 from fedmon.plan.values import json_text, spelled
 
 if TYPE_CHECKING:
-    from fedmon.common.settings import ReleaseSettings
+    from fedmon.common.settings.values import ReleaseSettings
     from fedmon.common.wire.grants import Grant
     from fedmon.plan.parcels import PlacedArray
 

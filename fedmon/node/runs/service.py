@@ -21,7 +21,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import storage_errors
 from fedmon.common.metrics.sample import user_stream
-from fedmon.common.settings import NodeSettings
+from fedmon.common.settings.values import NodeSettings
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import (

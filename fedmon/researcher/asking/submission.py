@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import TrainingPlanStatus
 

@@ -19,7 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply, TracePiece
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids

@@ -15,7 +15,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, chosen, made_at, new_id
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Run, RunLimits, RunReply

@@ -18,7 +18,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.store.recording_file import Key

@@ -21,7 +21,7 @@ from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, 
 from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import split_series, with_origin
-from fedmon.common.settings import StoreSettings
+from fedmon.common.settings.values import StoreSettings
 from fedmon.common.store.recording import DROPPED_HERE, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.text import one_line, shorten

@@ -9,7 +9,7 @@ import msgspec
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import BrokerSettings
+from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.envelope import Reply, Request

@@ -16,7 +16,7 @@ from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, made_at, new_id
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
 from fedmon.common.wire.connection import Will

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings import BrokerHost, BrokerSettings, broker_from_url, read_secret
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings, broker_from_url, read_secret
 from tests.support.passwords import secret_file
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from fedmon.common.errors import SettingsError, StorageError
 from fedmon.common.ids import kept_client_id, new_researcher_id
-from fedmon.common.settings import BrokerHost, NodeSettings
+from fedmon.common.settings.broker import BrokerHost
 from fedmon.common.settings.sources import load_node, load_researcher
+from fedmon.common.settings.values import NodeSettings
 
 
 def node(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> NodeSettings:

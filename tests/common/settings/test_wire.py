@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import SettingsError
-from fedmon.common.settings import BrokerHost, BrokerSettings, NodeSettings, ResearcherSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
+from fedmon.common.settings.values import NodeSettings, ResearcherSettings
 
 NO_USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),))
 USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),), username="alice")

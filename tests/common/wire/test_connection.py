@@ -15,7 +15,7 @@ import pytest
 from paho.mqtt import publish
 
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
-from fedmon.common.settings import BrokerSettings, broker_from_url
+from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.brokers import Broker

@@ -15,7 +15,7 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.compat.nebula import Reporter
 from fedmon.node.broker_link import BrokerLink
 from fedmon.researcher.federation import Federation

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import pytest
 
-from fedmon.common.settings import BrokerHost, BrokerSettings, MetricsSettings, NodeSettings, RecordingSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
+from fedmon.common.settings.values import MetricsSettings, NodeSettings, RecordingSettings
 from fedmon.common.store.recording import Recording
 from fedmon.node.job import monitor
 from fedmon.node.job.hosts import Membership
@@ -118,7 +119,7 @@ def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_
 
 COMES_UP_AGAIN = """
 import sys
-from fedmon.common.settings import broker_from_url
+from fedmon.common.settings.broker import broker_from_url
 from fedmon.node.broker_link import BrokerLink
 link = BrokerLink(broker_from_url(sys.argv[1]), node_id=sys.argv[2], boot=1_700_000_000, streams=lambda: ["host"])
 link.start()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedmon.common.actor import Actor
-from fedmon.common.settings import NodeSettings, broker_from_url
-from fedmon.common.settings.values import EnergySettings, MetricsSettings, RecordingSettings
+from fedmon.common.settings.broker import broker_from_url
+from fedmon.common.settings.values import EnergySettings, MetricsSettings, NodeSettings, RecordingSettings
 from fedmon.node.measure.pipeline import Pipeline
 from tests.node.jobs_real import Program
 from tests.support.energy_tree import EnergyTree

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.settings import NodeSettings, broker_from_url
-from fedmon.common.settings.values import MetricsSettings, PerfSettings
+from fedmon.common.settings.broker import broker_from_url
+from fedmon.common.settings.values import MetricsSettings, NodeSettings, PerfSettings
 from fedmon.node.measure.survey import Instruments, survey
 from tests.support.machine_tree import write_tree
 

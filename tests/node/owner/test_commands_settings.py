@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError
-from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url
-from fedmon.common.settings.broker import DEFAULT_URL
+from fedmon.common.settings.broker import DEFAULT_URL, broker_from_url
 from fedmon.common.settings.keys import keys_of
 from fedmon.common.settings.sources import load_node
+from fedmon.common.settings.values import NodeSettings, PolicySettings
 from fedmon.node.owner.cli.node import new_settings
 from fedmon.node.requests.policy import PolicyWish, allow, deny, with_policy
 

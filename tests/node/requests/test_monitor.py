@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import PolicySettings
+from fedmon.common.settings.values import PolicySettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply

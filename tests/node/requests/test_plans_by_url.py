@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.messages import Approval
 from fedmon.node.daemon import MAX_DOWNLOADS
 from tests.node.runs.run_desks import ALICE, QUIET, Bench, bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fedmon.common.settings import PolicySettings
+from fedmon.common.settings.values import PolicySettings
 from fedmon.node.requests.policy import Policy
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import timestamp, utc_now
-from fedmon.common.settings import QuotaSettings
+from fedmon.common.settings.values import QuotaSettings
 from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
 from fedmon.node.requests.audit import verify

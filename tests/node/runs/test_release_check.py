@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmon.common.settings import ReleaseSettings
+from fedmon.common.settings.values import ReleaseSettings
 from fedmon.common.wire.grants import Grant, ReleaseMode
 from fedmon.node.runs.folder import EVENTS, JobFolder, Logged, Reported
 from fedmon.node.runs.release import Rules, check, described, numbers_in, rounded, rules_for

@@ -13,7 +13,7 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Stop
 from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.service import UNSENT

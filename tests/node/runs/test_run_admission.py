@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from fedmon.common.ids import new_id
-from fedmon.common.settings import PolicySettings
+from fedmon.common.settings.values import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
 from fedmon.node.registers.datasets import DatasetFields

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.settings import RepositorySettings
+from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel, RunLimits
 from fedmon.node.runs import outcome as results
 from tests.node.runs.run_desks import Bench, bench, digest

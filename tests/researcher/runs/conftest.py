@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.settings import RepositorySettings, ResearcherSettings
+from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker

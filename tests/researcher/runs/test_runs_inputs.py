@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.settings import RepositorySettings, ResearcherSettings
+from fedmon.common.settings.values import RepositorySettings, ResearcherSettings
 from fedmon.common.wire.messages import ApprovalReply, PlanStatus
 from fedmon.common.wire.runs import RunLimits
 from fedmon.plan import parcels

@@ -10,7 +10,7 @@ import pytest
 
 from bench.echo_nodes import Message
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.settings import ResearcherSettings
+from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.record import Record, RecordPosition

@@ -20,8 +20,8 @@ import pytest
 from fedmon.broker.ports import is_open
 from fedmon.common.errors import InvalidInputError, SettingsError, StorageError
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings import StoreSettings
 from fedmon.common.settings.sources import load_researcher
+from fedmon.common.settings.values import StoreSettings
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_file import DROPPED_BY_SIZE
 from fedmon.common.store.recording_reader import chooser

@@ -22,7 +22,7 @@ from fedmon.node.owner.cli.shell import Shell, ago, default_folder, dir_option, 
 from fedmon.node.owner.control import DaemonNotRunningError, daemon_pid
 
 if TYPE_CHECKING:
-    from fedmon.common.settings import NodeSettings
+    from fedmon.common.settings.values import NodeSettings
     from fedmon.node.measure.survey import MetricGroup, Survey
 
 STOP_WITHIN_S = 5.0
@@ -59,7 +59,7 @@ def init(
     Its settings are in node.toml there, each with an explanation. The node refuses every researcher until you allow
     one, and no existing file is overwritten.
     """
-    from fedmon.common.settings import broker_from_url
+    from fedmon.common.settings.broker import broker_from_url
     from fedmon.common.wire.connection import tls_context
 
     url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
@@ -100,8 +100,8 @@ def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
 
     The rules are set from the start too, each below its comment, so that a change finds its place.
     """
-    from fedmon.common.settings import PolicySettings
     from fedmon.common.settings.keys import documented_file
+    from fedmon.common.settings.values import PolicySettings
 
     rules = {
         ("policy", name): value
@@ -357,9 +357,9 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
 
 def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:
     """Return the settings file and its settings; the defaults if there is no node in your data folder."""
-    from fedmon.common.settings import NodeSettings, broker_from_url
-    from fedmon.common.settings.broker import DEFAULT_URL
+    from fedmon.common.settings.broker import DEFAULT_URL, broker_from_url
     from fedmon.common.settings.sources import load_node
+    from fedmon.common.settings.values import NodeSettings
 
     if folder.path == default_folder().resolve() and not folder.settings_file.exists():
         return None, NodeSettings(id="probe", broker=broker_from_url(DEFAULT_URL))
