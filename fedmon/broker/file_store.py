@@ -153,7 +153,7 @@ class FileStore:
             self.release(party, size_bytes=reserved, files=0)
 
     def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
-        """Give a file that was received its name, and make the name safe on disk. Raises OSError."""
+        """Give a file that was received its name. Raises OSError."""
         target = self.files / sha256
         # The same bytes are counted already; the new file only renews their time.
         counted: list[str | None] = []
@@ -169,8 +169,7 @@ class FileStore:
             incoming.replace(target)
             stored = self._described(target)
             self._count(*counted, size_bytes=-stored.size_bytes, files=-1)
-        sync(self.files)
-        return stored
+            return stored
 
     def _described(self, path: pathlib.Path) -> StoredFile:
         found = path.stat()
@@ -231,7 +230,8 @@ class Upload:
         with _writing():
             os.fsync(self._descriptor)
             stored = self._store.keep(self._path, self._digest.hexdigest(), self._party)
-        self._kept = True
+            self._kept = True
+            sync(self._store.files)
         return stored
 
 

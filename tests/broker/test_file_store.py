@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
         Upload(store).__enter__()
 
     assert (store.usage(), len(files_in(tmp_path))) == ((1, 10), 1)
+
+
+def test_a_file_that_the_disk_may_lose_is_refused_and_counted_as_long_as_it_is_there(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    with Upload(store) as upload:
+        upload.write(b"plan")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # so that the folder cannot be opened
+        try:
+            with pytest.raises(StorageError, match="cannot write: Too many open files"):
+                upload.finish()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (store.usage(), len(files_in(tmp_path))) == ((1, 4), 1)
 
 
 def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
