@@ -156,15 +156,19 @@ def browser() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+def in_browser(page: Path, profile: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(browser()), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+         "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=55, check=True,
+    )  # fmt: skip
+
+
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_a_browser_draws_every_chart_that_is_open_under_the_pages_own_policy(
     written: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [str(browser()), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
-         "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", written[0].as_uri()],
-        capture_output=True, text=True, timeout=55, check=True,
-    )  # fmt: skip
+    done = in_browser(written[0], tmp_path / "profile")
     open_ones = written[0].read_text().partition("<details>")[0].count("data-at=")
 
     assert f'data-charts="{open_ones}"' in done.stdout
@@ -172,6 +176,26 @@ def test_a_browser_draws_every_chart_that_is_open_under_the_pages_own_policy(
     assert "Refused" not in done.stderr
     assert "Uncaught" not in done.stderr
     assert ">time<" not in done.stdout  # without a cursor there is no moment
+
+
+HOVER = """<script>
+document.body.style.width = "20rem";
+const heights = () => [...document.querySelectorAll("figcaption")].map((one) => one.offsetHeight).join();
+const before = heights(), over = document.querySelector(".u-over"), place = over.getBoundingClientRect();
+over.dispatchEvent(new MouseEvent("mousemove", { clientX: place.x + place.width / 2, clientY: place.y + 9 }));
+document.title = [before === heights(), document.querySelector(".now").textContent].join(" ");
+</script>"""
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_charts_stay_where_they_are_while_a_cursor_shows_values_and_the_reason_of_a_gap(tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    parts = [samples({"host_load1": [1.0, 2.0] * 30}, seq=seq) for seq in (0, 600)]
+    with Source([recording(tmp_path / "gap.fmr", *parts)]) as source:
+        write(source, html=str(page))
+    page.write_text(re.sub('<meta http-equiv="Content-Security[^>]*>', "", page.read_text()) + HOVER)
+
+    assert re.search(r"<title>true .*no samples for", in_browser(page, tmp_path / "profile").stdout)
 
 
 def test_a_pdf_of_a_job_is_short_and_begins_with_a_picture(tmp_path: Path) -> None:
