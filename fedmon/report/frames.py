@@ -187,7 +187,7 @@ def plot(
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
 
         subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
-        choice = Choice(metrics=None if metrics is None else tuple(metrics), per_node=per_node, combined=combined)
+        choice = Choice(metrics=metrics, per_node=per_node, combined=combined)
         found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
         written = write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind)
     if progress is not None:

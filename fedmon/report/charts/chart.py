@@ -103,15 +103,19 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The choice of charts: a chart shows at least one of ``metrics``, which are names or globs, also with labels."""
 
     groups: frozenset[Group] | None = None
-    metrics: tuple[str, ...] | None = None
+    metrics: Sequence[str] | None = None
     per_node: bool = True
     combined: bool = True
     zeros: bool = False
 
     @property
     def wanted(self) -> Callable[[str], bool]:
-        """The filter of series that charts need: where labels are chosen, of those that are drawn only the chosen."""
-        named = chooser(self.metrics) if any("{" in glob for glob in self.metrics or ()) else None
+        """The filter of series that charts need: where labels are chosen, of those that are drawn only the chosen.
+
+        Raises InvalidInputError for metrics that are a bare text.
+        """
+        chosen = chooser(self.metrics)
+        named = chosen if any("{" in glob for glob in self.metrics or ()) else None
         return lambda series: is_shown(series) and (named is None or named(series) or metric_name(series) in NOT_SHOWN)
 
 

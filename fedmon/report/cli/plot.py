@@ -67,7 +67,7 @@ def plot(
         groups = _groups(group)
         choice = Choice(
             groups=None if groups is None else frozenset(groups),
-            metrics=tuple(metric) if metric else None,
+            metrics=metric or None,
             per_node=per_node or not combined,
             combined=combined or not per_node,
             zeros=zeros,

@@ -558,6 +558,8 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
         part = report.plot(source, tmp_path / "part", nodes=["b"], metrics=["host_cpu_*"], kind="svg")
         with pytest.raises(InvalidInputError, match="gif"):
             report.plot(source, tmp_path / "none", kind="gif")
+        with pytest.raises(InvalidInputError, match="give a list of names"):
+            report.plot(source, tmp_path / "none", metrics="host_load1")
 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]
