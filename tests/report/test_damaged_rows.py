@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from fedmon.common.store.recording import Recording
+from fedmon.report.findings import find
 from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
+from fedmon.report.subject import choose
 from tests.report.tables import T0, recording, samples
 from tests.support.shell_here import fedmon_here
 
@@ -38,6 +40,28 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(proce
 
         assert source.damage.samples == 300
     assert said == {"perfmon": 300, "nebula": 300}
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "said"),
+    [
+        ("first_seq = 300", "gaps", "Known to be lost: 300 damaged in the recording."),
+        ("first_seq = 600", "gaps", "Samples are gone for good: 300 damaged in the recording."),
+        ("TRUE", "samples", "No sample of these nodes can be read, so there are no findings."),
+    ],
+)
+def test_a_report_tells_damaged_samples_from_those_that_nobody_took(
+    where: str, name: str, said: str, tmp_path: Path
+) -> None:
+    each = [samples({CPU: [0.5] * 300}, seq=first) for first in (0, 300, 600)]
+    path = recording(tmp_path / "a.fmr", *each)
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE batch SET body = substr(body, 1, 60) WHERE {where}")
+
+    with Source([path]) as source:
+        found = {one.name: one.text for one in find(choose(source).read())}
+
+    assert said in found[name]
 
 
 @pytest.mark.parametrize(

@@ -197,9 +197,9 @@ SAID: dict[str, Said] = {
         ("The longest gap is 30.0 s on a",)),
     "a number that is missing alone is no gap": Said(
         gaps, case(node("a", job={}, missing=1)), (), N, without="longest gap"),
-    "losses before all samples are no gap": Said(
+    "losses before or after all samples are no gap": Said(
         gaps, case(node("a", job={}, lost=lost(0, 4, "the node no longer keeps them"))),
-        ("Older samples are gone for good: 5 the node no longer keeps them.",), N),
+        ("Samples are gone for good: 5 the node no longer keeps them.",), N),
     "readings that are missing in samples are told": Said(
         gaps, case(node(job=READINGS)), ("8 of job_cpu_user_seconds_total",), N, figures={"missing_readings": 8}),
     "samples of machines are too few together": Said(

@@ -38,16 +38,21 @@ def samples(case: Case) -> Finding | None:
     if amount == 0:
         # Of a run that ended well before its first sample there is nothing to worry about.
         is_well = case.is_part or (case.job is not None and case.end["exit_code"] == 0)
+        state, advice = (
+            ("is selected", "Select other times or nodes.")
+            if case.is_part
+            else ("can be read", "The recording is damaged: use a copy of it.")
+            if any(any(node.lost.values()) for node in case.nodes)
+            else ("was recorded", "Check the tool's log, and that its interval is shorter than the job.")
+            if case.job is not None
+            else ("was recorded", "Check that nodes were online while it was recorded.")
+        )
         return Finding(
             name="samples",
             severity=Severity.NOTE if is_well else Severity.PROBLEM,
             title="No samples",
-            text=f"No sample of {what} {'is selected' if case.is_part else 'was recorded'}, so there are no findings.",
-            advice="Select other times or nodes."
-            if case.is_part
-            else "Check the tool's log, and that its interval is shorter than the job."
-            if case.job is not None
-            else "Check that nodes were online while it was recorded.",
+            text=f"No sample of {what} {state}, so there are no findings.",
+            advice=advice,
             figures={"samples": 0.0},
         )
     most = max(totals.values())
@@ -82,7 +87,7 @@ def gaps(case: Case) -> Finding | None:
     if not told and not reasons:
         return _whole(case) if streams else None
     if not told:
-        text = f"Older samples are gone for good: {because}."
+        text = f"Samples are gone for good: {because}."
         severity = Severity.NOTE
     else:
         text = f"Samples are missing: {joined(list(told.values()))}."
