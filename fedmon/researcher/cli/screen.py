@@ -20,8 +20,6 @@ BAR = 6
 SPARK = 10
 """Parts of a sparkline, of six seconds each: a node measures every five seconds by default."""
 SPARKS = "▁▂▃▄▅▆▇"
-MAX_ABSENT = 6
-"""How many reasons are shown; the rest is counted."""
 
 
 class Grade(enum.IntEnum):
@@ -392,7 +390,9 @@ def compose(
     absent += _absent_lines(missed, refusals, nodes=len(state.nodes), width=width)
     if height is not None:
         # A low screen shows numbers before reasons.
-        absent = absent[: max(1, min(len(absent), height // 5))] if absent else absent
+        most = max(1, height // 5)
+        if len(absent) > most:
+            absent[most:] = [f"... {len(absent) - most} more; fedmon watch --absent shows all"]
         tables = fitted(tables, height=height - len(absent) - (2 if absent else 0) - 2)
     tables = [table.narrowed(width - GAP) for table in tables]
     return Screen(tables=tuple(tables), absent=tuple(absent), totals=_totals(state, lost, missing))
@@ -425,10 +425,8 @@ def _totals(state: WatchState, lost: int, missing: int) -> str:
 
 def _absent_lines(absent: list[Absent], refusals: Mapping[NodeId, str], *, nodes: int, width: int) -> list[str]:
     lines = [f"{node}: {reason}" for node, reason in sorted(refusals.items())]
-    for one in absent[:MAX_ABSENT]:
+    for one in absent:
         some = joined(one.nodes, most=2, last=", ")
         where = "" if nodes <= 1 else " everywhere" if len(one.nodes) == nodes else f" on {some}"
         lines.append(f"{one.metric}{where}: {one.reason}")
-    if len(absent) > MAX_ABSENT:
-        lines.append(f"... {len(absent) - MAX_ABSENT} more reasons; fedmon watch --absent shows all")
     return [shorten(escape_control(line), width) for line in lines]

@@ -128,8 +128,12 @@ def test_what_is_not_measured_is_named_once_with_its_reason_and_its_nodes() -> N
         third: said(third, gpu_power_watts=None, rapl_energy_joules_total="no permission: /sys/class/powercap"),
     }
 
-    screen = composed(state, width=120, capabilities=capabilities, refusals={"east": "does not obey r"})
+    refusals = {"east": "does not obey r"}
 
+    screen = composed(state, width=120, capabilities=capabilities, refusals=refusals)
+    low = composed(state, width=120, height=10, capabilities=capabilities, refusals=refusals)
+
+    assert low.absent == (*screen.absent[:2], "... 1 more; fedmon watch --absent shows all")
     assert screen.absent == (
         "east: does not obey r",
         f"gpu_* (3 metrics) on {first}, {second}: {no_gpu}",
