@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import Rates
+from fedmon.report.totals import CoveredTime
 from fedmon.report.training import Trainings, is_kept_exactly
 
 COUNT = 480
@@ -34,8 +36,9 @@ class SeriesKey(NamedTuple):
 class Binned(NamedTuple):
     """One series over time: its values in each step that has any; a counter as its growth per second.
 
-    ``steps`` numbers the steps, ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. All
-    arrays are of the same length and have no NaN.
+    ``steps`` numbers the steps, ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. These
+    arrays are of the same length and have no NaN. ``gaps`` tells for each two neighbours whether values are missing
+    between them.
     """
 
     steps: NDArray[np.int64]
@@ -44,21 +47,12 @@ class Binned(NamedTuple):
     low: Floats
     high: Floats
     counts: NDArray[np.int64]
+    gaps: NDArray[np.bool_]
 
     @property
     def is_dense(self) -> bool:
         """Tell whether most steps have several values, so that a line through their means hides something."""
         return len(self.counts) > 0 and float(np.mean(self.counts)) >= 2
-
-    def gaps(self) -> NDArray[np.bool_]:
-        """Tell for each two neighbouring steps whether values are missing between them.
-
-        A gap is clearly longer than the distance of the values around it, as a node may change its interval.
-        """
-        apart = np.diff(self.steps).astype(np.float64) if self.is_dense else np.diff(self.t)
-        if len(apart) < 2 or np.max(apart) <= _GAP * np.min(apart):
-            return np.zeros(len(apart), dtype=np.bool_)
-        return np.asarray(apart > _GAP * usual_distance(apart))
 
 
 _CELL = np.dtype([("count", np.uint32), *((name, np.float64) for name in ("offset", "total", "low", "high"))])
@@ -66,11 +60,13 @@ _EMPTY = np.array((0, 0.0, 0.0, np.inf, -np.inf), dtype=_CELL)
 
 
 class _Stream:
-    """The sums of all series of one stream; a row a series, a column a step; and its ``latest`` times."""
+    """The sums of all series of one stream; a row a series, a column a step; its ``latest`` times, and its holes."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, has_pace: bool) -> None:
+        self.time = CoveredTime(has_pace=has_pace)
         self.rows: dict[str, int] = {}
         self.cells = np.full((0, count), _EMPTY)
+        self.has_samples = np.zeros(count, dtype=np.bool_)
         self.boot, self.latest = -1, np.empty(0)
 
     def add(self, names: list[str], steps: NDArray[np.int64], offset: Floats, values: Floats) -> None:
@@ -78,6 +74,7 @@ class _Stream:
         rows = np.array([self.rows.setdefault(name, len(self.rows)) for name in names])
         new = np.full((len(self.rows) - len(self.cells), self.cells.shape[1]), _EMPTY)
         self.cells = cells = np.concatenate([self.cells, new]) if len(new) else self.cells
+        self.has_samples[steps] = True
         begins = np.flatnonzero(np.diff(steps, prepend=-1))
         at, known = (rows[:, None], steps[begins][None, :]), ~np.isnan(values)
         cells["count"][at] += np.add.reduceat(known, begins, axis=1, dtype=np.uint32)
@@ -116,7 +113,10 @@ class Bins:
         """Take samples in; blocks of a stream come in order."""
         self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name) and not is_kept_exactly(name, block.columns)]
-        stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
+        if (key := (block.node_id, block.stream)) not in self._streams:
+            self._streams[key] = _Stream(self.count, has_pace=not is_user_stream(block.stream))
+        stream = self._streams[key]
+        stream.time.advance(block)
         if not names:
             return
         before = stream.latest if stream.boot == block.boot else np.empty(0)
@@ -151,7 +151,20 @@ class Bins:
         cells = cells[index]
         count = cells["count"].astype(np.int64)
         t, mean = self.start + cells["offset"] / count, cells["total"] / count
-        return Binned(index, t, mean, cells["low"], cells["high"], count)
+        return Binned(index, t, mean, cells["low"], cells["high"], count, self._gaps(stream, index, t))
+
+    def _gaps(self, stream: _Stream, steps: NDArray[np.int64], t: Floats) -> NDArray[np.bool_]:
+        """Tell where a stream has a hole, or samples without a value for clearly longer than between values around."""
+        holes = np.zeros(self.count, dtype=np.int64)
+        for hole in stream.time.holes:
+            edges = (np.array([hole.after_t, hole.until_t]) - self.start) / self.width_s
+            first, last = np.clip(edges, 0, self.count - 1).astype(np.int64)
+            holes[last] += first < last
+        sampled = np.cumsum(stream.has_samples)
+        apart = np.diff(t)
+        is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
+        has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
+        return np.asarray((np.diff(np.cumsum(holes)[steps]) > 0) | (is_far & has_samples))
 
 
 def _too_soon(mono: Floats) -> NDArray[np.bool_]:

@@ -32,7 +32,7 @@ HOLE_FACTOR = 2.5
 """Ratio to the usual distance from which two samples have a hole between them; a late tick is none."""
 CLOCK_STEP_S = 0.5
 """Wall and monotonic clock apart by so much more from one sample to the next: the wall clock was set."""
-_TICKS_SKIPPED = "agent_ticks_missed_total"
+TICKS_SKIPPED = "agent_ticks_missed_total"
 _MOST = 64
 
 
@@ -209,7 +209,7 @@ class CoveredTime:
         usual = np.pad(usual, (len(elapsed) - len(steps), 0), mode="edge")
         self._tail, self.typical_s = recent[1 - NEIGHBOURS :], float(np.median(recent))
         is_hole = elapsed > HOLE_FACTOR * usual
-        if (skipped := block.columns.get(_TICKS_SKIPPED)) is not None:
+        if (skipped := block.columns.get(TICKS_SKIPPED)) is not None:
             # The node says which ticks it left out: any other long distance is its pace, which leases change.
             is_hole &= np.diff(skipped, prepend=self._skipped) > 0
             self._skipped = float(skipped[-1])

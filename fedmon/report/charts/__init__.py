@@ -11,6 +11,7 @@ from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
 from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.subject import Subject
+from fedmon.report.totals import TICKS_SKIPPED
 
 __all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write_charts"]
 
@@ -18,7 +19,7 @@ __all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_
 def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> Bins:
     """Read the series that charts need of a subject, in one pass."""
     bins = Bins(subject.span, wanted=wanted, machines=subject.machines)
-    for block in subject.blocks(series=lambda name: wanted(name) or name == PERF_CLOCK):
+    for block in subject.blocks(series=lambda name: wanted(name) or name in (PERF_CLOCK, TICKS_SKIPPED)):
         bins.add(block)
     return bins
 

@@ -392,7 +392,7 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
     """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
     order = np.argsort(binned.t, kind="stable")
     t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
-    gaps = np.zeros(max(0, len(t) - 1), dtype=bool) if is_event else binned.gaps()
+    gaps = np.zeros(max(0, len(t) - 1), dtype=bool) if is_event else binned.gaps
     half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
     after = np.searchsorted(t, x)
     left, right = np.clip(after - 1, 0, len(t) - 1), np.clip(after, 0, len(t) - 1)
