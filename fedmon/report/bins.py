@@ -36,12 +36,10 @@ class SeriesKey(NamedTuple):
 class Binned(NamedTuple):
     """One series over time: its values in each step that has any; a counter as its growth per second.
 
-    ``steps`` numbers the steps, ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. These
-    arrays are of the same length and have no NaN. ``gaps`` tells for each two neighbours whether values are missing
-    between them.
+    ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. These arrays are of the same length
+    and have no NaN. ``gaps`` tells for each two neighbours whether values are missing between them.
     """
 
-    steps: NDArray[np.int64]
     t: Floats
     mean: Floats
     low: Floats
@@ -83,6 +81,15 @@ class _Stream:
         cells["low"][at] = np.fmin(cells["low"][at], np.fmin.reduceat(values, begins, axis=1))
         cells["high"][at] = np.fmax(cells["high"][at], np.fmax.reduceat(values, begins, axis=1))
 
+    def gaps(self, steps: NDArray[np.int64], t: Floats) -> NDArray[np.bool_]:
+        """Tell where the stream has a hole, or samples without a value for clearly longer than between those around."""
+        middles = sorted((hole.after_t + hole.until_t) / 2 for hole in self.time.holes)
+        sampled = np.cumsum(self.has_samples)
+        apart = np.diff(t)
+        is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
+        has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
+        return np.asarray((np.diff(np.searchsorted(middles, t)) > 0) | (is_far & has_samples))
+
 
 class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
@@ -113,9 +120,9 @@ class Bins:
         """Take samples in; blocks of a stream come in order."""
         self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name) and not is_kept_exactly(name, block.columns)]
-        if (key := (block.node_id, block.stream)) not in self._streams:
-            self._streams[key] = _Stream(self.count, has_pace=not is_user_stream(block.stream))
-        stream = self._streams[key]
+        stream = self._streams.setdefault(
+            (block.node_id, block.stream), _Stream(self.count, has_pace=not is_user_stream(block.stream))
+        )
         stream.time.advance(block)
         if not names:
             return
@@ -151,20 +158,7 @@ class Bins:
         cells = cells[index]
         count = cells["count"].astype(np.int64)
         t, mean = self.start + cells["offset"] / count, cells["total"] / count
-        return Binned(index, t, mean, cells["low"], cells["high"], count, self._gaps(stream, index, t))
-
-    def _gaps(self, stream: _Stream, steps: NDArray[np.int64], t: Floats) -> NDArray[np.bool_]:
-        """Tell where a stream has a hole, or samples without a value for clearly longer than between values around."""
-        holes = np.zeros(self.count, dtype=np.int64)
-        for hole in stream.time.holes:
-            edges = (np.array([hole.after_t, hole.until_t]) - self.start) / self.width_s
-            first, last = np.clip(edges, 0, self.count - 1).astype(np.int64)
-            holes[last] += first < last
-        sampled = np.cumsum(stream.has_samples)
-        apart = np.diff(t)
-        is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
-        has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
-        return np.asarray((np.diff(np.cumsum(holes)[steps]) > 0) | (is_far & has_samples))
+        return Binned(t, mean, cells["low"], cells["high"], count, stream.gaps(index, t))
 
 
 def _too_soon(mono: Floats) -> NDArray[np.bool_]:

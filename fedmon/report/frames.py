@@ -97,8 +97,7 @@ class TidyTable(WideTable):
     """One row for each value: ``stream``, ``metric``, ``labels`` (as text), ``unit``, ``kind``, ``value``, ``rate``.
 
     The first columns are those of the wide table. ``rate`` is a counter's growth a second, if ``rates``. Missing values
-    have no row. Rows come by host, time, and the order of the columns of
-    the wide table.
+    have no row. Rows come by host, time, and the order of the columns of the wide table.
     """
 
     is_tidy = True
@@ -180,8 +179,8 @@ def plot(
 
     ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
     ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. ``progress`` is called with 1 at the end.
-    Raises NotFoundError for an unknown job or node, InvalidInputError for another kind, MissingExtraError without
-    matplotlib, StorageError.
+    Raises NotFoundError for an unknown job or node, InvalidInputError for another kind or a bare text of metrics,
+    MissingExtraError without matplotlib, StorageError.
     """
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts

@@ -135,11 +135,11 @@ class Source(Closing):
 
     def lost(self, stream: RecordedStream) -> list[LostRange]:
         """Return the samples of a stream that none of the recordings has or will get, or that were damaged, and why."""
-        key = stream.node_id, stream.stream, stream.boot
-        holders = self._holders[key]
+        holders = self._holders[stream.node_id, stream.stream, stream.boot]
         known = SeqRanges(each for held in holders.values() for each in held.ranges)
         found = [LostRange(first_seq=first, last_seq=last, reason="damaged in the recording")
-                 for damaged, first, last in self.damage.ranges() if damaged == key]  # fmt: skip
+                 for key, first, last in self.damage.ranges()
+                 if key == (stream.node_id, stream.stream, stream.boot)]  # fmt: skip
         for number in holders:
             for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream):
                 absent = known.absent(lost.first_seq, lost.last_seq)

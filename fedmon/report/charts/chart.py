@@ -110,10 +110,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> Callable[[str], bool]:
-        """The filter of series that charts need: where labels are chosen, of those that are drawn only the chosen.
-
-        Raises InvalidInputError for metrics that are a bare text.
-        """
+        """The filter of series that charts need: where labels are chosen, of those that are drawn only the chosen."""
         chosen = chooser(self.metrics)
         named = chosen if any("{" in glob for glob in self.metrics or ()) else None
         return lambda series: is_shown(series) and (named is None or named(series) or metric_name(series) in NOT_SHOWN)

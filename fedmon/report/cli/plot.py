@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -25,9 +25,6 @@ from fedmon.common.options import (
 from fedmon.common.text import sound
 from fedmon.report.cli.inputs import times
 from fedmon.report.extra import report_extra
-
-if TYPE_CHECKING:
-    from fedmon.report.charts import Group
 
 
 class FigureFormat(enum.Enum):
@@ -60,13 +57,15 @@ def plot(
     """Draw charts of a recording, a file each: the 12 main ones, unless you choose."""
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
-        from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
+        from fedmon.report.charts import Choice, Group, charts_of, read_bins, write_charts
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
-        groups = _groups(group)
+        known = {one.value: one for one in Group}
+        if unknown := [name for name in group or () if name not in known]:
+            raise NotFoundError(f"unknown group {unknown[0]!r} of plots; the groups are: {', '.join(known)}")
         choice = Choice(
-            groups=None if groups is None else frozenset(groups),
+            groups=frozenset(known[name] for name in group) if group else None,
             metrics=metric or None,
             per_node=per_node or not combined,
             combined=combined or not per_node,
@@ -76,7 +75,7 @@ def plot(
             subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
             bins = read_bins(subject, wanted=choice.wanted)
             found = charts_of(bins, subject, choice=choice)
-            is_chosen = everything or zeros or groups or metric or per_node or combined
+            is_chosen = everything or zeros or group or metric or per_node or combined
             chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
                 several = "; charts of all nodes together need several nodes" if combined else ""
@@ -92,16 +91,3 @@ def plot(
         return
     for path, one in zip(written, chosen, strict=True):
         sys.stdout.write(escape_control(f"{path}  {one.title}") + "\n")
-
-
-def _groups(names: list[str] | None) -> list[Group] | None:
-    """Return the groups that are meant. Raises NotFoundError."""
-    from fedmon.report.charts import Group
-
-    if names is None:
-        return None
-    known = {one.value: one for one in Group}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise NotFoundError(f"unknown group {unknown[0]!r} of plots; the groups are: {', '.join(known)}")
-    return [known[name] for name in names]
