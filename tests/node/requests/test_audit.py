@@ -369,7 +369,6 @@ def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
 
 def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tmp_path: Path) -> None:
     results: list[bool] = []
-    is_written = threading.Event()
     with Audit(tmp_path, rotate_bytes=30_000) as audit:
 
         def write(name: str) -> None:
@@ -377,15 +376,11 @@ def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tm
                 audit.record("request", name=name, number=number, text="x" * (number % 50))
                 audit.count("logs", [name])
 
-        def read() -> None:
-            while not (results and is_written.is_set()):
+        with ThreadPoolExecutor(4, initializer=threading.Barrier(4).wait) as threads:
+            writing = [threads.submit(write, name) for name in "abcd"]
+            while not (results and all(each.done() for each in writing)):
                 results.append(verify(tmp_path).ok)
-
-        with ThreadPoolExecutor(5, initializer=threading.Barrier(5).wait) as threads:
-            reading = threads.submit(read)
-            list(threads.map(write, "abcd"))
-            is_written.set()
-            reading.result()
+        assert [each.exception() for each in writing] == [None] * 4
 
     lines = _lines(tmp_path)
     assert [[line["number"] for line in lines if line.get("name") == name] for name in "abcd"] == [list(range(400))] * 4
