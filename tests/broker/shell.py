@@ -19,7 +19,7 @@ foreground = functools.partial(shell.foreground, "broker")
 def fedmon_broker(*arguments: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Run one verb to its end."""
     if (arguments[0] in ("user", "config") or arguments[:2] == ("repository", "token")) and not typed:
-        return fedmon_here("broker", *map(str, arguments), environ=os.environ)
+        return fedmon_here("broker", *arguments, environ=os.environ)
     return subprocess.run(
         [*FEDMON, *map(str, arguments)], input=typed, capture_output=True, text=True, timeout=60, check=False
     )

@@ -156,7 +156,7 @@ class Scene:
 
     def verb(self, words: str, *more: object, title: str = "") -> Any:
         """Run a verb with ``--json``; keep how it ended and what it printed, and return the first document."""
-        done = fedmon_here(*words.split(), *map(str, more), "--json", environ=self._environ)
+        done = fedmon_here(*words.split(), *more, "--json", environ=self._environ)
         documents = [json.loads(line) for line in done.stdout.splitlines()]
         self.printed[title or words] = (done.returncode, documents)
         return documents[0] if documents else None

@@ -32,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def diagnosed(*words: str | Path, **environ: str) -> tuple[int, dict[str, Mapping[str, Any]]]:
     """Run the doctor of a new researcher, and return its exit code and its checks by name."""
     environ = plain_environment(**{"FEDMON_RESEARCHER_FOLDER": "researcher", **environ})
-    done = fedmon_here("doctor", *map(str, words), "--json", environ=environ)
+    done = fedmon_here("doctor", *words, "--json", environ=environ)
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 

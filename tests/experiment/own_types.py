@@ -85,11 +85,11 @@ def killed_now(ec: ExperimentController, *, without: str = "") -> Path:
     return copy
 
 
-def raising(error: Exception) -> Callable[[ResourceManager], None]:
-    """Return a hook that raises."""
+def raising(kind: type[Exception], *words: str) -> Callable[[ResourceManager], None]:
+    """Return a hook that raises an error of its own each time."""
 
     def hook(_self: ResourceManager) -> None:
-        raise error
+        raise kind(*words)
 
     return hook
 

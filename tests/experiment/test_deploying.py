@@ -238,7 +238,7 @@ def test_an_explanation_of_a_resource_that_is_being_removed_says_so(ec: Experime
 
 
 def test_a_wait_says_of_each_that_failed_why(ec: ExperimentController) -> None:
-    ResourceFactory.register_type(own("test::Bad", do_start=raising(OSError("no route"))))
+    ResourceFactory.register_type(own("test::Bad", do_start=raising(OSError, "no route")))
     guids = plain(ec, 2, "test::Bad", critical=False)
     ec.deploy()
 

@@ -196,7 +196,7 @@ def test_a_start_that_had_ended_does_not_run_again_if_a_release_is_asked_first(
 
 
 def test_a_resource_is_removed_though_its_type_cannot_kill_its_work(ec: ExperimentController) -> None:
-    guid = added(ec, own("test::Endless", end_at_once=raising(OSError("no process")))).guid
+    guid = added(ec, own("test::Endless", end_at_once=raising(OSError, "no process"))).guid
     ec.remove_resource(guid)
 
     assert guid not in ec
@@ -328,7 +328,7 @@ def test_a_method_that_is_trapped_fails_its_resource(ec: ExperimentController) -
 
 
 def test_what_a_caller_does_by_hand_raises_and_fails_the_resource(ec: ExperimentController) -> None:
-    guid = added(ec, own("test::Bad", do_start=raising(OSError("no route"))), critical=False).guid
+    guid = added(ec, own("test::Bad", do_start=raising(OSError, "no route")), critical=False).guid
     ec.get_resource(guid).deploy()
     with pytest.raises(OSError, match="no route"):
         ec.start(guid)
@@ -341,7 +341,7 @@ def test_an_exception_that_cannot_be_shown_fails_its_resource_all_the_same(tmp_p
         def __str__(self) -> str:
             raise OSError("no words")
 
-    with deployed(tmp_path, {"critical": False}, do_start=raising(UnsaidError())) as ec:
+    with deployed(tmp_path, {"critical": False}, do_start=raising(UnsaidError)) as ec:
         assert ec.wait(1, "FAILED", timeout=60)
         assert ec.get_resource(1).reason.endswith("UnsaidError: a UnsaidError that cannot be shown: OSError")
 

@@ -141,7 +141,7 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
 # --- of a controller --------------------------------------------------------------------------------------------------
 
 
-Broken = own("explained::Broken", do_start=raising(ExperimentError("no power")))
+Broken = own("explained::Broken", do_start=raising(ExperimentError, "no power"))
 Pending = own("explained::Pending", do_deploy=lambda self: self.set_reserved())
 
 

@@ -23,7 +23,7 @@ from tests.experiment.own_types import DEPLOY, READY, START, STARTED, STOP, STOP
 from tests.support.ports import free_port
 
 Own = own("planned::Own", do_deploy=lambda self: self.set_ready(), do_start=lambda self: self.set_started())
-Broken = own("planned::Broken", do_start=raising(ExperimentError("no power")))
+Broken = own("planned::Broken", do_start=raising(ExperimentError, "no power"))
 Server = own("planned::Server")
 Client = own("planned::Client", _needs=(Need(verb="deploy", of="planned::Server", state=STARTED),))
 

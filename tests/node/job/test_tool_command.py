@@ -78,7 +78,7 @@ def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp
         wait_measured(tmp_path, hosts=2)
         for process in (first, second):
             process.communicate(timeout=60)
-    reported = fedmon_here("report", *map(str, recordings(tmp_path)), "--json")
+    reported = fedmon_here("report", *recordings(tmp_path), "--json")
 
     findings = {one["name"] for one in json.loads(reported.stdout)["findings"]}
     assert "one-machine" in findings
