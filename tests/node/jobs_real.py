@@ -30,7 +30,7 @@ def is_empty(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def made(*names: str) -> Iterator[list[Path]]:
+def cgroups(*names: str) -> Iterator[list[Path]]:
     """Make a cgroup of one name in some hierarchies of this machine; it is removed once its processes are gone."""
     hierarchies = find_hierarchies(Path("/sys/fs/cgroup"))
     require(all(name in hierarchies for name in names), f"the hierarchies {', '.join(names)} are not mounted here")

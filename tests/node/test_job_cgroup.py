@@ -15,7 +15,7 @@ from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchi
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
 from fedmon.node.measure.jobs import MAX_JOBS
-from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s, is_empty, made
+from tests.node.jobs_real import TICK_S, Program, Watch, cgroups, cpu_s, is_empty
 from tests.node.jobs_trees import TICKS, ProcTree
 from tests.support.machine_tree import write_tree
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ MEGABYTE = 1_000_000
 
 
 def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
-    with made(UNIFIED) as folders, Program(cgroups=folders) as program, Watch() as watch:
+    with cgroups(UNIFIED) as folders, Program(cgroups=folders) as program, Watch() as watch:
         watch.add(cgroup=str(folders[0]))
         program.tell("short 100 0.001")
         daemon = int(program.tell("daemon 0.05"))
@@ -42,7 +42,7 @@ def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
 @pytest.mark.parametrize("hierarchy", [UNIFIED, "cpuacct"])
 def test_who_measures_from_inside_the_jobs_cgroup_is_no_part_of_what_it_used(hierarchy: str) -> None:
     with (
-        made(hierarchy) as folders,
+        cgroups(hierarchy) as folders,
         Program(cgroups=folders) as program,
         Program(cgroups=folders) as tool,
         Watch() as watch,
@@ -64,7 +64,7 @@ def test_who_measures_from_inside_the_jobs_cgroup_is_no_part_of_what_it_used(hie
 
 def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None:
     names = ("cpuacct", "memory", "pids", "blkio")
-    with made(*names) as folders, Program(cgroups=folders) as program, Watch() as watch:
+    with cgroups(*names) as folders, Program(cgroups=folders) as program, Watch() as watch:
         watch.add(cgroup=f"/{folders[0].name}")
         program.tell(f"allocate {60 * MEGABYTE}")
         program.tell("burn 0.1")
@@ -91,7 +91,7 @@ def test_the_controllers_of_version_1_are_read_where_those_are_mounted() -> None
 def test_a_jobs_own_cgroup_is_found_and_as_many_as_a_node_watches_leave_it_files_to_open(
     names: list[str], method: str
 ) -> None:
-    with made(*names) as folders, Program(cgroups=folders) as program, Watch() as watch, Watch() as later:
+    with cgroups(*names) as folders, Program(cgroups=folders) as program, Watch() as watch, Watch() as later:
         before = len(os.listdir("/proc/self/fd"))
         watch.add(program.pid)
         watch.tick()
@@ -107,7 +107,7 @@ def test_a_jobs_own_cgroup_is_found_and_as_many_as_a_node_watches_leave_it_files
 
 def test_a_cgroup_that_holds_others_too_is_not_the_jobs() -> None:
     with (
-        made(UNIFIED) as folders,
+        cgroups(UNIFIED) as folders,
         Program(cgroups=folders) as program,
         Program(cgroups=folders),
         Watch() as watch,
@@ -120,7 +120,7 @@ def test_a_cgroup_that_holds_others_too_is_not_the_jobs() -> None:
 
 
 def test_cgroups_below_the_jobs_are_of_the_job() -> None:
-    with made(UNIFIED) as folders:
+    with cgroups(UNIFIED) as folders:
         inner = folders[0] / "step"
         inner.mkdir()
         with Program(cgroups=[inner]) as program, Watch() as watch:
@@ -132,7 +132,7 @@ def test_cgroups_below_the_jobs_are_of_the_job() -> None:
 
 
 def test_a_job_whose_cgroup_went_with_it_keeps_its_totals() -> None:
-    with made(UNIFIED) as folders, Watch() as watch:
+    with cgroups(UNIFIED) as folders, Watch() as watch:
         with Program(cgroups=folders) as program:
             watch.add(cgroup=str(folders[0]))
             program.tell("burn 0.05")

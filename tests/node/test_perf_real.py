@@ -20,7 +20,7 @@ from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.job.cgroup import UNIFIED
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
-from tests.node.jobs_real import Program, made
+from tests.node.jobs_real import Program, cgroups
 from tests.node.test_perf_replay import gone, reading_with
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -111,7 +111,7 @@ def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source:
 
 def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -> None:
     with (
-        made(UNIFIED) as (folder,),
+        cgroups(UNIFIED) as (folder,),
         burning(where=folder) as pid,
         burning(),
         closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,

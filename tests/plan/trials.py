@@ -79,7 +79,7 @@ def run_source(
 
 @contextlib.contextmanager
 def heard(*, pause_s: float = 0.0) -> Iterator[tuple[PlanContext, FrameChannel, bytearray]]:
-    """Have what a plan sees of its node, its channel, and all that came through it once the block is over."""
+    """Give the context and channel of a plan, and the bytes that came through it: all of them after the block."""
     read_end, write_end = os.pipe()
     received = bytearray()
 

@@ -20,7 +20,7 @@ from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, loo
 from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
 from tests.node.job.machine import TOOL, Commands, Machine, program, said
-from tests.node.jobs_real import Program, Watch, made
+from tests.node.jobs_real import Program, Watch, cgroups
 from tests.support.waiting import wait_until
 
 JOB_ID = f"77{os.getpid()}"
@@ -126,7 +126,7 @@ def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_
     (tmp_path / "srun").symlink_to(shutil.which("sh") or "")
     script = 'read go; "$0" -c "sleep 600 & wait"; :'
     with contextlib.ExitStack() as stack:
-        folders = stack.enter_context(made("freezer")) if kept == "cgroup" else []
+        folders = stack.enter_context(cgroups("freezer")) if kept == "cgroup" else []
         watch = stack.enter_context(Watch())
         words = ["sh", "-c", script, str(tmp_path / "srun")]
         job = stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True))

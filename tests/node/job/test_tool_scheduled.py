@@ -14,7 +14,7 @@ import pytest
 
 from tests.node.job.machine import program
 from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
-from tests.node.jobs_real import Program, made
+from tests.node.jobs_real import Program, cgroups
 from tests.support.waiting import wait_until
 
 AGAIN = "it is looked for again"
@@ -66,7 +66,7 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
 
 
 def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_its_processes(tmp_path: Path) -> None:
-    with made("pids", "freezer") as (_empty, own), Program(cgroups=[own]) as program:
+    with cgroups("pids", "freezer") as (_empty, own), Program(cgroups=[own]) as program:
         environ = environment(SLURM_JOB_ID=str(10**9 + os.getpid()), FEDMON_JOB_CGROUPS=own.name)
         with start(tmp_path, "-i", "0.2", environ=environ):
             wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
