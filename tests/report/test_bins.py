@@ -43,7 +43,7 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     slower.add(block(0, t, {"host_load1": [1.0] * len(t)}, ahead_s=0))
     for first, begin in ((0, 0.0), (11, 10.5)):  # one sample is missing, of a node that took the next one soon
         lost.add(block(first, [begin + at for at in range(10)], {"host_load1": [1.0] * 10}, ahead_s=0))
-    t = np.cumsum([5] * 9 + [1] * 9 + [5] * 3 + [1] * 9)
+    t = np.cumsum([5.0] * 9 + [1.0] * 9 + [5.0] * 3 + [1.0] * 9).tolist()
     told = {"host_load1": [1.0] * len(t), "agent_ticks_missed_total": [0.0] * len(t)}
     watched.add(block(0, t, told, ahead_s=0))
 
