@@ -85,7 +85,7 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
 def test_held_results_are_listed_with_all_rules_that_hold_them(folder: Path, jobs: list[JobReport]) -> None:
     shown = node(folder, "results", environ={"COLUMNS": "80"}).stdout
 
-    assert [line for line in shown.splitlines() if len(line) > 80 and str(folder) not in line] == []
+    assert max(map(len, shown.splitlines())) <= 80
     assert f"\n{jobs[2].job_id[:13]}  researcher-" in shown
     assert "  the owner decides about each result; a text of more than 64 characters\n\n" in shown
 
