@@ -164,11 +164,11 @@ def make_private(path: Path) -> Path:
     return path
 
 
-def refuse_others(path: Path, mode: int) -> None:
+def refuse_others(path: Path, mode: int, otherwise: str = "") -> None:
     """Raise StorageError if a file or folder, which should have this mode, is open to other users; or OSError."""
     found = stat.S_IMODE(path.stat().st_mode)
     if found & _OTHERS:
-        raise StorageError(f"{path} is open to other users (mode {found:04o}): chmod {mode:o} {path}")
+        raise StorageError(f"{path} is open to other users (mode {found:04o}): chmod {mode:o} {path}{otherwise}")
 
 
 def sync(path: Path) -> None:
@@ -260,7 +260,7 @@ def owned_folder(path: Path) -> LockFile:
     path = path.expanduser().absolute()
     with storage_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_others(path, 0o700)
+        refuse_others(path, 0o700, ", or choose a folder that does not exist yet")
     lock = LockFile(path / LOCK_NAME)
     lock.hold()
     return lock

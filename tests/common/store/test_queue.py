@@ -73,7 +73,7 @@ def test_a_folder_open_to_others_or_below_a_file_is_refused(folder: Path) -> Non
     folder.mkdir(mode=0o755)
     (folder / "file").touch()
 
-    with pytest.raises(StorageError, match="chmod 700"):
+    with pytest.raises(StorageError, match=f"chmod 700 {folder}, or choose a folder"):
         TasksQueue(folder)
     with pytest.raises(StorageError, match=r"cannot write .*/file/queue: Not a directory"):
         TasksQueue(folder / "file" / "queue")
