@@ -244,7 +244,7 @@ def test_a_shell_verb_is_not_flooded_with_metrics_that_nobody_wants(mosquitto: B
         send(node, batch(4))
         wait_until(lambda: telemetry)
 
-    assert [one.seq for one in telemetry] == [4]
+    assert [(one.seq, one.m is one.columns) for one in telemetry] == [(4, True)]
 
 
 def test_the_flat_topic_is_read_unless_identity_is_strict(mosquitto: Broker, federate: Open) -> None:
