@@ -32,16 +32,16 @@ DISK_BYTES = 16 * 2**20
 
 @contextlib.contextmanager
 def short_of_descriptors(node: NodeProcess, *, free: int) -> Iterator[None]:
-    """Let the node open ``free`` more files, until the end of the block."""
+    """Let the node open ``free`` more files until the end, or more if it closed some that it opened before its spare."""
     before, folder = resource.prlimit(node.pid, resource.RLIMIT_NOFILE), Path(f"/proc/{node.pid}/fd")
 
     def limit() -> int:
-        """Return the first number that stays unused; 0 if spare ones lie above it, as a file was just closed."""
+        """Return the first number that stays unused, above the spare ones, which count as open; 0 if one was closed."""
         used = {int(name) for name in os.listdir(folder)}
         unused = [number for number in range(len(used) + free + 1) if number not in used]
         with contextlib.suppress(FileNotFoundError):
             spare = max(number for number in used if os.readlink(folder / str(number)) == os.devnull)
-            return unused[free] if unused[free] > spare else 0
+            return max(unused[free], spare + 1)
         return 0
 
     resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (wait_until(limit, what="files at rest"), before[1]))
