@@ -32,7 +32,7 @@ DISK_BYTES = 16 * 2**20
 
 @contextlib.contextmanager
 def short_of_descriptors(node: NodeProcess, *, free: int) -> Iterator[None]:
-    """Let the node open ``free`` more files until the end, or more if it closed some that it opened before its spare."""
+    """Let the node open ``free`` more files, or as many as it closed below its spare ones if these are more."""
     before, folder = resource.prlimit(node.pid, resource.RLIMIT_NOFILE), Path(f"/proc/{node.pid}/fd")
 
     def limit() -> int:
