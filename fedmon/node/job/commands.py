@@ -8,9 +8,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-
-import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
@@ -29,34 +26,8 @@ class NoSuchJobError(CommandError):
     """A scheduler does not know the job."""
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of a command; ``rc`` is its exit status, or minus the signal that ended it."""
-
-    argv: tuple[str, ...]
-    rc: int
-    stdout: str
-    stderr: str
-
-    def checked(self) -> str:
-        """Return the standard output. Raises CommandError if the status is not 0."""
-        if self.rc == 0:
-            return self.stdout
-        how = f"was ended by signal {-self.rc}" if self.rc < 0 else f"ended with status {self.rc}"
-        said = escape_control(" ".join((self.stderr or self.stdout).split()))[:_MAX_MESSAGE]
-        raise CommandError(f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
-
-    def misunderstood(self, detail: str) -> CommandError:
-        """Return the error for an output in an unknown form."""
-        return CommandError(f"the output of {self.name} is not understood: {detail}")
-
-    @property
-    def name(self) -> str:
-        """The command with its first words, for people."""
-        return " ".join((Path(self.argv[0]).name, *(escape_control(word) for word in self.argv[1:3])))
-
-
-Runner = Callable[[Sequence[str], float], Output]
-"""Runs an argument list within a time in seconds. Raises CommandError."""
+Runner = Callable[[Sequence[str], float], str]
+"""Runs an argument list within a time in seconds, and returns its output. Raises CommandError."""
 
 
 def runner(environ: Mapping[str, str]) -> Runner:
@@ -64,10 +35,11 @@ def runner(environ: Mapping[str, str]) -> Runner:
     return functools.partial(run, environ=environ)
 
 
-def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) -> Output:
+def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) -> str:
     """Run a command in English and without input, and return its output, at most 8 MiB of it.
 
-    Raises CommandError if it is absent, cannot be started, or does not end within ``timeout_s``: its session is killed.
+    Raises CommandError if it is absent, cannot be started, fails, or does not end within ``timeout_s``: its session is
+    killed.
     """
     import tempfile  # loads hashing
 
@@ -95,4 +67,19 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait(_DIES_WITHIN_S)
         texts = [os.pread(file.fileno(), MAX_OUTPUT_BYTES, 0).decode(errors="replace") for file in (stdout, stderr)]
-    return Output(argv=tuple(argv), rc=process.returncode, stdout=texts[0], stderr=texts[1])
+    return answer(argv, process.returncode, *texts)
+
+
+def answer(argv: Sequence[str], status: int, stdout: str, stderr: str) -> str:
+    """Return the output of a command that has ended. Raises CommandError if its status is not 0; minus is a signal."""
+    if status == 0:
+        return stdout
+    how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    said = escape_control(" ".join((stderr or stdout).split()))[:_MAX_MESSAGE]
+    words = escape_control(" ".join(argv[:3]))
+    raise CommandError(f"{words} {how}: {said}" if said else f"{words} {how}")
+
+
+def misunderstood(command: str, detail: str) -> CommandError:
+    """Return the error for an output in an unknown form."""
+    return CommandError(f"the output of {command} is not understood: {detail}")

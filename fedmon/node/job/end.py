@@ -152,7 +152,7 @@ def _slurm_start(identity: JobIdentity, environ: Mapping[str, str]) -> float | N
         return identity.starts_at
     try:
         argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", "--format=%S"]
-        said = run(argv, _ASK_WITHIN_S, environ=environ).checked()
+        said = run(argv, _ASK_WITHIN_S, environ=environ)
         return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
     except (CommandError, ValueError) as error:
         logger.info("squeue does not report the start of the job: %s", error)

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmon.node.collectors.base import Roots
-from fedmon.node.job.commands import CommandError, Output, Runner
+from fedmon.node.job.commands import CommandError, Runner, answer
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import SchedulerName, identify, named
 from tests.node.jobs_trees import ProcTree
@@ -84,19 +84,28 @@ class Machine:
         return folder
 
 
+class Output(NamedTuple):
+    """What a command prints, and the status with which it ends."""
+
+    argv: Sequence[str]
+    status: int
+    stdout: str
+    stderr: str = ""
+
+
 class Commands:
     """Answers commands with what was recorded of real ones, and keeps what it was asked; others are not installed."""
 
     def __init__(self, *outputs: Output) -> None:
-        self._outputs = {output.argv: output for output in outputs}
+        self._outputs = {tuple(output.argv): output for output in outputs}
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, argv: Sequence[str], timeout_s: float) -> Output:
+    def __call__(self, argv: Sequence[str], timeout_s: float) -> str:
         assert timeout_s >= 0
         self.asked.append(tuple(argv))
         if tuple(argv) not in self._outputs:
             raise CommandError(f"{argv[0]} is not installed, or not on the PATH")
-        return self._outputs[tuple(argv)]
+        return answer(*self._outputs[tuple(argv)])
 
 
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
@@ -110,12 +119,12 @@ def program(folder: Path, name: str, text: str) -> dict[str, str]:
 def recorded(name: str) -> Output:
     """Return what a command printed, from a file such as ``slurm/cgroup/listpids-running``."""
     document = json.loads((RECORDED / f"{name}.json").read_text())
-    return Output(argv=tuple(document["argv"]), rc=document["rc"], stdout=document["stdout"], stderr=document["stderr"])
+    return Output(document["argv"], document["rc"], document["stdout"], document["stderr"])
 
 
-def said(argv: str, stdout: str, *, rc: int = 0, stderr: str = "") -> Output:
+def said(argv: str, stdout: str, *, status: int = 0) -> Output:
     """Return an output that is made up."""
-    return Output(argv=tuple(argv.split()), rc=rc, stdout=stdout, stderr=stderr)
+    return Output(argv.split(), status, stdout)
 
 
 def environment(name: str) -> dict[str, str]:

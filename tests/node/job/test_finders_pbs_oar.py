@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import CommandError
+from fedmon.node.job.commands import CommandError, answer
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, schedulers
 from tests.node.job.machine import TOOL, V1, Commands, Machine, environment, recorded, said
 
@@ -102,7 +102,7 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(machine: Ma
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
 def test_the_answer_of_pbs_for_no_job_is_an_error(name: str) -> None:
     with pytest.raises(CommandError):
-        schedulers.job_attributes(recorded(f"pbs_pro/{name}"), "4711.server")
+        schedulers.job_attributes(answer(*recorded(f"pbs_pro/{name}")), "4711.server", command="qstat")
 
 
 def test_a_server_may_be_written_with_and_without_its_domain() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.commands import Output, runner
+from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
-from tests.node.job.machine import TOOL, Commands, Machine, program, said
+from tests.node.job.machine import TOOL, Commands, Machine, program
 from tests.node.jobs_real import Program, Watch, cgroups
 from tests.support.waiting import wait_until
 
@@ -43,11 +43,11 @@ def test_a_number_that_was_given_again_is_never_the_jobs(machine: Machine) -> No
     machine.put(60, parent=50, start=100)
     machine.put(61, parent=50, start=100)
 
-    def meanwhile(_argv: Sequence[str], _timeout_s: float) -> Output:
+    def meanwhile(_argv: Sequence[str], _timeout_s: float) -> str:
         machine.take(60)
         machine.put(60, environ={}, start=500)
         rows = "".join(f"{pid} {JOB_ID} 0 0 0\n" for pid in (60, 61))
-        return said(f"scontrol listpids {JOB_ID}", f"PID JOBID STEPID LOCALID GLOBALID\n{rows}")
+        return f"PID JOBID STEPID LOCALID GLOBALID\n{rows}"
 
     got = machine.search({}, meanwhile, job_id=JOB_ID).find(retries=0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import CommandError, Output
+from fedmon.node.job.commands import CommandError, answer
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError
 from fedmon.node.job.finders.schedulers import listed_pids
 from tests.node.job.machine import KERNEL_THREAD, TOOL, V1, Commands, Machine, environment, recorded, said
@@ -62,8 +62,7 @@ def test_the_cgroup_of_a_job_holds_all_of_it_and_neither_daemons_launchers_nor_t
 def test_without_cgroups_scontrol_names_the_processes_and_each_bears_a_sign(machine: Machine) -> None:
     running(machine, cgroups=False)
     real = recorded("slurm/cgroup/listpids-running")
-    at_node = Output(argv=(*real.argv, "node1"), rc=0, stdout=real.stdout, stderr="")
-    got = found(machine, Commands(at_node))
+    got = found(machine, Commands(real._replace(argv=[*real.argv, "node1"])))
 
     assert got.pids == (17806, 17807, 17809, 17837)
     assert (got.method, got.confidence, got.cgroup) == ("scheduler", Confidence.HIGH, None)
@@ -188,12 +187,12 @@ def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_to
 )  # fmt: skip
 def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
     with pytest.raises(CommandError, match="output of scontrol listpids 1 is not understood"):
-        listed_pids(said("scontrol listpids 1", text), "1")
+        listed_pids(text, "1")
 
 
 def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
     # While slurmstepd starts a task, SLURM 22.05 lists it as process -1.
-    assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n"), "1") == [60]
+    assert listed_pids(HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n", "1") == [60]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
 @pytest.mark.parametrize("way", ["cgroup", "linuxproc"])
 def test_what_a_real_scontrol_says_of_a_job_that_it_does_not_know_is_passed_on(way: str, name: str, why: str) -> None:
     with pytest.raises(CommandError) as caught:
-        listed_pids(recorded(f"slurm/{way}/listpids-{name}"), "1")
+        answer(*recorded(f"slurm/{way}/listpids-{name}"))
 
     assert why in str(caught.value)
 
@@ -232,11 +231,11 @@ def test_a_job_that_is_not_visible_yet_is_looked_for_again(machine: Machine) -> 
     machine.put(TOOL, "fedmon")
     looks: list[str] = []
 
-    def late(argv: Sequence[str], timeout_s: float) -> Output:
+    def late(argv: Sequence[str], timeout_s: float) -> str:
         looks.append(argv[0])
         if len(looks) == 2:
             machine.put(60, environ=JOB)
-        return said("scontrol listpids 1", HEADER, rc=1)
+        raise CommandError("no steps")
 
     got = machine.search(JOB, late, stop=lambda _s: False).find(60.0, retries=5)
 
@@ -247,7 +246,7 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(machine: Machine) -> Non
     machine.put(TOOL, "fedmon")
     stop = threading.Event()
     stop.set()
-    commands = Commands(said("scontrol listpids 1", HEADER, rc=1))
+    commands = Commands(said("scontrol listpids 1", HEADER, status=1))
     with pytest.raises(JobNotFoundError):
         machine.search(JOB, commands, stop=stop.wait).find(60.0)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.node.collectors.job.cgroup import Hierarchies
-from fedmon.node.job.commands import CommandError, NoSuchJobError, Output, Runner
+from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner, misunderstood
 from fedmon.node.job.identity import ID_VARIABLES, JobIdentity, own_name
 from fedmon.node.job.processes import Processes, matching
 
@@ -103,19 +103,17 @@ class SlurmFinder(Finder):
         """Return the raw id; for a task of an array squeue is asked."""
         if self.identity.raw_id is not None or self.identity.inside:
             return super().resolve(look)
-        output = _squeue(look, self.identity.job_id)
-        lines = set(output.checked().split())
+        lines = set(_squeue(look, self.identity.job_id).split())
         if len(lines) != 1 or not (raw_id := lines.pop()).isdecimal():
-            raise output.misunderstood(f"it is not the number of {self.identity.job_id}")
+            raise misunderstood("squeue", f"it is not the number of {self.identity.job_id}")
         self.id = os.fsencode(raw_id)
         return raw_id
 
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Have the slurmd of this host list the processes of all steps."""
         argv = ["scontrol", "listpids", raw_id, *([os.fsdecode(self._node)] if self._node else [])]
-        output = look.run(argv, look.timeout_s)
         try:
-            return Hit(" ".join(argv), frozenset(listed_pids(output, raw_id)))
+            return Hit(" ".join(argv), frozenset(listed_pids(look.run(argv, look.timeout_s), raw_id)))
         except CommandError:
             if look.asks_controller:
                 self._refuse_unknown(look, raw_id)
@@ -124,12 +122,11 @@ class SlurmFinder(Finder):
     def _refuse_unknown(self, look: Look, raw_id: str) -> None:
         """Raise CommandError if the controller knows no such job: a slurmd says the same between two steps."""
         try:
-            output = _squeue(look, raw_id)
-        except CommandError:
-            return
-        invalid = "Invalid job id specified"  # Source: slurm_errno.c
-        if output.rc and invalid in output.stderr:
-            raise NoSuchJobError(f"squeue: {invalid}")
+            _squeue(look, raw_id)
+        except CommandError as error:
+            invalid = "Invalid job id specified"  # Source: slurm_errno.c
+            if invalid in str(error):
+                raise NoSuchJobError(f"squeue: {invalid}") from None
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Return the variable; the processes of another slurmd on this machine are another host's."""
@@ -159,7 +156,7 @@ class PbsFinder(Finder):
         """Ask for the session of the job; PBS knows that of its first host."""
         command = f"qstat -f {raw_id}"
         try:
-            attributes = job_attributes(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
+            attributes = job_attributes(look.run(command.split(), look.timeout_s), raw_id, command=command)
         except CommandError as error:
             # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
             if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
@@ -198,9 +195,9 @@ class OarFinder(Finder):
 
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
-        argv = ["oarstat", "-fj", raw_id]
-        attributes = job_attributes(look.run(argv, look.timeout_s), raw_id)
-        command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
+        command = f"oarstat -fj {raw_id}"
+        attributes = job_attributes(look.run(command.split(), look.timeout_s), raw_id, command=command)
+        name, state = attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
         if "/" in name or not is_job(self.level, raw_id)(name):
@@ -225,18 +222,18 @@ def is_job(expression: str, raw_id: str) -> Callable[[str], object]:
     return re.compile(expression.format(id=re.escape(raw_id), number=re.escape(number))).fullmatch
 
 
-def listed_pids(output: Output, raw_id: str) -> list[int]:
-    """Read the table of `scontrol listpids`. Raises CommandError if it is none, or the job is unknown."""
-    header = ["PID", "JOBID", "STEPID", "LOCALID", "GLOBALID"]
-    lines = [line.split() for line in output.checked().splitlines() if line.strip()]
+def listed_pids(output: str, raw_id: str) -> list[int]:
+    """Read the table of `scontrol listpids`. Raises CommandError if it is none."""
+    header, command = ["PID", "JOBID", "STEPID", "LOCALID", "GLOBALID"], f"scontrol listpids {raw_id}"
+    lines = [line.split() for line in output.splitlines() if line.strip()]
     if not lines or lines[0] != header:
-        raise output.misunderstood(f"it does not begin with {' '.join(header)}")
+        raise misunderstood(command, f"it does not begin with {' '.join(header)}")
     found = []
     for words in lines[1:]:
         if words[0] == "-1":  # a task that its slurmstepd is about to start
             continue
         if len(words) != len(header) or not re.fullmatch("[0-9]{1,9}", words[0]):
-            raise output.misunderstood(f"{' '.join(words)[:80]!r} is not a process of a step")
+            raise misunderstood(command, f"{' '.join(words)[:80]!r} is not a process of a step")
         if words[1] == raw_id:
             found.append(int(words[0]))
     return found
@@ -250,7 +247,7 @@ def is_same_job(one: str, other: str) -> bool:
     return number == other_number and (not shorter or longer == shorter or longer.startswith(f"{shorter}."))
 
 
-def job_attributes(output: Output, raw_id: str) -> dict[str, str]:
+def job_attributes(output: str, raw_id: str, *, command: str) -> dict[str, str]:
     """Read the first lines of a job's attributes in `qstat -f` or `oarstat -fj`. Raises CommandError if it has none.
 
     PBS Pro, Torque and OAR indent by four spaces, SLURM's wrapper of PBS by a tab; a long value continues after a
@@ -259,18 +256,18 @@ def job_attributes(output: Output, raw_id: str) -> dict[str, str]:
     found: dict[str, str] = {}
     is_wanted = is_known = False
     indent = ""
-    for line in output.checked().splitlines():
+    for line in output.splitlines():
         if head := re.match(r"Job[ _]Id:(\s*)(\S+)", line):
             is_wanted, indent = is_same_job(head[2], raw_id), "\t" if head[1] == "\t" else " {4}"
             is_known |= is_wanted
         elif is_wanted and (attribute := re.fullmatch(rf"{indent}([A-Za-z_][A-Za-z0-9_.]*) = (.*)", line)):
             found[attribute[1]] = attribute[2].strip()
     if not is_known:
-        raise output.misunderstood(f"job {raw_id} is not in it")
+        raise misunderstood(command, f"job {raw_id} is not in it")
     return found
 
 
-def _squeue(look: Look, job_id: str) -> Output:
+def _squeue(look: Look, job_id: str) -> str:
     return look.run(["squeue", "--noheader", f"--jobs={job_id}", "--format=%A"], look.timeout_s)
 
 
