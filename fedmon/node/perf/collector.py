@@ -53,7 +53,7 @@ class PerfSession:
 
     ``prepare`` is called once on the thread and gives the plan; None if its argument said that it is time to stop.
     ``target`` is called there before each start of perf; None waits for the next ``attach_again``. ``start``,
-    ``attach_again``, ``end_interval`` and ``stop`` belong to one thread; attributes may be read from any.
+    ``attach_again``, ``end`` and ``stop`` belong to one thread; attributes may be read from any.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class PerfSession:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._ended = threading.Event()
         self.attaching = False
         """Whether ``attach_again`` was called and the target has not been looked at since."""
         self.plan: Plan | None = None
@@ -99,12 +98,6 @@ class PerfSession:
         if not self._stopping:
             self.attaching = True
             os.eventfd_write(self._wake, 1)
-
-    def end_interval(self, timeout_s: float) -> None:
-        """End perf, so that its present interval is counted, and look at the target again."""
-        if self.pid is not None:
-            self.attach_again()
-            self._ended.wait(timeout_s)
 
     def end(self, timeout_s: float) -> bool:
         """End perf, so that its present interval is counted, and the thread; return whether that is done."""
@@ -137,10 +130,8 @@ class PerfSession:
                 self._pause(None)
                 continue
             ran = Deadline(10.0)
-            self._ended.clear()
             self.problem = problem = self._count(target, plan, self.totals)
             self.attached_at = self.pid = None
-            self._ended.set()
             if problem is None:
                 continue
             if ran.passed():
@@ -262,21 +253,19 @@ class JobTarget:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self.cgroup = ""
         """The job's cgroup as perf calls it, once it is known that perf may count it."""
-        self.has_ended = False
-        """Whether the job had processes and has none."""
         self._proc = proc
         self._pids: frozenset[int] = frozenset()
         self._counted: set[int] = set()
 
-    def see(self, pids: Collection[int]) -> None:
-        """Take the present processes of the job."""
-        self.has_ended = not pids and (self.has_ended or bool(self._pids))
-        self._pids = frozenset(pids)
+    def see(self, pids: Collection[int]) -> bool:
+        """Take the present processes of the job; return whether the last one has ended."""
+        before, self._pids = self._pids, frozenset(pids)
+        return bool(before) and not pids
 
     def target(self) -> PerfTarget | None:
         """Return perf's target; None if no process of the job lives."""
         if self.cgroup:
-            return None if self.has_ended else PerfTarget(cgroup=self.cgroup)
+            return PerfTarget(cgroup=self.cgroup)
         listed = sorted(pid for pid in self._pids if self._living(pid) is not None)
         self._counted = set(listed)
         return PerfTarget(pids=tuple(listed)) if listed else None
@@ -332,7 +321,7 @@ class PerfCollector:
         session = self._session
         session.start()
         if self._is_ending:
-            session.end(_LAST_INTERVAL_S)
+            session.end(_LAST_INTERVAL_S if session.pid is not None else 0.0)
         plan, totals = session.plan, session.totals
         if plan is None or totals is None:
             return Reading({})
@@ -416,10 +405,8 @@ class PerfJobCollector(PerfCollector):
         return self._job.target()
 
     def _look(self, now: Instant) -> None:
-        pids, session, had_ended = self._pids(), self._session, self._job.has_ended
-        self._job.see(pids)
-        if self._job.has_ended and not had_ended:
-            session.end_interval(_LAST_INTERVAL_S)
+        pids, session = self._pids(), self._session
+        self._is_ending |= self._job.see(pids)
         if session.attaching or now.mono < self._again_from:
             return
         if (pids and session.idle) or self._job.uncounted(session.attached_at):
