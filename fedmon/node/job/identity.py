@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-import math
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,16 +20,10 @@ from fedmon.node.job.layout import id_name
 _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers as the driver counts. CUDA's begin at 0 for each job where its cgroup hides the other GPUs."""
 _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
-_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
-_MOST = 64
 
-MAX_HOSTS = 65_536
-"""SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
-_SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _EXPRESSION = re.compile(r"(?:[^,\[\]]+|\[[^\[\]]*\])+")
-_LIST = re.compile(rf"{_EXPRESSION.pattern}(?:,{_EXPRESSION.pattern})*")
 
 T = TypeVar("T")
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
@@ -89,7 +82,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
 def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdentity:
     """Return the job of an environment; without a scheduler it is named after host and process.
 
-    Damaged values are None, and text is cut at 256 printable characters.
+    Values that cannot be read are None, and text is cut at 256 printable characters.
     """
     names = (name for name, variable in ID_VARIABLES.items() if environ.get(variable))
     scheduler: SchedulerName = next(names, "none")
@@ -100,14 +93,13 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
     nodes, node_name = known.get("nodes"), environ.get("SLURMD_NODENAME", "")
     if scheduler == "slurm" and nodes and node_name in nodes:
         hostname = node_name  # several slurmd may run on one machine, each as another node
-    if scheduler == "pbs" and (found := _PBS_ID.fullmatch(job_id)):
-        array, index = _pbs_array(job_id)
-        known |= {} if array is None else {"array_job_id": array, "array_index": index}
-        known["cluster"] = _text((found[3] or "")[1:]) or known["cluster"]
+    if scheduler == "pbs":
+        known["array_job_id"], known["array_index"] = _pbs_array(job_id)
+        known["cluster"] = _text(job_id.partition(".")[2]) or known["cluster"]
     pattern = {"slurm": _NUMBER, "pbs": _PBS_ID, "oar": _NUMBER}.get(scheduler)
     return JobIdentity(
         scheduler=scheduler,
-        job_id=_text(job_id) or "",
+        job_id=_text(job_id),
         key=job_key(job_id),
         host=own_name(hostname, nodes),
         raw_id=job_id if pattern and pattern.fullmatch(job_id) else None,
@@ -142,7 +134,7 @@ def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentit
 
 def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
     begin, end, cpus, megabytes, per_cpu = (
-        read(_number, f"SLURM_{name}")
+        read(int, f"SLURM_{name}")
         for name in ("JOB_START_TIME", "JOB_END_TIME", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU")
     )
     if megabytes is None and cpus and per_cpu:
@@ -154,7 +146,7 @@ def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
         "cluster": read(_text, "SLURM_CLUSTER_NAME"),
         "step": read(_text, "SLURM_STEP_ID") or ("batch" if is_batch else None),
         "array_job_id": read(_text, "SLURM_ARRAY_JOB_ID"),
-        "array_index": read(_number, "SLURM_ARRAY_TASK_ID"),
+        "array_index": read(int, "SLURM_ARRAY_TASK_ID"),
         "name": read(_text, "SLURM_JOB_NAME"),
         "user": read(_text, "SLURM_JOB_USER", "USER", "LOGNAME"),
         "time_limit_s": float(end - begin) if begin and end and end > begin else None,
@@ -169,12 +161,10 @@ def _pbs(read: Callable[..., Any]) -> dict[str, Any]:
     return {
         "nodes": read(from_file, "PBS_NODEFILE_LOCAL", "PBS_NODEFILE"),
         "cluster": read(_text, "PBS_SERVER"),
-        "array_job_id": read(_text, "PBS_ARRAY_ID"),
-        "array_index": read(_number, "PBS_ARRAY_INDEX"),
         "name": read(_text, "PBS_JOBNAME"),
         "user": read(_text, "PBS_O_LOGNAME", "USER", "LOGNAME"),
         "time_limit_s": read(_seconds, "PBS_WALLTIME"),
-        "cpus": read(_number, "NCPUS") or None,
+        "cpus": read(int, "NCPUS") or None,
     }
 
 
@@ -182,16 +172,19 @@ def _oar(read: Callable[..., Any]) -> dict[str, Any]:
     return {
         "nodes": read(from_file, "OAR_NODEFILE"),
         "array_job_id": read(_text, "OAR_ARRAY_ID"),
-        "array_index": read(_number, "OAR_ARRAY_INDEX"),
+        "array_index": read(int, "OAR_ARRAY_INDEX"),
         "name": read(_text, "OAR_JOB_NAME"),
         "user": read(_text, "OAR_USER", "USER", "LOGNAME"),
         "time_limit_s": read(_seconds, "OAR_JOB_WALLTIME_SECONDS"),
     }
 
 
-def _first(environ: Mapping[str, str], parse: Callable[[str], T | None], *names: str) -> T | None:
+def _first(environ: Mapping[str, str], parse: Callable[[str], T], *names: str) -> T | None:
     """Return the value of the first of these variables that can be read."""
-    return next((found for name in names if (found := parse(environ.get(name, ""))) is not None), None)
+    for text in filter(None, map(environ.get, names)):
+        with contextlib.suppress(OSError, ValueError):
+            return parse(text)
+    return None
 
 
 def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
@@ -201,20 +194,12 @@ def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
     return f"{found[1]}[]{found[3] or ''}", int(found[2])
 
 
-def _text(text: str) -> str | None:
-    if not text:
-        return None
-    # Bytes that are not UTF-8 come as lone surrogates, which no file of ours can hold.
-    readable = text[: 4 * _MAX_TEXT].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    return escape_control(readable)[:_MAX_TEXT]
-
-
-def _number(text: str) -> int | None:
-    return int(text) if _NUMBER.fullmatch(text) else None
+def _text(text: str) -> str:
+    return escape_control(text)[:_MAX_TEXT]
 
 
 def _seconds(text: str) -> float | None:
-    return float(_number(text) or 0) or None
+    return float(int(text)) or None
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -223,12 +208,13 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
     texts = (environ.get(name) for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"))
-    text = next((text for text in texts if text is not None and len(text) <= 8192), None)
-    if text is None or text.strip() in _NONE_GIVEN:
+    text = next((text.strip() for text in texts if text is not None), None)
+    if text is None or text in _NONE_GIVEN:
         return None if text is None else ()
     words = [word.strip() for word in text.split(",")]
-    found = words if all(map(_UUID.fullmatch, words)) else _numbers(",".join(words))
-    return tuple(dict.fromkeys(found))[:_MOST] or None
+    with contextlib.suppress(ValueError):
+        return tuple(words if words[0].startswith(("GPU-", "MIG-")) else _numbers(text))
+    return None
 
 
 def job_key(job_id: str) -> str:
@@ -242,40 +228,32 @@ def job_key(job_id: str) -> str:
 # --- lists of hosts --------------------------------------------------------------------------------------------------
 
 
-def expand(text: str) -> tuple[str, ...] | None:
-    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order; None if it is not one.
+def expand(text: str) -> tuple[str, ...]:
+    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order. Raises ValueError.
 
     A number keeps the width of the first one in its range. Several brackets in a name give every combination.
     Source: scontrol(1), "show hostnames".
     """
-    if not _LIST.fullmatch(text):
-        return None
-    found: dict[str, None] = {}
+    found: list[str] = []
     for expression in _EXPRESSION.findall(text):
         pieces = [[plain] if plain else _numbers(inside) for inside, plain in _PIECE.findall(expression)]
-        limit = MAX_HOSTS - len(found)
-        if not all(pieces) or math.prod(map(len, pieces)) > limit:
-            return None
-        names = ["".join(parts) for parts in itertools.product(*pieces)]
-        if not all(map(_HOST.fullmatch, names)):
-            return None
-        found.update(dict.fromkeys(names))
-    return tuple(found)
+        found += map("".join, itertools.product(*pieces))
+    return _hosts(found)
 
 
-def from_file(path: str) -> tuple[str, ...] | None:
-    """Return the hosts of a file with a host a line, each once, in its order; None if it is not one.
+def from_file(path: str) -> tuple[str, ...]:
+    """Return the hosts of a file with a host a line, each once, in its order. Raises OSError and ValueError.
 
     PBS and OAR write a line for each CPU.
     """
-    try:
-        text = Path(path).read_text(errors="replace") if os.path.isfile(path) else ""  # noqa: PTH113 - Path's can raise
-    except OSError:
-        return None
-    names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-    if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):
-        return None
-    return tuple(names)
+    return _hosts(Path(path).read_text().split())
+
+
+def _hosts(names: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(names))
+    if not found or not all(map(_HOST.fullmatch, found)):
+        raise ValueError("no list of hosts")
+    return found
 
 
 def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
@@ -288,12 +266,9 @@ def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of ``1-3,07``, each in the width of its range's first; empty if the text is not that."""
+    """Return the numbers of ``1-3,07``, each in the width of its range's first. Raises ValueError."""
     found: list[str] = []
     for part in text.split(","):
-        span = _SPAN.fullmatch(part)
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if span is None or not 0 <= last - first < MAX_HOSTS - len(found):
-            return []
-        found += [f"{number:0{len(span[1])}}" for number in range(first, last + 1)]
+        first, _, last = part.strip().partition("-")
+        found += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
     return found
