@@ -78,8 +78,3 @@ def answer(argv: Sequence[str], status: int, stdout: str, stderr: str) -> str:
     said = escape_control(" ".join((stderr or stdout).split()))[:_MAX_MESSAGE]
     words = escape_control(" ".join(argv[:3]))
     raise CommandError(f"{words} {how}: {said}" if said else f"{words} {how}")
-
-
-def misunderstood(command: str, detail: str) -> CommandError:
-    """Return the error for an output in an unknown form."""
-    return CommandError(f"the output of {command} is not understood: {detail}")

