@@ -58,7 +58,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Seen(NamedTuple):
-    begun: set[HostRun]
     ended: set[HostRun]
     newest: dict[str, HostRun]
     """The newest run of each node: an earlier one is over, or its id would not have been given again."""
@@ -87,7 +86,7 @@ class _HostFolder:
         runs: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
         for file in filter(None, map(_RUN_FILE.fullmatch, names)):
             runs[file[3]].add(HostRun(file[1], int(file[2])))
-        return _Seen(runs["begin"], runs["end"], {run.node_id: run for run in sorted(runs["begin"])})
+        return _Seen(runs["end"], {run.node_id: run for run in sorted(runs["begin"])})
 
     def is_alive(self, run: HostRun) -> bool | None:
         """Tell whether the process of a node's newest run lives; None if that is not known yet.
@@ -181,7 +180,7 @@ class Membership(Closing):
         self._began = time.monotonic()
         self._register()
         seen = self._hosts.see()
-        self._earlier = {run: self._hosts.sign(run, seen) for run in seen.begun - {self._run}}
+        self._earlier = {run: self._hosts.sign(run, seen) for run in seen.newest.values() if run != self._run}
         with storage_errors(self._folder.hosts):
             self.clock_offset_s = self._clock_offset()
         self._thread.start()
