@@ -7,7 +7,6 @@ import datetime
 import logging
 import math
 import signal
-import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -227,9 +226,6 @@ class StopFile:
 
     def _content(self) -> tuple[str, float]:
         """Return its text, and when it was changed. Raises OSError."""
-        # A pipe of this name would block its reader.
-        if not stat.S_ISREG(self.path.stat().st_mode):
-            raise OSError("not a regular file")
         return self.path.read_text(errors="replace").strip(), self.path.stat().st_mtime
 
     def _log_problem(self, problem: Exception | str) -> None:

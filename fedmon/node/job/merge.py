@@ -67,8 +67,7 @@ def merge(folder: JobFolder) -> Mapping[Path, str]:
 
 def host_recordings(folder: JobFolder) -> list[Path]:
     """Return the recordings of a job's hosts, by name."""
-    found = folder.recordings.glob(f"*{RECORDING_SUFFIX}")
-    return sorted(each for each in found if each.is_file() and not each.is_symlink())
+    return sorted(folder.recordings.glob(f"*{RECORDING_SUFFIX}"))
 
 
 def _previous(folder: JobFolder) -> list[Path]:

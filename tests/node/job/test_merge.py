@@ -145,16 +145,6 @@ def _of_a_newer(path: Path, _content: bytes) -> None:
         newer.execute("PRAGMA user_version = 999")
 
 
-def _of_a_folder(path: Path, _content: bytes) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _of_a_link(path: Path, _content: bytes) -> None:
-    path.unlink()
-    path.symlink_to("/etc/passwd")
-
-
 _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
     "cut off": lambda path, content: path.write_bytes(content[: len(content) * 9 // 10]),
     "middle": lambda path, content: path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:]),
@@ -162,8 +152,6 @@ _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
     "other database": _of_another,
     "newer": _of_a_newer,
     "empty": lambda path, _content: path.write_bytes(b""),
-    "a folder": _of_a_folder,
-    "a link": _of_a_link,
     "unreadable name": lambda path, _content: path.rename(path.with_name("\udcff.fmr")),
 }
 

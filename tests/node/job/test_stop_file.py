@@ -67,14 +67,14 @@ def test_a_stop_file_that_cannot_be_made_or_read_holds_up_and_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = running(tmp_path / "ipc")
+    unmade = [running(path) for path in (file.path / "ipc", tmp_path)]
     file.path.unlink()
-    os.mkfifo(file.path)
-    unusable = [running(path) for path in (file.path, file.path / "ipc", tmp_path)]
+    file.path.mkdir()
 
-    assert [each.check() for each in (file, file, *unusable)] == [None] * 5
-    assert caplog.text.count(f"{file.path} cannot stop the measuring: not a regular file") == 2
-    unusable[0].remove()
-    assert file.path.is_fifo()
+    assert [each.check() for each in (file, file, *unmade)] == [None] * 4
+    assert caplog.text.count(f"{file.path} cannot stop the measuring: [Errno 21] Is a directory") == 1
+    unmade[1].remove()
+    assert tmp_path.is_dir()
 
 
 def test_a_stop_that_another_run_removes_meanwhile_stops_nothing(tmp_path: Path) -> None:
