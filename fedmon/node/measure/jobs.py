@@ -22,8 +22,6 @@ from fedmon.node.collectors.job.maker import TREE, JobMaker, Watching
 logger = logging.getLogger(__name__)
 
 MAX_JOBS = 64
-MAX_ROOTS = 16_384
-MAX_NAME = 200
 ENDED_KEPT = 64
 """Most jobs that are still listed after their watch ended."""
 
@@ -118,10 +116,6 @@ class JobWatches:
         checked_id(job_id, what="job id")
         if not pids and cgroup is None:
             raise InvalidInputError(f"job {job_id!r}: say which processes it is, with --pid, or its --cgroup")
-        if len(pids) > MAX_ROOTS or len(name) > MAX_NAME:
-            raise InvalidInputError(
-                f"job {job_id!r}: at most {MAX_ROOTS} processes and {MAX_NAME} letters of name can be given"
-            )
         self.close_ended()
         with self._changing:
             if job_id in self._jobs:

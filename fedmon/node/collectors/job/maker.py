@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import JobCgroup, find_hierarchies, members_of, named, own
 from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, cgroup_collectors
@@ -27,7 +27,6 @@ from fedmon.node.collectors.job.tree import ProcessTree
 
 TREE, SIGNS = "tree", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
-_MAX_PID = 2**22
 
 
 class Watching(NamedTuple):
@@ -127,11 +126,11 @@ class JobMaker:
 
     def _roots_of(self, pids: Collection[int], starts: Mapping[int, int]) -> list[Birth]:
         births: list[Birth] = []
-        gone: FedmonError | None = None
+        gone: NotFoundError | None = None
         for pid in dict.fromkeys(pids):
             try:
                 births.append(self._root(pid, starts.get(pid)))
-            except (NotFoundError, ConflictError) as error:
+            except NotFoundError as error:
                 if pid not in starts:
                     raise
                 gone = error
@@ -140,8 +139,6 @@ class JobMaker:
         return births
 
     def _root(self, pid: int, start: int | None) -> Birth:
-        if not 0 < pid <= _MAX_PID:
-            raise InvalidInputError(f"{pid} is not a process id: use 1 to {_MAX_PID}")
         folder = os.fsencode(self._roots.proc / str(pid))
         try:
             birth = read_birth(pid, self._roots.proc)
@@ -149,12 +146,8 @@ class JobMaker:
             raise NotFoundError(f"process {pid} not found on this host") from None
         except (OSError, ValueError, IndexError) as error:
             raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
-        if birth.is_kernel_thread:
-            raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if is_thread(folder, pid):
             raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
-        if birth.is_zombie:
-            raise ConflictError(f"process {pid} has ended already, it only waits to be taken note of")
         if start is not None and start != birth.start:
             raise NotFoundError(f"process {pid} has ended, and another one got its number")
         return birth
