@@ -119,19 +119,12 @@ def exit_reason(text: str, status: int, paranoia: str) -> str:
     return f"{word.value}: perf says: {said[:160]}" if said else f"{word.value}: perf ended with status {status}"
 
 
-class Processor(msgspec.Struct, frozen=True, kw_only=True):
-    """The processor; ``architecture`` is the name of a table, or "unknown"."""
-
-    architecture: str
-    described: str
-
-
 _UNKNOWN = "unknown"
 _ZEN_4_MODELS = (range(0x10, 0x20), range(0x60, 0xB0))
 
 
-def processor(roots: Roots) -> Processor:
-    """Name the processor by ``/proc/cpuinfo``.
+def processor(roots: Roots) -> tuple[str, str]:
+    """Return the processor's table, or "unknown", and its description, by ``/proc/cpuinfo``.
 
     A virtual machine may claim another processor: only a trial shows which events can be counted.
     """
@@ -141,9 +134,7 @@ def processor(roots: Roots) -> Processor:
     vendor, family, model = (facts.get(key, "") for key in ("vendor_id", "cpu family", "model"))
     name = _named(vendor, int(family), int(model)) if family.isdecimal() and model.isdecimal() else _UNKNOWN
     described = facts.get("model name", "this processor")
-    return Processor(
-        architecture=name, described=f"{described} (family {family}, model {model})" if family else described
-    )
+    return name, f"{described} (family {family}, model {model})" if family else described
 
 
 def _named(vendor: str, family: int, model: int) -> str:
@@ -212,9 +203,9 @@ class PerfSource:
             plan = self._plans.get((scope, whole_machine))
             if plan is not None:
                 return plan
-            here, topics = processor(self.roots), tuple(self.settings.groups)
-            known = architecture(here.architecture)
-            groups, missing = candidates(topics, scope=scope, architecture=known, described=here.described)
+            (name, described), topics = processor(self.roots), tuple(self.settings.groups)
+            known = architecture(name)
+            groups, missing = candidates(topics, scope=scope, architecture=known, described=described)
             outcome = {}
             for group in groups:
                 if stopping():
