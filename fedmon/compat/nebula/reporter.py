@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.errors import FedmonError
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings.broker import BrokerSettings
 from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Complaints, Outlets
 from fedmon.compat.nebula.settings import (
     Generation,
-    ReporterSettings,
     participant_of,
     read_participant,
     read_settings,
@@ -206,85 +205,11 @@ class Enqueued(NamedTuple):
     t: float
 
 
-class Cycle:
-    """The report of each tick; belongs to one event loop at a time.
-
-    ``manager()`` returns the connection manager or None. ``report`` raises nothing: a failing part is left out.
-    """
-
-    def __init__(
-        self, settings: ReporterSettings, outlets: Outlets, sinks: Sinks, *, manager: Callable[[], Any]
-    ) -> None:
-        self._settings, self._outlets, self._sinks, self._manager = settings, outlets, sinks, manager
-        self.traffic = Traffic()
-        self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
-        self.values_dropped = self.count = self._logged = 0
-        self._complaints, self._ask_again_at = Complaints(), 0.0
-
-    def enqueue(self, name: str, value: Any) -> None:
-        """Take a value of the program; at most 10,000 wait, the oldest goes first."""
-        while self.queue.qsize() >= QUEUE_LIMIT:
-            self.queue.get_nowait()
-            self.values_dropped += 1
-        self.queue.put_nowait(Enqueued(name, value, time.time()))
-
-    async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Report once; with ``participant`` a status first, whose failure affects nothing else."""
-        try:
-            if participant is not None:
-                self._outlets.status(participant(), tick.t)
-        except Exception:  # the program's own mapping
-            logger.exception("a status could not be made")
-        try:
-            await self.report_queue()
-            await self._report_resources(tick)
-            self._outlets.flush()
-        except Exception:  # the next cycle comes all the same
-            logger.exception("a cycle of the reporter failed")
-        self.count += 1
-
-    async def report_queue(self) -> None:
-        """Log the values that are enqueued now, the oldest first."""
-        for _ in range(self.queue.qsize()):
-            name, value, t = self.queue.get_nowait()
-            self._outlets.value(name, value, t)
-            await self._log({name: value}, t, time.monotonic() - (time.time() - t))
-
-    async def _report_resources(self, tick: Tick) -> None:
-        self.traffic.look(tick.values)
-        found = resources(
-            tick.values,
-            traffic=self.traffic,
-            connections=await self._connections(),
-            generation=self._settings.generation,
-        )
-        for values in (found, *gpus(tick.values)):
-            await self._log(values, tick.t, tick.mono)
-
-    async def _log(self, values: Mapping[str, Any], t: float, mono: float) -> None:
-        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self._settings.node_id, seq=self._logged))
-        self._logged += 1
-
-    async def _connections(self) -> int | None:
-        """Return the number of direct connections; None without a manager, or if it fails."""
-        try:
-            manager = self._manager()
-            if manager is None or time.monotonic() < self._ask_again_at:
-                return None
-            found = manager.get_addrs_current_connections(only_direct=True)
-            return len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
-        except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
-            if isinstance(error, TimeoutError):
-                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
-            self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
-            return None
-
-
 def _counter(kind: str, *, reading: bool = False) -> Any:
     since = "as the machine counts them, at the last report" if reading else "since the first report; never falls"
 
     def get(reporter: Reporter) -> int:
-        traffic = reporter._cycle.traffic  # noqa: SLF001  # this is a part of the class
+        traffic = reporter._traffic  # noqa: SLF001  # this is a part of the class
         return (traffic.reading if reading else traffic.total)[kind]
 
     return property(get, doc=f"{kind.replace('_', ' ')} of all interfaces, {since}.")
@@ -356,8 +281,9 @@ class Reporter:
             backlog=backlog,
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
-        self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
-        self._is_finished, self._complaints = False, Complaints()
+        self._traffic, self._queue = Traffic(), asyncio.Queue[Enqueued]()
+        self._values_dropped = self._count = self._logged = 0
+        self._is_finished, self._complaints, self._ask_again_at = False, Complaints(), 0.0
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._reporter_task: asyncio.Task[None] | None = None
         self._ticks: Ticks | None = None
@@ -374,7 +300,7 @@ class Reporter:
     @property
     def first_net_metrics(self) -> bool:
         """Whether the network's counters were not read yet."""
-        return self._cycle.traffic.is_first
+        return self._traffic.is_first
 
     @property
     def frequency(self) -> float:
@@ -405,12 +331,12 @@ class Reporter:
     @property
     def counter(self) -> int:
         """The number of cycles reported."""
-        return self._cycle.count
+        return self._count
 
     @property
     def data_queue(self) -> asyncio.Queue[Enqueued]:
         """The values that wait for the next cycle."""
-        return self._cycle.queue
+        return self._queue
 
     @property
     def user_values(self) -> UserValues | None:
@@ -421,20 +347,18 @@ class Reporter:
         """Return the counts of statuses (see `outlets.STATUSES`), and of dropped values and ticks."""
         return {
             **{f"statuses_{name}": count for name, count in self._outlets.counts().items()},
-            "values_dropped": self._cycle.values_dropped,
+            "values_dropped": self._values_dropped,
             "ticks_dropped": self._ticks.dropped if self._ticks is not None else 0,
         }
 
     # --- calls of a program ------------------------------------------------------------------------------------------
 
     async def enqueue_data(self, name: str, value: Any) -> None:
-        """Report a value of the program with the next cycle; at most 10,000 wait, the oldest goes first.
-
-        Raises InvalidInputError if the name is not a text.
-        """
-        if not isinstance(name, str):
-            raise InvalidInputError(f"the name of a value is a {type(name).__name__}: give a text")
-        self._cycle.enqueue(name, value)
+        """Report a value of the program with the next cycle; at most 10,000 wait, the oldest goes first."""
+        while self._queue.qsize() >= QUEUE_LIMIT:
+            self._queue.get_nowait()
+            self._values_dropped += 1
+        self._queue.put_nowait(Enqueued(name, value, time.time()))
 
     async def start(self) -> asyncio.Task[None]:
         """Wait for the grace time, then report in a separate task, which is returned; once, however often called."""
@@ -504,9 +428,9 @@ class Reporter:
                 self._outlets.open()
                 await asyncio.to_thread(ticks.sampler.start)
             while (tick := await ticks.next()) is not None:
-                await self._cycle.report(tick, self._participant if self._settings.report_status else None)
+                await self._report_tick(tick)
                 await self._follow()
-            await self._cycle.report_queue()
+            await self._report_queue()
         finally:
             last, self._ticks = self._ticks, None
             await asyncio.to_thread(self._close, last)
@@ -534,7 +458,7 @@ class Reporter:
     async def _follow(self) -> None:
         """Obey a config that changed; one that cannot be used changes nothing."""
         try:
-            if self._config_file is not None and self._cycle.count % self._reload_every == 0:
+            if self._config_file is not None and self._count % self._reload_every == 0:
                 self._from_file = await asyncio.to_thread(read_participant, self._config_file)
             settings = read_settings(self._participant(), self._keywords, generation=self._generation)
         except Exception as error:  # noqa: BLE001  # the program's own mapping: whatever it does, reporting goes on
@@ -552,3 +476,52 @@ class Reporter:
         given = participant_of(self.config)
         own = {**section(given, "reporter_args"), **section(self._from_file, "reporter_args")}
         return {**self._from_file, **given, "reporter_args": own}
+
+    # --- each tick ---------------------------------------------------------------------------------------------------
+
+    async def _report_tick(self, tick: Tick) -> None:
+        """Report once: a status, enqueued values, then the machine; a part that fails is left out."""
+        try:
+            if self._settings.report_status:
+                self._outlets.status(self._participant(), tick.t)
+        except Exception:  # the program's own mapping
+            logger.exception("a status could not be made")
+        try:
+            await self._report_queue()
+            await self._report_resources(tick)
+            self._outlets.flush()
+        except Exception:  # the next cycle comes all the same
+            logger.exception("a cycle of the reporter failed")
+        self._count += 1
+
+    async def _report_queue(self) -> None:
+        """Log the values that are enqueued now, the oldest first."""
+        for _ in range(self._queue.qsize()):
+            name, value, t = self._queue.get_nowait()
+            self._outlets.value(name, value, t)
+            await self._log({name: value}, t, time.monotonic() - (time.time() - t))
+
+    async def _report_resources(self, tick: Tick) -> None:
+        self._traffic.look(tick.values)
+        connections = await self._connections()
+        found = resources(tick.values, traffic=self._traffic, connections=connections, generation=self._generation)
+        for values in (found, *gpus(tick.values)):
+            await self._log(values, tick.t, tick.mono)
+
+    async def _log(self, values: Mapping[str, Any], t: float, mono: float) -> None:
+        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self.node_id, seq=self._logged))
+        self._logged += 1
+
+    async def _connections(self) -> int | None:
+        """Return the number of direct connections; None without a manager, or if it fails."""
+        manager: Any = self.cm
+        try:
+            if manager is None or time.monotonic() < self._ask_again_at:
+                return None
+            found = manager.get_addrs_current_connections(only_direct=True)
+            return len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
+        except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
+            if isinstance(error, TimeoutError):
+                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
+            self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
+            return None

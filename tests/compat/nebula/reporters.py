@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
-from fedmon.compat.nebula.outlets import Outlets
-from fedmon.compat.nebula.reporter import Cycle, Reporter, Sinks, Tick
-from fedmon.compat.nebula.settings import read_settings
+from fedmon.compat.nebula.reporter import Reporter, Tick
 from fedmon.compat.nebula.view import Reported
 from fedmon.node.collectors.base import Lane, Reading
 
@@ -147,14 +145,13 @@ async def reported(ours: Reporter, condition: Callable[[], object]) -> None:
 
 def one_by_one(
     ticks: list[Mapping[str, float | None]], *sinks: object, cm: object = None, generation: Any = "1.0.0"
-) -> Cycle:
-    """Report ticks that lie one second apart, without any thread; returns the cycle."""
-    settings = read_settings(participant(), {"node_id": "n"}, generation=generation)
-    cycle = Cycle(settings, Outlets(settings), Sinks(lambda: None, sinks, timeout_s=1.0), manager=lambda: cm)
+) -> Reporter:
+    """Report ticks that lie one second apart, without any thread; returns the reporter."""
+    ours = reporter(cm=cm, sinks=sinks, generation=generation, node_id="n", sink_timeout_s=1.0)
 
     async def steps() -> None:
         for number, values in enumerate(ticks):
-            await cycle.report(Tick(1.7e9 + number, 100.0 + number, values))
+            await ours._report_tick(Tick(1.7e9 + number, 100.0 + number, values))
 
     run(steps())
-    return cycle
+    return ours

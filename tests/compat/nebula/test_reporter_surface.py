@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError
+from fedmon.common.errors import FedmonError, SettingsError
 from fedmon.compat.nebula import Reporter
 from tests.compat.nebula.reporters import (
     HOST,
@@ -276,8 +276,6 @@ def test_a_generation_or_name_that_does_not_exist_is_refused() -> None:
         Reporter(generation="2.0")  # type: ignore[arg-type]  # what a person may write
     with pytest.raises(FedmonError, match="node_id"):
         Reporter(node_id="a/b")
-    with pytest.raises(InvalidInputError, match="the name of a value"):
-        run(reporter().enqueue_data(5, 1.0))  # type: ignore[arg-type]  # what a program may do
 
 
 def test_periods_differ_by_up_to_half_a_second_and_a_seed_fixes_them() -> None:

@@ -126,9 +126,9 @@ def test_weakness_07_traffic_never_falls_when_counters_restart_interfaces_go_or_
 def test_weakness_19_what_is_logged_says_when_where_and_in_what_unit() -> None:
     logger = Logger()
 
-    cycle = one_by_one([HOST, HOST | gpu(0)], logger)
+    ours = one_by_one([HOST, HOST | gpu(0)], logger)
 
-    assert cycle.count == 2
+    assert ours.counter == 2
     assert [(each.t, each.mono, each.node_id, each.seq) for each in logger.logged] == [
         (1.7e9, 100.0, "n", 0), (1.7e9 + 1, 101.0, "n", 1), (1.7e9 + 1, 101.0, "n", 2),
     ]  # fmt: skip
