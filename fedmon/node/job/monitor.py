@@ -33,6 +33,7 @@ from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
 from fedmon.node.job.processes import is_overhead_now
 from fedmon.node.job.wrapper import Channel
+from fedmon.node.measure.jobs import MARKER
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import HOST_STREAM
@@ -208,8 +209,10 @@ class JobMonitor:
                 self._cgroup = cgroup
                 self._pipeline.jobs.add(self._identity.key, cgroup=cgroup, is_command=True)
             else:
-                pids, mine = [begun.pid], (os.getpid(),)
-                self._pipeline.jobs.add(self._identity.key, pids=pids, exclude=mine, is_command=True)
+                marker = f"{MARKER}={self._environ.get(MARKER, self._identity.key)}"  # as the command was started
+                self._pipeline.jobs.add(
+                    self._identity.key, pids=[begun.pid], exclude=(os.getpid(),), marker=marker, is_command=True
+                )
         except FedmonError as error:  # it ended before it could be read
             logger.warning("the command is not measured: %s", error)
 

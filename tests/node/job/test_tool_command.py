@@ -130,7 +130,8 @@ def test_context_switches_of_a_command_are_complete_with_those_of_processes_that
     assert all(mine <= told <= mine + 100 for mine, told in zip(own, counted, strict=True))
 
 
-def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("environ", [{}, {"FEDMON_JOB_ID": "fit.7"}], ids=["without an id", "under an id of its own"])
+def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path, environ: dict[str, str]) -> None:
     require(os.geteuid() == 0 and shutil.which("unshare"), "hiding the cgroups takes root and unshare")
     go = tmp_path / "go"
     os.mkfifo(go)
@@ -144,7 +145,7 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
         except (StorageError, ValueError):  # it is being made
             return 0
 
-    with subprocess.Popen(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment()) as tool:
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment(**environ)) as tool:
         try:
             # The orphan and its child among them.
             wait_until(lambda: processes() >= 3, what="the orphan among the processes of the job")
