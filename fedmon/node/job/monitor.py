@@ -94,8 +94,6 @@ class JobMonitor:
             recording_file=members.recording,
             send=lambda payload: self._stream is None or self._stream.send(payload),
             leaves=lambda _metric: self._stream is not None,
-            on_sent=lambda _names, _samples: None,
-            on_job_end=lambda _job: None,
             hold_s=options.hold_s,
         )
         self._stream: JobStream | None = None

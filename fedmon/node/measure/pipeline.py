@@ -43,8 +43,8 @@ class Pipeline:
         recording_file: Path,
         send: Callable[[bytes], bool],
         leaves: Callable[[str], bool],
-        on_sent: Callable[[Iterable[str], int], None],
-        on_job_end: Callable[[WatchedJob], object],
+        on_sent: Callable[[Iterable[str], int], None] = lambda _names, _samples: None,
+        on_job_end: Callable[[WatchedJob], object] = lambda _job: None,
         hold_s: float = HOLD_S,
     ) -> None:
         self._settings, self.boot, self.enabled = settings, boot, settings.metrics.enabled

@@ -53,8 +53,6 @@ class Run:
             recording_file=self.recording,
             send=lambda payload: self.stream.send(payload),  # noqa: PLW0108 - there is no stream yet
             leaves=lambda _name: True,
-            on_sent=lambda _names, _samples: None,
-            on_job_end=lambda _job: None,
         )
         self.stream = JobStream(broker, self.measuring, NODE)
         self.stop_s: float | None = None

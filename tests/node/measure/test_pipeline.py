@@ -36,8 +36,6 @@ def running(
         recording_file=folder / "recording",
         send=send,
         leaves=lambda _metric: True,
-        on_sent=lambda _names, _samples: None,
-        on_job_end=lambda _job: None,
     )
     pipeline.start()
     try:
