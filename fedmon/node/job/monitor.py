@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import math
@@ -243,7 +242,10 @@ class JobMonitor:
         for method, why in found.tried:
             logger.info("the job was not found by %s: %s", method, why)
         self._first_start = min(found.starts.values(), default=None)
-        self._add(found)
+        self._pipeline.jobs.add(
+            self._identity.key, pids=found.pids, cgroup=found.cgroup, marker=found.marker, starts=found.starts,
+            exclude=(os.getpid(),), overhead=found.overhead, is_overhead_now=is_overhead_now,
+        )  # fmt: skip
         logger.info(
             "the job was found by %s (confidence %s): %s; processes: %d",
             found.method, found.confidence.value, found.detail, len(found.pids),
@@ -254,19 +256,6 @@ class JobMonitor:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
-
-    def _add(self, found: Found) -> None:
-        add = functools.partial(
-            self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
-            is_overhead_now=is_overhead_now,
-        )  # fmt: skip
-        if found.cgroup is not None:
-            try:
-                add(cgroup=found.cgroup)
-                return
-            except FedmonError as error:  # the hierarchy that is read may hold none of the processes
-                logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
-        add(pids=found.pids, starts=found.starts, marker=found.marker)
 
     # --- the description ---------------------------------------------------------------------------------------------
 

@@ -758,14 +758,8 @@ def _job(record: WatchedJob) -> Document:
 def _watch_found(jobs: JobWatches, found: FoundJob, *, job_id: str, cgroup: str | None, name: str) -> WatchedJob:
     from fedmon.node.job.processes import is_overhead_now  # what finds batch jobs is needed for these alone
 
-    add = functools.partial(
-        jobs.add, job_id, name=name, overhead=dict(found.overhead), is_overhead_now=is_overhead_now, origin=found.origin
-    )
-    if cgroup is not None:
-        try:
-            return add(cgroup=cgroup)
-        except (NotFoundError, InvalidInputError) as error:
-            # A scheduler may keep lists of processes in hierarchies that count nothing for us.
-            logger.info("job %s: its processes are watched, and not its cgroup: %s", job_id, error)
     starts = dict(found.processes)
-    return add(pids=list(starts), starts=starts, marker=found.marker)
+    return jobs.add(
+        job_id, pids=list(starts), cgroup=cgroup, name=name, marker=found.marker, starts=starts,
+        overhead=dict(found.overhead), is_overhead_now=is_overhead_now, origin=found.origin,
+    )  # fmt: skip

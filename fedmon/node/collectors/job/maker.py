@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import threading
@@ -24,6 +25,8 @@ from fedmon.node.collectors.job.collectors import (
 from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Members, is_thread
 from fedmon.node.collectors.job.process import Birth, read_birth
 from fedmon.node.collectors.job.tree import ProcessTree
+
+logger = logging.getLogger(__name__)
 
 TREE, SIGNS = "tree", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
@@ -68,23 +71,30 @@ class JobMaker:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` maps some of the processes to their start, in clock ticks since the boot: a reused number is refused;
-        some of several may have ended. Processes in ``exclude`` are not the job's, nor are their descendants. Processes
-        in ``overhead``, with their starts, are not the job's either, but their descendants are; the same holds for
-        later ones for which ``is_overhead_now`` is true. A JobCgroup was made for this job and may be empty. Raises
-        InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
+        some of several may have ended. With starts, the processes are watched if ``cgroup`` cannot be. Processes in
+        ``exclude`` are not the job's, nor are their descendants. Processes in ``overhead``, with their starts, are not
+        the job's either, but their descendants are; the same holds for later ones for which ``is_overhead_now`` is
+        true. A JobCgroup was made for this job and may be empty. Raises InvalidInputError, NotFoundError and
+        ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: {self._roots.proc} not found")
-        births = self._roots_of(pids, starts or {})
         found = find_hierarchies(self._roots.cgroup)
         excluded = Excluded(exclude, overhead=overhead, is_overhead_now=is_overhead_now)
         try:
             if isinstance(cgroup, JobCgroup):
                 return self._of_cgroup(cgroup, excluded, mono)
             if cgroup is not None:
-                job_cgroup = named(found, self._roots.cgroup, cgroup)
-                self._check_inside(job_cgroup, pids)
-                return self._of_cgroup(job_cgroup, excluded, mono)
+                try:
+                    job_cgroup = named(found, self._roots.cgroup, cgroup)
+                    self._check_inside(job_cgroup, () if starts else pids)
+                    return self._of_cgroup(job_cgroup, excluded, mono)
+                except (NotFoundError, InvalidInputError) as error:
+                    if not starts:
+                        raise
+                    # A scheduler may keep lists of processes in hierarchies that count nothing for us.
+                    logger.info("the job's cgroup cannot be watched, its processes are: %s", error)
+            births = self._roots_of(pids, starts or {})
             marked, proc = os.fsencode(marker), self._roots.proc
             members = Descendants(births, self._births, proc=proc, marker=marked, excluded=excluded)
             watched = JobReading(self._tree(members), cpu=None, mono=mono)
