@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from fedmon.common.actor import Actor
+from fedmon.common.errors import StorageError
 from fedmon.common.files import Closing, TargetExistsError, storage_errors, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import find_birth, read_birth
@@ -164,8 +166,7 @@ class Membership(Closing):
         self._run, self._merged_ends = HostRun("", 0), 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
+        self._actor, self._beats = Actor("fedmon-job-beat"), 0
         self.host, self.node_id, self.boot = "", "", 0
         self.clock_offset_s = 0.0
 
@@ -183,7 +184,8 @@ class Membership(Closing):
         self._earlier = {run: self._hosts.sign(run, seen) for run in seen.newest.values() if run != self._run}
         with storage_errors(self._folder.hosts):
             self.clock_offset_s = self._clock_offset()
-        self._thread.start()
+        self._actor.every(self._beat_s, self._beat_on)
+        self._actor.start()
 
     def others_began(self) -> float | None:
         """Return when the other hosts began the run that this one joined, by the file server's clock.
@@ -233,9 +235,7 @@ class Membership(Closing):
 
     def close(self) -> None:
         """Stop beating; safe to call twice."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._actor.close(timeout_s=self._beat_s)
 
     def _look_into(self, path: Path) -> _HostFolder:
         return _HostFolder(path, machine=self._machine, patience_s=self._patience_s)
@@ -274,15 +274,11 @@ class Membership(Closing):
         return round(nearest - found.st_mtime, 3)
 
     def _beat_on(self) -> None:
-        beats = failures = 0
-        while not self._ended.wait(self._beat_s):
-            beats += 1
-            try:
-                self._beat(str(beats).encode())
-            except OSError as error:
-                level = logging.DEBUG if failures else logging.WARNING
-                logger.log(level, "the other hosts cannot see that this one lives: %s", error)
-                failures += 1
+        self._beats += 1
+        try:
+            self._beat(str(self._beats).encode())
+        except OSError as error:
+            raise StorageError(f"the other hosts cannot see that this one lives: {error}") from error
 
     def _beat(self, content: bytes, *, sync: bool = False) -> os.stat_result:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
