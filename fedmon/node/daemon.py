@@ -227,7 +227,7 @@ class LocalNode:
 
     def close(self) -> None:
         """Close the files; on the router's thread."""
-        for save in (self.save_counts, self.runs.save):
+        for save in (self.save_counts, self.registers.jobs.save):
             try:
                 save()
             except FedmonError as error:

@@ -517,11 +517,7 @@ class OwnerCommands:
 
     def run_list(self, *, limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_RUNS)] = 100) -> Document:
         """List the jobs of all researchers, newest first."""
-        if self._running is not None:
-            found = self._running.runs.records(limit=limit)
-        else:
-            found = self.registers.jobs.of(None, offset=0, limit=limit)
-        return {"runs": [_run(record) for record in found]}
+        return {"runs": [_run(record) for record in self.registers.jobs.of(None, offset=0, limit=limit)]}
 
     def run_show(self, *, job_id: str) -> Document:
         """Show a job with the end of its output and of its log, and its folder."""
@@ -553,7 +549,7 @@ class OwnerCommands:
         """Return a job by its id, or by the beginning of it if that is enough."""
         ids = {each: each for each in self.registers.jobs.ids()}
         job_id = chosen(reference, ids, what="job", see="fedmon node runs")
-        found = self.registers.jobs.find(job_id) if self._running is None else self._running.runs.record(job_id)
+        found = self.registers.jobs.find(job_id)
         if found is None:
             raise NotFoundError(f"job {job_id} is no longer kept here; see: fedmon node runs")
         return found

@@ -56,13 +56,31 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRegister:
-    """Jobs by their id; belongs to the thread of its database, and joins its transactions."""
+    """Jobs by their id; belongs to the thread of its database, and joins its transactions.
+
+    A job that was noted is returned so from then on, and written down by the next `save`.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._noted: dict[str, JobRecord] = {}
+
+    def note(self, record: JobRecord) -> None:
+        """Take a kept job as it stands now, in memory."""
+        self._noted[record.job.job_id] = record
+
+    def save(self) -> None:
+        """Keep the noted jobs. Raises StorageError."""
+        if self._noted:
+            with self._database.transaction():
+                for record in self._noted.values():
+                    self.keep(record)
 
     def keep(self, record: JobRecord, *, kept_from: datetime.datetime | None = None) -> None:
-        """Keep the record of a job, new or as it stands; its files are kept from its end or a later moment on."""
+        """Keep the record of a job, new or as it stands; its files are kept from its end or a later moment on.
+
+        Inside a transaction.
+        """
         job, ended = record.job, kept_from or record.job.ended
         self._database.execute(
             "INSERT INTO runs (job_id, researcher_id, content, sha256, state, is_over, job, created, ended) "
@@ -73,15 +91,16 @@ class JobRegister:
                 _encode(record).decode(), timestamp(job.created), ended and timestamp(ended),
             ),
         )  # fmt: skip
+        self._database.after_commit(lambda: self._noted.pop(job.job_id, None))
 
     def find(self, job_id: str) -> JobRecord | None:
         """Return a job, or None. Raises StorageError if its record is damaged."""
         found = self._database.rows("SELECT job_id, job FROM runs WHERE job_id = ?", (job_id,))
-        return _record(found[0]) if found else None
+        return self._record(found[0]) if found else None
 
     def going_on(self) -> list[JobRecord]:
         """Return the jobs that are not over, oldest first, without those whose record is damaged."""
-        return _readable(self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position"))
+        return self._readable(self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position"))
 
     def held(self) -> list[JobRecord]:
         """Return the jobs whose result waits for the owner, oldest first."""
@@ -111,7 +130,7 @@ class JobRegister:
             "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
             (researcher_id, limit, offset),
         )
-        return _readable(rows)
+        return self._readable(rows)
 
     def count(self, researcher_id: str) -> int:
         """Return how many jobs of a researcher there are."""
@@ -134,6 +153,22 @@ class JobRegister:
         with self._database.transaction():
             for job_id in job_ids:
                 self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
+
+    def _readable(self, rows: Sequence[dict[str, Any]]) -> list[JobRecord]:
+        """Return the records of rows; a damaged one is left out and logged."""
+        records = []
+        for row in rows:
+            try:
+                records.append(self._record(row))
+            except StorageError as error:
+                logger.warning("left out of a list: %s", error)
+        return records
+
+    def _record(self, row: dict[str, Any]) -> JobRecord:
+        try:
+            return self._noted.get(row["job_id"]) or msgspec.json.decode(row["job"], type=JobRecord)
+        except msgspec.MsgspecError as error:
+            raise StorageError(f"the record of job {row['job_id']} is damaged: {error}") from error
 
 
 class ReleaseLedger:
@@ -160,21 +195,3 @@ class ReleaseLedger:
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts, the newest month first."""
         return self._database.rows("SELECT * FROM released ORDER BY month DESC, researcher_id, dataset_id")
-
-
-def _readable(rows: Sequence[dict[str, Any]]) -> list[JobRecord]:
-    """Return the records of rows; a damaged one is left out and logged."""
-    records = []
-    for row in rows:
-        try:
-            records.append(_record(row))
-        except StorageError as error:
-            logger.warning("left out of a list: %s", error)
-    return records
-
-
-def _record(row: dict[str, Any]) -> JobRecord:
-    try:
-        return msgspec.json.decode(row["job"], type=JobRecord)
-    except msgspec.MsgspecError as error:
-        raise StorageError(f"the record of job {row['job_id']} is damaged: {error}") from error

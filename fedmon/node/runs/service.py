@@ -63,7 +63,7 @@ from fedmon.node.runs.folder import (
 )
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import fetch_inputs, fitting, inline, leaving, store_result, without_result
-from fedmon.node.runs.register import WITHDRAWN, JobRecord
+from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
 from fedmon.node.runs.release import HELD, rules_for
 from fedmon.node.runs.status import Status
 from fedmon.node.workers import Workers
@@ -98,11 +98,12 @@ class ActiveJob:
     ``grant`` admitted it; None for a job of an earlier daemon, which is not admitted again.
     """
 
-    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase, grant: Grant | None = None) -> None:
-        self.record, self.phase, self.grant = record, phase, grant
+    def __init__(
+        self, register: JobRegister, record: JobRecord, folder: Path, *, phase: Phase, grant: Grant | None = None
+    ) -> None:
+        self._register, self.record, self.phase, self.grant = register, record, phase, grant
         self.folder = JobFolder(folder / record.job.job_id)
         self.verdict: tuple[JobReport, Parcel | None] | None = None
-        self.is_saved = True
         self._told = ""
 
     @property
@@ -118,8 +119,12 @@ class ActiveJob:
 
     def change(self, **changes: Any) -> None:
         """Change the state of the job."""
-        self.record = msgspec.structs.replace(self.record, job=msgspec.structs.replace(self.job, **changes))
-        self.is_saved = False
+        self.note(job=msgspec.structs.replace(self.job, **changes))
+
+    def note(self, **changes: Any) -> None:
+        """Change its record, in memory until the register is saved."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+        self._register.note(self.record)
 
 
 class Runs:
@@ -158,7 +163,7 @@ class Runs:
         self._active: dict[str, ActiveJob] = {}
         self._poked_jobs: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
-        self.standing = Status(policy, self.register, self.folder, now=self._now)
+        self.standing = Status(policy, self.register, self.folder)
 
     @property
     def running(self) -> int:
@@ -190,7 +195,7 @@ class Runs:
     def _accepted(self, request: Run) -> JobReport:
         """Return the record of a job; while the node looks how it can confine plans, a new one waits."""
         content = content_of(request)
-        known = self.record(request.job_id)
+        known = self.register.find(request.job_id)
         if known is not None:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
                 raise ConflictError(f"job id {request.job_id} belongs to another job on this node: make a new one")
@@ -253,7 +258,7 @@ class Runs:
         """Send the held results that the owner released, or tell that they are withheld."""
         for record in self.register.held():
             if record.decision is not None and record.job.job_id not in self._active:
-                active = self._active[record.job.job_id] = ActiveJob(record, self.folder, phase=Phase.OUTCOME)
+                active = self._activate(record, Phase.OUTCOME)
                 state = JobState.SUCCEEDED if record.decision.released else JobState.WITHHELD
                 job = msgspec.structs.replace(record.job, state=state, reason=record.decision.reason)
                 if record.decision.released and record.result is not None:
@@ -281,8 +286,7 @@ class Runs:
         for record in self.register.going_on():
             if record.job.state is JobState.HELD:
                 continue
-            active = ActiveJob(record, self.folder, phase=Phase.KEEPER)
-            self._active[record.job.job_id] = active
+            active = self._activate(record, Phase.KEEPER)
             self._guarded(active, self._look_after)
             if active.phase is Phase.KEEPER:
                 # The earlier daemon passed its start on, and the watch ended with that daemon.
@@ -297,17 +301,7 @@ class Runs:
         for active in list(self._active.values()):
             self._guarded(active, self._look_after)
         self._scalars.flush()
-        self.save()
-
-    def save(self) -> None:
-        """Write down the jobs that have changed. Raises StorageError."""
-        unsaved = [active for active in self._active.values() if not active.is_saved]
-        if unsaved:
-            with self._registers.database.transaction():
-                for active in unsaved:
-                    self.register.keep(active.record)
-            for active in unsaved:
-                active.is_saved = True
+        self.register.save()
 
     def purge(self) -> None:
         """Remove the files of jobs that have been kept long enough; held results wait for the owner."""
@@ -319,21 +313,16 @@ class Runs:
         self.launcher.stop()
         self._watching.close(timeout_s=1.0, drop=True)
 
-    def record(self, job_id: str) -> JobRecord | None:
-        """Return any job as it stands; None if it is not known."""
-        active = self._active.get(job_id)
-        return self.register.find(job_id) if active is None else active.record
-
-    def records(self, *, limit: int) -> list[JobRecord]:
-        """Return the newest jobs of all researchers, as they stand."""
-        return [self._now(each) for each in self.register.of(None, offset=0, limit=limit)]
-
     # --- how a job begins ------------------------------------------------------------------------------------------
+
+    def _activate(self, record: JobRecord, phase: Phase, grant: Grant | None = None) -> ActiveJob:
+        active = ActiveJob(self.register, record, self.folder, phase=phase, grant=grant)
+        self._active[record.job.job_id] = active
+        return active
 
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
         """Start a job that was committed: at once, or when its inputs are here."""
-        active = ActiveJob(record, self.folder, phase=Phase.START, grant=admitted.grant)
-        self._active[request.job_id] = active
+        active = self._activate(record, Phase.START, admitted.grant)
         inputs, now = request.inputs, self._settings
         if inputs is None or inputs.url is None:
             self._launch(active, request, admitted)
@@ -465,8 +454,7 @@ class Runs:
                 self._take(active, event)
             if found.next_offset == read_bytes:
                 break
-            active.record = msgspec.structs.replace(active.record, read_bytes=found.next_offset)
-            active.is_saved = False
+            active.note(read_bytes=found.next_offset)
             if ending is None:
                 break
         if ending is not None:
@@ -476,7 +464,7 @@ class Runs:
             job = over(active.job, ending, energy_j=energy_j)
             if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
                 job = msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN)
-            active.record = msgspec.structs.replace(active.record, numbers=ending.numbers)
+            active.note(numbers=ending.numbers)
             if job.group:
                 leaving_bytes = ending.result_bytes if job.state is JobState.SUCCEEDED else 0
                 self._scalars.cost(active.record, job, ending.ended, leaving_bytes)
@@ -540,10 +528,6 @@ class Runs:
         if self._measuring.enabled:
             self._watching.post(lambda: self._unwatched(active.job.job_id))
         self._scalars.ended(active.record.researcher_id)
-
-    def _now(self, record: JobRecord) -> JobRecord:
-        active = self._active.get(record.job.job_id)
-        return record if active is None else active.record
 
     # --- how a job ends --------------------------------------------------------------------------------------------
 
@@ -668,7 +652,6 @@ class Runs:
         except StorageError as problem:
             active.tell(problem)
             return
-        active.record = record
         self._active.pop(job.job_id, None)
         if job.group and leaves is not None and record.decision is not None:
             self._scalars.cost(record, job, time.time(), leaves.size_bytes)

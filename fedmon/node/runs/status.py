@@ -45,19 +45,17 @@ logger = logging.getLogger(__name__)
 
 
 class Status:
-    """Answers questions about jobs; belongs to the node's worker. ``now(record)`` is the present record."""
+    """Answers questions about jobs; belongs to the node's worker."""
 
-    def __init__(
-        self, policy: Policy, register: JobRegister, folder: Path, *, now: Callable[[JobRecord], JobRecord]
-    ) -> None:
-        self._policy, self._register, self._folder, self._now = policy, register, folder, now
+    def __init__(self, policy: Policy, register: JobRegister, folder: Path) -> None:
+        self._policy, self._register, self._folder = policy, register, folder
         self._places: dict[str, tuple[int, int]] = {}
         """By job, a number of a scalar and the byte of the file at which it and all later ones begin."""
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord | None:
         """Return a job of this researcher; None if it is unknown, or of another researcher."""
         record = self._register.find(job_id)
-        return self._now(record) if record is not None and record.researcher_id == researcher_id else None
+        return record if record is not None and record.researcher_id == researcher_id else None
 
     def leaving(self, record: JobRecord) -> JobReport:
         """Return a job as its researcher may see it."""
@@ -114,7 +112,7 @@ class Status:
     def _page(self, request: JobStatus) -> JobsReply:
         count = self._register.count(request.researcher_id)
         found = self._register.of(request.researcher_id, offset=request.offset, limit=request.limit)
-        page = fitting((self.leaving(self._now(each)) for each in found), ROOM_BYTES)
+        page = fitting((self.leaving(each) for each in found), ROOM_BYTES)
         end = request.offset + len(page)
         return JobsReply(
             jobs=page,

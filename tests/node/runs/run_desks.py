@@ -154,7 +154,7 @@ class Bench:
 
         def found() -> JobRecord | None:
             self.work()
-            record = self.runs.record(job_id)
+            record = self.runs.register.find(job_id)
             return record if record is not None and record.job.state.is_final else None
 
         record = wait_until(found, what=f"the end of job {job_id}")

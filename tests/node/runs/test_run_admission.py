@@ -44,7 +44,7 @@ def refused(node: Bench, *, code: str, **fields: Any) -> str:
     assert (reply["command"], reply.get("code")) == ("error", code), reply
     line = node.audit("run-refused")[-1]
     assert (line["job"], line["reason"], line["code"]) == (request.job_id, reply["reason"], code)
-    assert node.runs.record(request.job_id) is None
+    assert node.runs.register.find(request.job_id) is None
     return str(reply["reason"])
 
 

@@ -321,10 +321,10 @@ def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_p
             "BEGIN SELECT RAISE(ABORT, 'full'); END"
         )
         with pytest.raises(StorageError):
-            node.runs.save()
+            node.runs.register.save()
 
         execute("DROP TRIGGER full")
-        node.runs.save()
+        node.runs.register.save()
 
         kept = [register.find(job_id) for job_id in jobs]
         assert [record and record.job.scalars for record in kept] == [7, 7]
