@@ -21,6 +21,7 @@ MAX_DEPTH = 32
 """Containers around a value, the outermost counted."""
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 MAX_DOCUMENT_BYTES = 16 * 2**20
+MAX_ARGUMENTS_BYTES = 65_536
 MAX_CONTAINERS = 500_000
 """Lists and objects in one document; with its bytes, this bounds the memory that reading it takes."""
 MAX_ARRAYS = 99_999

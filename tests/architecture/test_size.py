@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (547, 4, 296),
     "broker": (1964, 10, 1112),
-    "common": (8170, 49, 4590),
+    "common": (8196, 49, 4613),
     "compat": (2941, 18, 1921),
     "demo": (828, 6, 567),
     "doctor": (420, 2, 276),
     "experiment": (10753, 46, 7092),
-    "node": (26508, 121, 16684),
-    "plan": (1418, 9, 944),
+    "node": (26486, 121, 16669),
+    "plan": (1419, 9, 945),
     "report": (9075, 50, 5661),
-    "researcher": (9932, 46, 6505),
+    "researcher": (9906, 46, 6481),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

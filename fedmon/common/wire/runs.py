@@ -7,12 +7,15 @@ makes; a node that is asked to start a job twice starts it once.
 from __future__ import annotations
 
 import enum
+import hashlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch, Sample, user_stream
 from fedmon.common.metrics.series import series
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
@@ -82,6 +85,29 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     json: str | None = None
     base64: str | None = None
     url: Annotated[str, Meta(max_length=2048)] | None = None
+
+    def content(self) -> bytes | None:
+        """Return the bytes that it carries; None behind a URL. Raises InvalidInputError for others than announced."""
+        given = sum(each is not None for each in (self.json, self.base64, self.url))
+        if given != 1:
+            raise InvalidInputError(f"it is given in {given} ways; exactly one of json, base64 and url was expected")
+        if self.url is not None:
+            return None
+        try:
+            content = b64decode(self.base64 or "", validate=True) if self.json is None else self.json.encode()
+        except ValueError:
+            raise InvalidInputError("not valid base64") from None
+        if len(content) != self.size_bytes:
+            raise InvalidInputError(f"it has {len(content)} bytes, not the {self.size_bytes} that were announced")
+        if (found := hashlib.sha256(content).hexdigest()) != self.sha256:
+            raise InvalidInputError(f"its digest is {found[:12]}, not {self.sha256[:12]} as announced")
+        return content
+
+    def carrying(self, content: bytes | memoryview) -> Parcel:
+        """Return it with its bytes inside."""
+        if self.format == "json":
+            return msgspec.structs.replace(self, json=bytes(content).decode())
+        return msgspec.structs.replace(self, base64=b64encode(content).decode())
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):

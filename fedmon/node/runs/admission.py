@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
-import hashlib
 import os
 import stat
 from pathlib import Path
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.settings.values import NodeSettings
 from fedmon.common.text import plural
 from fedmon.common.wire.grants import Grant
@@ -25,8 +22,7 @@ from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import GivenDataset, Limits
 from fedmon.plan.parcels import contents
-
-MAX_ARGUMENTS_BYTES = 65_536
+from fedmon.plan.values import MAX_ARGUMENTS_BYTES
 
 
 class RunRefusedError(FedmonError):
@@ -205,29 +201,15 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
     """Return the checked inputs of the message; None without inputs, and for those behind a URL."""
     if parcel is None:
         return None
-    if sum(given is not None for given in (parcel.json, parcel.base64, parcel.url)) != 1:
-        raise RunRefusedError(ErrorCode.MALFORMED, "inputs come in exactly one of `json`, `base64` and `url`")
-    if parcel.json is not None and parcel.format != "json":
-        raise RunRefusedError(ErrorCode.MALFORMED, "inputs of the format npz come as `base64` or by `url`")
     if parcel.size_bytes > max_bytes:
         raise RunRefusedError(
             ErrorCode.TOO_LARGE,
             f"the inputs have {parcel.size_bytes} bytes; this node takes {max_bytes} (max_input_bytes in [runs])",
         )
-    if parcel.url is not None:
-        return None
     try:
-        content = (
-            parcel.json.encode() if parcel.json is not None else base64.b64decode(parcel.base64 or "", validate=True)
-        )
-    except (binascii.Error, ValueError):
-        raise RunRefusedError(ErrorCode.MALFORMED, "the inputs are not base64: send them again") from None
-    if len(content) != parcel.size_bytes or hashlib.sha256(content).hexdigest() != parcel.sha256:
-        raise RunRefusedError(
-            ErrorCode.MALFORMED, f"the inputs are not the {parcel.size_bytes} bytes of their digest: send them again"
-        )
-    try:
-        contents(parcel.format, memoryview(content))
-    except FedmonError as problem:
+        content = parcel.content()
+        if content is not None:
+            contents(parcel.format, memoryview(content))
+    except InvalidInputError as problem:
         raise RunRefusedError(ErrorCode.MALFORMED, f"the inputs cannot be used: {problem}") from None
     return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import builtins
 import hashlib
 import logging
@@ -144,10 +143,7 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
         content = path.read_bytes()
     if not is_checked and hashlib.sha256(content).hexdigest() != parcel.sha256:
         raise InvalidInputError("the result differs from the one of the plan")
-    if parcel.format == "json":
-        whole = msgspec.structs.replace(parcel, json=content.decode())
-    else:
-        whole = msgspec.structs.replace(parcel, base64=base64.b64encode(content).decode())
+    whole = parcel.carrying(content)
     return whole if len(msgspec.json.encode(whole)) <= INLINE_BYTES else None
 
 

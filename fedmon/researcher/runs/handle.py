@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import importlib.util
 import io
 import logging
@@ -415,37 +412,24 @@ def opened(
         raise BadResultError(
             f"it has {parcel.size_bytes} bytes, and {max_bytes} are taken; `limits` with output_bytes allow more"
         )
-    content = _content(parcel, repository, timeout_s)
-    if len(content) != parcel.size_bytes:
-        raise BadResultError(f"it has {len(content)} bytes, not the {parcel.size_bytes} that were announced")
-    if parcel.url is None and (found := hashlib.sha256(content).hexdigest()) != parcel.sha256:
-        raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
+    content = parcel.content()
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
         raise BadResultError("it holds arrays, which need numpy: pip install numpy")
     from fedmon.plan.parcels import unpack
 
-    return unpack(parcel.format, content)
+    # Arrays share this memory, and may be written to.
+    return unpack(parcel.format, _fetched(parcel, repository, timeout_s) if content is None else bytearray(content))
 
 
-def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> memoryview:
-    """Return the bytes, in memory that arrays can be written to; those of a file have the digest."""
-    given = [one for one in (parcel.json, parcel.base64, parcel.url) if one is not None]
-    if len(given) != 1:
-        raise BadResultError(f"it is given in {len(given)} ways; one was expected")
-    if parcel.json is not None:
-        return memoryview(bytearray(parcel.json.encode("utf-8", "surrogatepass")))
-    if parcel.base64 is not None:
-        try:
-            return memoryview(bytearray(base64.b64decode(parcel.base64, validate=True)))
-        except (binascii.Error, ValueError):
-            raise BadResultError("not valid base64") from None
+def _fetched(parcel: Parcel, repository: RepositorySettings, timeout_s: float | None) -> memoryview:
+    """Return the bytes behind the URL of a parcel, which have its size and digest. Raises RepositoryError."""
     from fedmon.common.http import download_to
 
     file = io.BytesIO()
     patience_s = 60.0 + parcel.size_bytes / SLOWEST_BYTES_S
     download_to(
         file,
-        given[0],
+        parcel.url or "",
         sha256=parcel.sha256,
         size_bytes=parcel.size_bytes,
         max_bytes=parcel.size_bytes,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
@@ -19,7 +18,7 @@ from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Run, RunLimits, RunReply
-from fedmon.plan.values import InvalidValuesError, ValuesWalk, json_text, spelled
+from fedmon.plan.values import MAX_ARGUMENTS_BYTES, InvalidValuesError, ValuesWalk, json_text, spelled
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 LONGEST_NAME = 100
 INLINE_BYTES = 60_000
 """Larger inputs go through the repository if there is one, as large messages hold up the others."""
-MAX_ARGUMENTS_BYTES = 65_536
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _UNSAID = (*SILENT, OutcomeStatus.FAILED)
 
@@ -209,7 +207,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     parcel.write(stream)
     content = stream.getbuffer()
     about = Parcel(format=parcel.format, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    inline = _inline(about, content)
+    inline = about.carrying(content) if len(content) <= MAX_PAYLOAD_BYTES else None
     most_bytes = INLINE_BYTES if repository.url else MAX_PAYLOAD_BYTES
     if inline is not None and len(msgspec.json.encode(inline)) + beside_bytes <= most_bytes:
         return inline
@@ -224,14 +222,6 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     del content
     url = upload_from(stream, repository, sha256=about.sha256, deadline_s=patience_s)
     return msgspec.structs.replace(about, url=url)
-
-
-def _inline(about: Parcel, content: memoryview) -> Parcel | None:
-    if len(content) > MAX_PAYLOAD_BYTES:
-        return None
-    if about.format == "json":
-        return msgspec.structs.replace(about, json=bytes(content).decode())
-    return msgspec.structs.replace(about, base64=base64.b64encode(content).decode())
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
