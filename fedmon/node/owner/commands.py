@@ -572,18 +572,19 @@ class OwnerCommands:
     def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: ResultNote = "") -> Document:
         """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
         record = self._held_record(job_id)
-        if release and (record.result is None or sha256 != record.result.sha256):
-            raise ConflictError(
-                f"the held result of job {record.job.job_id} is not the one with SHA-256 {sha256 or '(none)'}: look at "
-                f"it again with 'fedmon node results show {record.job.job_id}'"
-            )
-        file = JobFolder(self._folder.runs_dir / record.job.job_id).result
-        must_fit = release and self.settings.repository.url is None
-        if must_fit and record.result is not None and inline(file, record.result) is None:
-            raise ConflictError(
-                f"the result of job {record.job.job_id} is too large for a message ({record.result.size_bytes} bytes), "
-                "and this node has no file repository: name one with `url` in [repository] of node.toml"
-            )
+        held, result = record.job.job_id, record.result
+        if release:
+            if result is None or sha256 != result.sha256:
+                raise ConflictError(
+                    f"the held result of job {held} is not the one with SHA-256 {sha256 or '(none)'}: look at it again "
+                    f"with 'fedmon node results show {held}'"
+                )
+            is_small = inline(JobFolder(self._folder.runs_dir / held).result, result) is not None
+            if not is_small and self.settings.repository.url is None:
+                raise ConflictError(
+                    f"the result of job {held} is too large for a message ({result.size_bytes} bytes), and this node "
+                    "has no file repository: name one with `url` in [repository] of node.toml"
+                )
         decision = ReleaseDecision(released=release, by=self._by, note=note)
         self.registers.jobs.decide(record, decision, self.registers.audit)
         if self._running is not None:

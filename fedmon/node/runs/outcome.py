@@ -132,16 +132,16 @@ def fitting(members: Iterable[T], budget: int) -> list[T]:
     return page
 
 
-def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | None:
+def inline(path: Path, parcel: Parcel) -> Parcel | None:
     """Return the result in a file with its bytes, None if it does not fit into a message.
 
-    Raises StorageError; and if ``is_checked`` is False InvalidInputError, unless its keeper checked these bytes.
+    Raises StorageError, and InvalidInputError for other bytes than those that the keeper checked.
     """
     if parcel.size_bytes > INLINE_BYTES:
         return None
     with storage_errors(path, "read the result"):
         content = path.read_bytes()
-    if not is_checked and hashlib.sha256(content).hexdigest() != parcel.sha256:
+    if hashlib.sha256(content).hexdigest() != parcel.sha256:
         raise InvalidInputError("the result differs from the one of the plan")
     whole = parcel.carrying(content)
     return whole if len(msgspec.json.encode(whole)) <= INLINE_BYTES else None

@@ -580,7 +580,7 @@ class Runs:
         """Conclude a job with its result, in the message or, where it is large, from the repository."""
         result = active.folder.result
         try:
-            whole = inline(result, parcel, is_checked=False)
+            whole = inline(result, parcel)
         except FedmonError as problem:
             self._delivered(active, job, problem)
             return
