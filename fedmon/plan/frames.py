@@ -3,7 +3,7 @@
 A frame is one byte of kind, eight bytes of length, big-endian, and that many bytes of payload. The payload of a scalar,
 a log line and a failure is a JSON object; that of a result is a parcel (see parcels.py), and its kind is the parcel's
 format. The first frame says that the job begins, before the plan runs; then come any number of scalars and log lines,
-and last either one result or one failure. `frame_reader` reads them and trusts nothing.
+and last either one result or one failure. The keeper reads them and trusts nothing.
 """
 
 from __future__ import annotations

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.plan import frames
-from fedmon.plan.context import PlanContext
-from fedmon.plan.frame_reader import (
+from fedmon.node.runs.supervision import (
     BadFrameError,
     Begun,
     Failure,
@@ -25,6 +23,8 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
+from fedmon.plan import frames
+from fedmon.plan.context import PlanContext
 from fedmon.plan.parcels import pack
 from tests.plan.trials import heard
 

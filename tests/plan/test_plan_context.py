@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.node.runs.supervision import FrameReader, LogLine, Scalars
 from fedmon.plan import frames
 from fedmon.plan.context import PlanContext
-from fedmon.plan.frame_reader import FrameReader, LogLine, Scalars
 from tests.plan.trials import heard
 
 

@@ -57,7 +57,7 @@ def lay_out(folder: Path, *, python: str | None = None) -> None:
     ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError and
     OSError.
     """
-    plan = [f"plan/{path.name}" for path in (_PACKAGE / "plan").glob("*.py") if path.name != "frame_reader.py"]
+    plan = [f"plan/{path.name}" for path in (_PACKAGE / "plan").glob("*.py")]
     wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
     for path, source in wanted.items():
         if not path.is_file() or path.read_bytes() != source.read_bytes():

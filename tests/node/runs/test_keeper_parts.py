@@ -15,8 +15,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobState
 from fedmon.node.runs import supervision
 from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, Verdict, remove_tree
-from fedmon.node.runs.supervision import BURST, EventLog, ResultFile, Seen, decide, exceeded, size_of
-from fedmon.plan.frame_reader import Failure
+from fedmon.node.runs.supervision import BURST, EventLog, Failure, ResultFile, Seen, decide, exceeded, size_of
 
 CHECKS_WITH_LITTLE_MEMORY = """
 import resource, sys
