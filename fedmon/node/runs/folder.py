@@ -1,9 +1,9 @@
-"""The folder of one job: its order, its events, its output and its end, all in files.
+"""The folder of one job: its events, its output and its end, all in files.
 
-A folder holds ``order.json``; ``lock``, locked while the keeper lives; ``stop.json``, why the job has to end;
-``events.jsonl``, one event a line; ``stdout.N`` and ``stderr.N``, printed bytes from N on; ``result``; ``tmp``, the
-plan's files if its sandbox has no file system for them; and finally ``ending.json``, written whole or not at all. The
-keeper writes and the daemon reads; each may end without the other.
+A folder holds ``lock``, locked while the keeper lives; ``stop.json``, why the job has to end; ``events.jsonl``, one
+event a line; ``stdout.N`` and ``stderr.N``, printed bytes from N on; ``result``; ``tmp``, the plan's files if its
+sandbox has no file system for them; and finally ``ending.json``, written whole or not at all. The keeper writes and the
+daemon reads; each may end without the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedmon.node.collectors.job.family import with_limit
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.release import Rules
 
-ORDER, LOCK, STOP, EVENTS = "order.json", "lock", "stop.json", "events.jsonl"
+LOCK, STOP, EVENTS = "lock", "stop.json", "events.jsonl"
 STDOUT, STDERR, RESULT, TMP, ENDING = "stdout", "stderr", "result", "tmp", "ending.json"
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 ENDING_ROOM = ".ending"
@@ -45,7 +45,7 @@ _MAX_FILE_BYTES = 1_048_576
 _LOOK_AGAIN_S = 0.002
 _TRIES_WITHOUT_NEWS = 2
 _MARK = b"Max file locks"
-"""The name of RLIMIT_LOCKS in /proc/PID/limits; see JobOrder.mark."""
+"""The name of RLIMIT_LOCKS in /proc/PID/limits; see JobFolder.mark."""
 _TRACE_FILES = 4
 _LONGEST_CHARACTER = 4
 
@@ -110,23 +110,6 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[str] = []
     rules: Rules | None = None
 
-    @property
-    def mark(self) -> int:
-        """A number of 62 bits in a limit of all processes of the job; without a keeper they are known by it.
-
-        The limit is RLIMIT_LOCKS: the kernel does not use it, every process inherits it, none can raise it, and the
-        filters of system calls keep a plan from lowering it. A plan could overwrite an environment, and the same job
-        id may run on several nodes of one machine.
-        Source: Linux man-pages, getrlimit(2), "In Linux 2.4.25 and later" of RLIMIT_LOCKS.
-        """
-        digest = hashlib.sha256(self.folder.encode(errors="surrogateescape")).digest()
-        return int.from_bytes(digest[:8], "big") >> 2 | 1
-
-    @property
-    def cgroup(self) -> str:
-        """The name of its cgroup; the same job may run on other nodes of this machine."""
-        return f"fedmon-job-{self.job_id}-{self.mark:016x}"
-
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
     """The plan's first process runs; ``pid`` as the machine counts, ``cgroup`` a path below the hierarchies or None."""
@@ -183,7 +166,6 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _ENDING = msgspec.json.Decoder(Ending)
-_ORDER = msgspec.json.Decoder(JobOrder)
 _VERDICT = msgspec.json.Decoder(Verdict)
 
 
@@ -213,8 +195,25 @@ class JobFolder:
         self.path = path
         self.result = path / RESULT
 
-    def prepare(self, order: JobOrder) -> int:
-        """Make the folder with its order, and return the descriptor of its held lock, for the keeper.
+    @property
+    def mark(self) -> int:
+        """A number of 62 bits in a limit of all processes of the job; without a keeper they are known by it.
+
+        The limit is RLIMIT_LOCKS: the kernel does not use it, every process inherits it, none can raise it, and the
+        filters of system calls keep a plan from lowering it. A plan could overwrite an environment, and the same job
+        id may run on several nodes of one machine.
+        Source: Linux man-pages, getrlimit(2), "In Linux 2.4.25 and later" of RLIMIT_LOCKS.
+        """
+        digest = hashlib.sha256(os.fsencode(self.path)).digest()
+        return int.from_bytes(digest[:8], "big") >> 2 | 1
+
+    @property
+    def cgroup(self) -> str:
+        """The name of its cgroup; the same job may run on other nodes of this machine."""
+        return f"fedmon-job-{self.path.name}-{self.mark:016x}"
+
+    def prepare(self) -> int:
+        """Make the folder, and return the descriptor of its held lock, for the keeper.
 
         The space for the ending is taken now, so that a full disk cannot prevent it later. Raises ConflictError if the
         job runs, ran, or is over, and StorageError.
@@ -226,24 +225,16 @@ class JobFolder:
                 undo.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self.ending() is not None:
-                    raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
+                    raise ConflictError(f"job {self.path.name} is over: {self.path} holds its ending")
                 if self.had_keeper():
-                    raise ConflictError(f"job {order.job_id} was begun before, and lost its keeper")
+                    raise ConflictError(f"job {self.path.name} was begun before, and lost its keeper")
                 with open(made(self.path / ENDING_ROOM, os.O_RDWR), "rb+", buffering=0) as room:
                     os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
-                self._write(ORDER, msgspec.json.encode(order))
             except BlockingIOError:
-                message = f"job {order.job_id} is kept already: the lock of {self.path} is held"
+                message = f"job {self.path.name} is kept already: the lock of {self.path} is held"
                 raise ConflictError(message) from None
             undo.pop_all()
         return lock
-
-    def order(self) -> JobOrder:
-        """Return the order of the job."""
-        try:
-            return _ORDER.decode((self.path / ORDER).read_bytes())
-        except (OSError, msgspec.DecodeError, RecursionError) as error:
-            raise StorageError(f"cannot read {self.path / ORDER}: {error}") from error
 
     def is_alive(self) -> bool:
         """Return True if the keeper of the job lives, or is about to be started."""
@@ -350,17 +341,11 @@ class JobFolder:
         remove_tree(self.path)
 
     def _left_over(self) -> list[Birth]:
-        with contextlib.suppress(StorageError):  # without an order nothing was started
-            return with_limit(_MARK, self.order().mark)
-        return []
+        return with_limit(_MARK, self.mark)
 
     def _cgroup_folders(self) -> list[Path]:
-        try:
-            name = self.order().cgroup
-        except StorageError:
-            return []
         started = self.started()
-        return left_folders(name, "" if started is None else started.cgroup or "")
+        return left_folders(self.cgroup, "" if started is None else started.cgroup or "")
 
     def _read(self, name: str, offset: int = 0, most: int = _MAX_FILE_BYTES) -> bytes:
         path = self.path / name

@@ -30,8 +30,8 @@ from fedmon.node.runs.launcher import READY, TAKEN
 from fedmon.node.runs.sandbox import bubblewrap, kernel, process
 from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
 
-MAX_ORDER_BYTES = 16_384
-_MAX_DESCRIPTORS = 3
+_MAX_PATH_BYTES = 16_384
+_MAX_DESCRIPTORS = 4
 _LONG_TEXT = 16_384
 
 
@@ -49,7 +49,7 @@ def main() -> int:
     with contextlib.suppress(ConnectionError):  # the daemon ended, or ends between two orders
         commands.send(READY, socket.MSG_NOSIGNAL)
         while True:
-            message, descriptors, _, _ = socket.recv_fds(commands, MAX_ORDER_BYTES, _MAX_DESCRIPTORS)
+            message, descriptors, _, _ = socket.recv_fds(commands, _MAX_PATH_BYTES, _MAX_DESCRIPTORS)
             if not message:
                 break
             _fork(commands, pokes, Path(os.fsdecode(message)), descriptors)
@@ -70,8 +70,8 @@ def _fork(commands: socket.socket, pokes: socket.socket, folder: Path, descripto
     try:
         commands.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        lock, plan, *inputs = descriptors
-        Keeper(JobFolder(folder), lock, pokes).keep(plan, inputs[0] if inputs else None)
+        lock, order, plan, *inputs = descriptors
+        Keeper(JobFolder(folder), lock, pokes).keep(order, plan, inputs[0] if inputs else None)
     finally:
         os._exit(0)
 
@@ -83,11 +83,11 @@ class Keeper:
         self._folder, self._lock, self._pokes = folder, lock, pokes
         self._afterwards = contextlib.ExitStack()
 
-    def keep(self, plan: int, inputs: int | None) -> None:
+    def keep(self, order: int, plan: int, inputs: int | None) -> None:
         """Run the job to its end; never raises."""
         begun = time.time()
         try:
-            ending = self._kept(plan, inputs)
+            ending = self._kept(order, plan, inputs)
         except BaseException as error:  # noqa: BLE001 - every job needs an ending
             trace = "".join(traceback.format_exception(error))[-_LONG_TEXT:]
             ending = Ending(
@@ -104,13 +104,13 @@ class Keeper:
         with contextlib.suppress(OSError):  # a failed clean-up changes no ending
             self._afterwards.close()
 
-    def _kept(self, plan: int, inputs: int | None) -> Ending:
+    def _kept(self, given: int, plan: int, inputs: int | None) -> Ending:
         _become_keeper()
         signals = Signals(self._folder)
         me = find_birth(os.getpid())
         if me is not None:
             os.pwrite(self._lock, b"%d %d\n" % (me.pid, me.start), 0)
-        order = self._folder.order()
+        order = msgspec.json.decode(Path(f"/proc/self/fd/{given}").read_bytes(), type=JobOrder)
         if is_weaker(order.level, order.minimum):
             return _not_started(
                 f"this machine confines plans by {order.level}, and the owner demands {order.minimum} ([runs] sandbox)"
@@ -120,7 +120,7 @@ class Keeper:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits
         processes = limits.processes + HELPERS.get(order.level, 0)
-        group = JobGroup(order.cgroup, memory_bytes=limits.memory_bytes, processes=processes)
+        group = JobGroup(self._folder.cgroup, memory_bytes=limits.memory_bytes, processes=processes)
         self._afterwards.callback(group.remove)
         files = process.own_folder(order)
         if files is not None:

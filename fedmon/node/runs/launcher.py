@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 import fedmon
 from fedmon.common.errors import ConflictError, FedmonError
 from fedmon.node.runs.folder import JobFolder, JobOrder
@@ -54,20 +56,20 @@ class Launcher:
         folder = JobFolder(Path(order.folder))
         message = os.fsencode(folder.path.absolute())
         with contextlib.ExitStack() as opened, self._lock:
-            given = [sealed("plan", plan)]
-            opened.callback(os.close, given[0])
+            given = [sealed("order", msgspec.json.encode(order)), sealed("plan", plan)]
             if isinstance(inputs, bytes):
-                inputs = sealed("inputs", inputs)
-                opened.callback(os.close, inputs)
-            if inputs is not None:
+                given.append(sealed("inputs", inputs))
+            for each in given:
+                opened.callback(os.close, each)
+            if isinstance(inputs, int):
                 given.append(inputs)
             if self._is_stopped:
                 raise LauncherError("the launcher of jobs was stopped, as at the end of its node")
-            if self._hand_over(message, folder.prepare(order), given):
+            if self._hand_over(message, folder.prepare(), given):
                 return
             # It was killed, perhaps after it had forked: then the holder of the lock keeps the job.
             try:
-                lock = folder.prepare(order)
+                lock = folder.prepare()
             except ConflictError:
                 return
             if not self._hand_over(message, lock, given):

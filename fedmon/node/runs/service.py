@@ -50,7 +50,6 @@ from fedmon.node.runs.admission import Admission, Admitted, RunRefusedError
 from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import (
     FOLDER_MODE,
-    ORDER,
     TMP,
     Ending,
     Event,
@@ -516,7 +515,7 @@ class Runs:
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
         logger.warning("job %s has no keeper: %d of its processes were ended", active.job.job_id, len(killed))
-        began = (active.folder.path / ORDER).exists() and (active.job.started is not None or active.folder.had_keeper())
+        began = active.job.started is not None or active.folder.had_keeper()
         self._let_go(active)
         if began:
             self._give_up(active, JobState.LOST, LOST)

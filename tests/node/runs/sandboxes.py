@@ -75,7 +75,7 @@ class Machine:
         for path, text in (
             (self.secret, "secret"),
             (self.other, "other"),
-            (self.job / "order.json", "{}"),
+            (self.job / "events.jsonl", "{}"),
             (self.given / "data.csv", "a,b\n1,2\n"),
         ):
             path.write_text(text)

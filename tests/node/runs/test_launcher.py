@@ -238,7 +238,7 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
         # then the other goes on, in a cgroup of its own
         assert (other.is_alive(), other.ending(), find_birth(first[1].pid) is not None) == (True, None, True)
         assert first[0].cgroup is None or first[0].cgroup != first[1].cgroup
-        assert left_folders(lost.order().cgroup) == []
+        assert left_folders(lost.cgroup) == []
         stop(others, other)
 
 
@@ -260,7 +260,7 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     now = find_birth(hidden.pid)
     assert now is None or now.is_zombie or now.start != hidden.start
     assert not (folder.path / TMP).exists()
-    assert left_folders(folder.order().cgroup) == []
+    assert left_folders(folder.cgroup) == []
 
 
 def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> None:

@@ -18,8 +18,9 @@ from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
+from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs import confinement
-from fedmon.node.runs.folder import EVENTS, ORDER, STOP, JobFolder
+from fedmon.node.runs.folder import EVENTS, LOCK, STOP, JobFolder
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
@@ -286,7 +287,7 @@ def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path
     with NodeProcess(folder, environ=plain_environment(TMPDIR=str(temporary))) as node:
 
         def in_a_trial() -> bool:
-            if (trial / "job" / ORDER).exists():
+            if (trial / "job" / LOCK).exists():
                 return True
             if "plans run at level" in node.log():  # it ended between two looks
                 node.kill()
@@ -363,6 +364,17 @@ def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_pa
         # then the job is over, and the same request does not bring it back
         assert (outcome["job"]["state"], outcome["job"]["started"]) == ("not-started", None)
         assert node.ask(run(sha256, job_id=job_id))["job"]["state"] == "not-started"
+
+
+def test_a_job_whose_folder_was_removed_is_lost_and_nothing_of_it_runs(node: Bench) -> None:
+    job_id = begun(node)
+    folder = JobFolder(node.path / "runs" / job_id)
+    started = folder.started()
+    shutil.rmtree(folder.path)
+
+    assert node.over(job_id)["job"]["state"] == "lost"
+    assert started is not None
+    wait_until(lambda: (now := find_birth(started.pid)) is None or now.is_zombie, what="the end of the plan")
 
 
 def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: Path) -> None:

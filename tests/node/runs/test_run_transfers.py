@@ -117,7 +117,7 @@ def test_inputs_that_are_not_the_announced_ones_start_nothing(
 
     assert job["state"] == "not-started"
     assert says in job["reason"]
-    assert not (node.path / "runs" / job_id / "order.json").exists()
+    assert not (node.path / "runs" / job_id / "lock").exists()
 
 
 def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: HistoricRepository) -> None:
@@ -224,7 +224,7 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
     assert (third["state"], "its dataset is another one" in third["reason"]) == ("not-started", True)
     assert (first["state"], "offers you no dataset" in first["reason"]) == ("not-started", True)
     assert (second.state.value, "does not obey" in second.reason) == ("not-started", True)
-    assert not (node.path / "runs" / going / "order.json").exists()
+    assert not (node.path / "runs" / going / "lock").exists()
 
 
 def test_limits_that_change_while_inputs_come_hold_for_the_job_that_waits(
@@ -243,7 +243,5 @@ def test_limits_that_change_while_inputs_come_hold_for_the_job_that_waits(
         node.runs.follow(node.settings)
 
     # then it ran with that, and its end says so
-    order = msgspec.json.decode((node.path / "runs" / job_id / "order.json").read_bytes())
-    assert order["limits"]["wall_s"] == 40.0
     assert (job["state"], job["limits"]["wall_s"], job["limits"]["cpu_s"]) == ("succeeded", 40.0, 5.0)
     assert job["reason"] == "wall_s is 40, the most that this node gives, and not 50"

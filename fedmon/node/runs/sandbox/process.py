@@ -17,7 +17,7 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.node.collectors.job.family import tasks_of
-from fedmon.node.runs.folder import TMP, JobOrder
+from fedmon.node.runs.folder import TMP, JobFolder, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, seccomp
 
 MAIN = "fedmon/plan/main.py"
@@ -207,7 +207,7 @@ def _limit(order: JobOrder, *, processes: int) -> None:
     """Set the limits of each process; cgroup and keeper enforce those of the whole job."""
     limits = order.limits
     for limit, value in (
-        (kernel.RLIMIT_LOCKS, order.mark),
+        (kernel.RLIMIT_LOCKS, JobFolder(Path(order.folder)).mark),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, int(limits.cpu_s) + 1),
         (resource.RLIMIT_FSIZE, limits.tmp_bytes),

@@ -294,7 +294,7 @@ def install(program: bytes) -> None:
 def _always(memory_is_held: bool) -> list[Denied]:  # noqa: FBT001 - of this file alone
     return [
         *(Denied(name=name) for name in _NEVER),
-        # The mark of the processes of a job; see JobOrder.mark.
+        # The mark of the processes of a job; see JobFolder.mark.
         Denied(name="setrlimit", argument=0, values=(kernel.RLIMIT_LOCKS,)),
         Denied(name="prlimit64", argument=1, values=(kernel.RLIMIT_LOCKS,)),
         # Bytes in files without names count as the memory of no process.

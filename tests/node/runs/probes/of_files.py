@@ -29,8 +29,8 @@ def node_folder(facts: Facts) -> object:
     return os.listdir(_path(facts, "node"))
 
 
-def job_order(facts: Facts) -> object:
-    return _read(_path(facts, "job") / "order.json")
+def job_events(facts: Facts) -> object:
+    return _read(_path(facts, "job") / "events.jsonl")
 
 
 def other_dataset(facts: Facts) -> object:
