@@ -234,7 +234,7 @@ class Runs:
         if record is None:
             reason = f"this node knows no job {request.job_id} of researcher {request.researcher_id}"
             raise RunRefusedError(ErrorCode.FAILED, reason)
-        if not record.job.state.is_final:
+        if record.job.state.is_running:
             reason = f"stopped by researcher {request.researcher_id}"
             self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
             self._registers.database.after_commit(lambda: self._end(request.job_id, JobState.STOPPED, reason))

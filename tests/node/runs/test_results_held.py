@@ -218,6 +218,7 @@ def test_a_held_job_is_neither_stopped_nor_lost_nor_removed(node: Bench) -> None
 
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
     assert (node.path / "runs" / job_id / "result").exists()
+    assert [line for line in node.audit("run-stop") if line["job"] == job_id] == []
 
 
 def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> None:
