@@ -91,17 +91,16 @@ class FrameChannel:
         with self._lock:
             self._send_waiting()
             self._has_ended = True
-            self.write(head)
-            packed.write(self)
+            for piece in (head, *packed.pieces):
+                self._write(piece)
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._has_ended:
             frame = self._waiting.pop(0)
             self._has_ended = frame[:1] == FAILURE
-            self.write(frame)
+            self._write(frame)
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Write a piece of a frame; for `Packed.write`. Raises ChannelClosedError."""
+    def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         try:
             while view:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     import numpy.typing as npt
-    from _typeshed import SupportsWrite
 
     Piece = bytes | memoryview
     PlacedArray = tuple[list[str | int], str, tuple[int, ...], bool, int]
@@ -55,17 +54,11 @@ _HEADER = (
 
 
 class Packed:
-    """Values ready to leave; contiguous arrays are not copied, so do not change them before `write`."""
+    """Values ready to leave; ``pieces`` share the memory of contiguous arrays, so do not change these before."""
 
     def __init__(self, parcel_format: Literal["json", "npz"], pieces: Sequence[Piece]) -> None:
-        self.format = parcel_format
-        self._pieces = pieces
+        self.format, self.pieces = parcel_format, pieces
         self.size_bytes = sum(map(len, pieces))
-
-    def write(self, stream: SupportsWrite[Piece]) -> None:
-        """Write all ``size_bytes`` bytes."""
-        for piece in self._pieces:
-            stream.write(piece)
 
 
 def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:

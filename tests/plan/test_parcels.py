@@ -195,9 +195,7 @@ def test_large_arrays_are_packed_and_unpacked_without_copies() -> None:
     large = pack(values)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    stream = io.BytesIO()
-    large.write(stream)
-    content = bytearray(stream.getbuffer())
+    content = bytearray(b"".join(large.pieces))
 
     back = unpack("npz", content)["w"]
     back[0] = 7

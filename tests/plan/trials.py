@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import io
 import os
 import tempfile
 import textwrap
@@ -102,6 +101,5 @@ def heard(*, pause_s: float = 0.0) -> Iterator[tuple[PlanContext, FrameChannel, 
 
 def packed(values: Any) -> tuple[str, bytes]:
     """Return the format of a parcel of values, and its bytes."""
-    made, stream = pack(values), io.BytesIO()
-    made.write(stream)
-    return made.format, stream.getvalue()
+    made = pack(values)
+    return made.format, b"".join(made.pieces)

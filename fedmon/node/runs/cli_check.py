@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -234,9 +233,8 @@ def dataset_at(path: Path) -> GivenDataset:
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
     """Return the inputs in a file as a parcel. Raises InvalidInputError."""
-    packed, stream = parcels.pack(parcels.read_inputs(path)), io.BytesIO()
-    packed.write(stream)
-    return stream.getvalue(), packed.format
+    packed = parcels.pack(parcels.read_inputs(path))
+    return b"".join(packed.pieces), packed.format
 
 
 def listed(parcel_format: str, content: bytes) -> Iterator[dict[str, Any]]:

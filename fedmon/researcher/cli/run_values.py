@@ -25,7 +25,7 @@ def save(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
         packed = parcels.pack(values)
         written.append(folder / f"{node_id}.{packed.format}")
         with replacing(written[-1], folder_mode=0o777) as new, new.open("wb") as file:
-            packed.write(file)
+            file.writelines(packed.pieces)
     return written
 
 

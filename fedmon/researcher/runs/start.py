@@ -204,7 +204,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
 
     parcel = parcels.pack(inputs)
     stream = io.BytesIO()
-    parcel.write(stream)
+    stream.writelines(parcel.pieces)
     content = stream.getbuffer()
     about = Parcel(format=parcel.format, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     inline = about.carrying(content) if len(content) <= MAX_PAYLOAD_BYTES else None
