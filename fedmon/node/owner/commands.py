@@ -729,10 +729,11 @@ def _result(record: JobRecord) -> Document:
 def _output(folder: JobFolder) -> Document:
     """Return the ends of a plan's output, and the bytes before them; None for a stream that cannot be read."""
     ends: dict[str, TracePiece | None] = {"stdout": None, "stderr": None}
-    for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
+    for name in ends:
         with contextlib.suppress(FedmonError):
-            piece = read(max(0, read(0, 1).size_bytes - _SHOWN_BYTES), _SHOWN_BYTES)
-            rest = read(piece.next_offset, _SHOWN_BYTES)
+            size_bytes = folder.trace(name, 0, 1).size_bytes
+            piece = folder.trace(name, max(0, size_bytes - _SHOWN_BYTES), _SHOWN_BYTES)
+            rest = folder.trace(name, piece.next_offset, _SHOWN_BYTES)
             ends[name] = rest if rest.skipped_bytes else piece  # of a short trace the bytes between are not kept
     return {
         "output": {name: end and visible_text(end.text) for name, end in ends.items()},

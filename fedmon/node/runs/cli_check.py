@@ -126,10 +126,10 @@ def _tried(
 
 def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
     """Yield reports and logs until the job is over, and print its output; ``news`` is set by pokes."""
-    from fedmon.node.runs.folder import Logged, Reported
+    from fedmon.node.runs.folder import STDERR, STDOUT, Logged, Reported
 
     offset = 0
-    printed = {folder.stdout: 0, folder.stderr: 0}
+    printed = {STDOUT: 0, STDERR: 0}
     is_over = False
     while not is_over:
         news.wait(_LOOK_S)
@@ -139,14 +139,14 @@ def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | L
         found = folder.events(offset)
         is_over, offset = is_over and found.next_offset == offset, found.next_offset
         yield from (event for event in found.events if isinstance(event, Reported | Logged))
-        for read, at in printed.items():
+        for name, at in printed.items():
             place = at
-            while (piece := read(place, _PIECE_BYTES)).next_offset > place:
+            while (piece := folder.trace(name, place, _PIECE_BYTES)).next_offset > place:
                 if piece.skipped_bytes:
                     sys.stderr.write(f"[{piece.skipped_bytes} bytes are not kept]\n")
                 sys.stderr.write(piece.text)
                 place = piece.next_offset
-            printed[read] = place
+            printed[name] = place
 
 
 def _line(text: str) -> None:

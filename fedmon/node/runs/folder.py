@@ -297,13 +297,9 @@ class JobFolder:
             size = (self.path / EVENTS).stat().st_size
         return self.events(max(0, size - max_bytes)).events
 
-    def stdout(self, offset: int, max_bytes: int) -> TracePiece:
-        """Return a piece of its standard output; see read_trace."""
-        return read_trace(self.path / STDOUT, offset, max_bytes, is_over=not self.is_alive())
-
-    def stderr(self, offset: int, max_bytes: int) -> TracePiece:
-        """Return a piece of its standard error; see read_trace."""
-        return read_trace(self.path / STDERR, offset, max_bytes, is_over=not self.is_alive())
+    def trace(self, name: str, offset: int, max_bytes: int) -> TracePiece:
+        """Return a piece of ``stdout`` or ``stderr``; see read_trace."""
+        return read_trace(self.path / name, offset, max_bytes, is_over=not self.is_alive())
 
     def stop(self, state: JobState, reason: str) -> bool:
         """Ask the keeper to end the job with this state and reason; return False if no keeper lives.

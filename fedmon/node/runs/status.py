@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ from fedmon.common.wire.runs import (
 )
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs.folder import JobFolder, Reported
+from fedmon.node.runs.folder import STDERR, STDOUT, JobFolder, Reported
 from fedmon.node.runs.outcome import WITHHELD, fitting, inline, leaving
 from fedmon.node.runs.register import JobRecord, JobRegister
 
@@ -77,12 +78,12 @@ class Status:
             # Beside a large result they come with the next question.
             if len(_encode(scalars)) <= _room(reply):
                 reply = msgspec.structs.replace(reply, scalars=scalars)
-        asked = (("stdout", folder.stdout, request.stdout_from), ("stderr", folder.stderr, request.stderr_from))
-        reads = [(name, read, offset) for name, read, offset in asked if offset is not None]
-        if reads and not self._policy.settings.job_output:
+        asked = {STDOUT: request.stdout_from, STDERR: request.stderr_from}
+        offsets = {name: offset for name, offset in asked.items() if offset is not None}
+        if offsets and not self._policy.settings.job_output:
             return msgspec.structs.replace(reply, withheld=WITHHELD)
-        share = _room(reply) // max(1, len(reads))
-        traces = {name: piece(read, offset, share) for name, read, offset in reads}
+        share = _room(reply) // max(1, len(offsets))
+        traces = {name: piece(partial(folder.trace, name), offset, share) for name, offset in offsets.items()}
         return msgspec.structs.replace(reply, **traces)
 
     def purge(self, before: datetime.datetime) -> list[str]:

@@ -640,7 +640,7 @@ class Supervision:
         seen.memory_kills, seen.refused_forks = self._group.ended_for_memory(), self._group.refused_processes()
         seen.cpu_s = self._meter.cpu_s()
         if not seen.has_begun:  # the words of bubblewrap or of the interpreter: the plan has not run
-            seen.setup = self._folder.stderr(0, _SETUP_BYTES).text.split("\n")[0].strip()
+            seen.setup = self._folder.trace(STDERR, 0, _SETUP_BYTES).text.split("\n")[0].strip()
         verdict = decide(seen)
         left = ""
         if living:

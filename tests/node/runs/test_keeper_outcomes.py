@@ -182,7 +182,7 @@ def check(jobs: KeptJobs, name: str, level: Level) -> None:
 
     ending, folder = jobs.run(body, job_id, level=level, **limits)
 
-    assert (ending.state, part in ending.reason) == (state, True), (ending, folder.stderr(0, 2000).text)
+    assert (ending.state, part in ending.reason) == (state, True), (ending, folder.trace("stderr", 0, 2000).text)
     assert left_of(job_id) == []
     wait_until(lambda: not folder.is_alive(), what="the keeper's end")
     wait_until(lambda: not (folder.path / "tmp").exists(), what="the end of what the job wrote")

@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     reads: dict[str, Callable[[], object]] = {"lock": folder.is_alive, EVENTS: folder.events}
 
     with pytest.raises(StorageError, match=str(tmp_path)):
-        reads.get(name, lambda: folder.stdout(0, 9))()
+        reads.get(name, lambda: folder.trace("stdout", 0, 9))()
 
 
 @pytest.mark.parametrize("is_late", [True, False])

@@ -139,14 +139,14 @@ def test_a_keeper_starts_nothing_below_the_level_that_the_owner_demands(jobs: Ke
     ending, folder = jobs.run("print('ran')\nreturn {}", f"weak-{level}", level=level, minimum="landlock")
 
     assert (ending.state, "owner demands landlock" in ending.reason) == (JobState.NOT_STARTED, True)
-    assert folder.stdout(0, 100).text == ""
+    assert folder.trace("stdout", 0, 100).text == ""
 
 
 def test_output_that_ends_within_a_character_is_shown_whole_once_the_job_is_over(jobs: KeptJobs) -> None:
     _, folder = jobs.run(r"os.write(1, b'1 \xe2\x82'); return {}", "cut")
     wait_until(lambda: not folder.is_alive(), what="the end of its keeper")
 
-    pieces = [folder.stdout(offset, 100) for offset in (0, 2)]
+    pieces = [folder.trace("stdout", offset, 100) for offset in (0, 2)]
 
     assert [(each.text, each.next_offset) for each in pieces] == [("1 ", 2), ("\ufffd", 4)]
 
@@ -245,7 +245,7 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
 def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> None:
     # given a process that left its family and its environment
     folder = jobs.launch(HIDES, jobs.order("hidden"))
-    text = wait_until(lambda: folder.stdout(0, 100).text, what="the hidden process")
+    text = wait_until(lambda: folder.trace("stdout", 0, 100).text, what="the hidden process")
     hidden = find_birth(int(text))
     assert hidden is not None
     os.kill(keeper_of(folder).pid, signal.SIGKILL)
