@@ -148,19 +148,21 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
     }
     empty = SearchReply(**HEAD, datasets=[], count=0)
     nothing = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=empty, elapsed_s=0.1)
+    away: dict[Any, Any] = {name: refused(name, "offline since 2026-11-30: stopped by its owner") for name in "bc"}
 
     shown: dict[str, list[str]] = {}
     for command, reply in replies.items():
         told = Outcome(node_id=NodeId("hospital-east"), status=OutcomeStatus.OK, reply=reply, elapsed_s=1.0)
         found: Outcomes[Any] = Outcomes(
-            command, {told.node_id: told, nothing.node_id: nothing}, circumstances=HERE, elapsed_s=0.1
+            command, {told.node_id: told, nothing.node_id: nothing} | away, circumstances=HERE, elapsed_s=0.1
         )
         shown[command] = [str(found), found._repr_html_(), *found.to_frame().columns]
 
     for text, *_ in shown.values():
         assert max(map(len, text.splitlines()[:4])) <= 80
     assert shown["search"][0].splitlines()[0].split() == ["node", "status", "name", "tags", "shape", "dataset_id"]
-    assert "2 of 2 nodes: ok, 1 dataset." in shown["search"][0]
+    assert "2 of 4 nodes: ok, 1 dataset." in shown["search"][0]
+    assert "b, c: offline since 2026-11-30: stopped by its owner" in shown["search"][0].splitlines()
     assert "description" in shown["search"]
     assert '<td style="white-space: nowrap">hospital-east</td>' in shown["search"][1]
     assert "hospital-east: granted any number of runs, until " in shown["training-plan-status"][0]
@@ -173,12 +175,13 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
     monkeypatch.setenv("COLUMNS", "500")
     dataset = Dataset(dataset_id="1", name=hostile, data_type=hostile, tags=[hostile], description=hostile)
     reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[dataset], count=1)
-    outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply, reason=hostile)
-    found = Outcomes("list", {outcome.node_id: outcome}, circumstances=HERE, elapsed_s=0.1)
+    outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply)
+    refusal: Any = refused("b", hostile)
+    found = Outcomes("list", {NodeId("a"): outcome, NodeId("b"): refusal}, circumstances=HERE, elapsed_s=0.1)
 
     elements, text = Elements(), str(found)
     elements.feed(found._repr_html_())
 
     assert set(elements.names) <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
     assert not {"\x1b", "\u202e"} & set(text)
-    assert text.count("\n") == 3
+    assert text.count("\n") == 5

@@ -188,17 +188,18 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
 
     def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal: short ids, of a ping also times; grants stand below the table."""
-        rows, left_out = self.rows(), dict.fromkeys(["grants"] if self.command == "ping" else ["grants", "ms"])
+        """Return the rows for a terminal: short ids, of a ping also times; grants and reasons stand below the table."""
+        rows, left_out = self.rows(), dict.fromkeys(["grants", "reason", *(["ms"] if self.command != "ping" else [])])
         short = short_ids([row["dataset_id"] for row in rows if "dataset_id" in row])
         return [
             row | left_out | ({"dataset_id": short[row["dataset_id"]]} if "dataset_id" in row else {}) for row in rows
         ]
 
     def notes(self) -> list[str]:
-        """Return the grants of each node, and the summary."""
-        granted = by_reason({row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")})
-        return [*granted, self.circumstances.beside(self.summary()) if self else self.summary()]
+        """Return the grants of each node, or the reason for its absence, and the summary."""
+        told = {row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")}
+        told |= {node_id: outcome.reason for node_id, outcome in self.failed.items()}
+        return [*by_reason(told), self.circumstances.beside(self.summary()) if self else self.summary()]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())
