@@ -255,13 +255,10 @@ class RunList(Outcomes[JobsReply]):
         }
 
     def summary(self) -> str:
-        """Return the number of runs, and the nodes that did not answer."""
+        """Return the number of runs."""
         if not self:
             return super().summary()
-        known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
-        return "; ".join([known, *why_not(self)])
-
-    explanation = summary
+        return f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
 
     def text(self, limit: int | None = None) -> str:
         """Return the newest runs as a table, and how many more there are."""
@@ -282,12 +279,12 @@ class RunList(Outcomes[JobsReply]):
         return rows
 
     def _repr_html_(self) -> str:
-        return html_table(self.text_rows(), caption=self.summary())
+        return html_table(self.text_rows(), caption="; ".join(self.notes()))
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         older = len(self._trainings()[self._limit :]) if self._limit is not None else 0
-        return [*([f"... and {plural(older, 'older one')}"] if older else []), self.summary()]
+        return [*([f"... and {plural(older, 'older one')}"] if older else []), *super().notes()]
 
     def _trainings(self) -> list[tuple[str, list[str]]]:
         """Return groups with the ids of their runs, newest first; a run without a group stands alone."""
