@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26597, 121, 16742),
     "plan": (1268, 8, 845),
     "report": (9075, 50, 5661),
-    "researcher": (9904, 46, 6480),
+    "researcher": (9937, 46, 6495),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
-from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
+from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState, split
 from fedmon.researcher.cli.shell import emit
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class NewestValues(Collector):
                 remembered_s = max(REMEMBERED_S, 3 * latest.pace_s)
                 if self._state.silent_s(node) is not None or self._state.unheard_s(latest) > remembered_s:
                     continue
-                for name in filter(NAME.fullmatch, latest.names()):
-                    family = families.setdefault(name, _family(name))
-                    for labels, value in latest.each(name):
-                        if value is not None:
-                            family.add_sample(name, with_origin(labels, node=node, stream=stream), value)
+                for series in latest.series():
+                    (name, labels), value = split(series), latest.value(series)
+                    if value is not None and NAME.fullmatch(name):
+                        family = families.setdefault(name, _family(name))
+                        family.add_sample(name, with_origin(labels, node=node, stream=stream), value)
         yield from families.values()
 
 

@@ -30,7 +30,8 @@ Labels = Mapping[str, str]
 
 
 @functools.lru_cache(maxsize=32_768)
-def _split(series: str) -> tuple[str, Labels]:
+def split(series: str) -> tuple[str, Labels]:
+    """Return name and labels of a series; one that cannot be read is a name."""
     try:
         return split_series(series)
     except ValueError:
@@ -68,7 +69,7 @@ class Latest:
         for series, value in sample.values.items():
             known = self._points.get(series)
             if known is None:
-                name, labels = _split(series)
+                name, labels = split(series)
                 self._of_name.setdefault(name, {})[series] = labels
                 if name in SPARKLINES:
                     self._minute[series] = deque()
@@ -94,9 +95,9 @@ class Latest:
         point = self._points.get(series)
         return point is not None and self.newest is not None and self.newest.mono - point[0] <= REMEMBERED_S
 
-    def names(self) -> list[str]:
-        """Return the metrics of which there is a series."""
-        return sorted(name for name in self._of_name if self._series(name))
+    def series(self) -> list[str]:
+        """Return each series that was heard of lately."""
+        return sorted(filter(self.has, self._points))
 
     def growth(self, series: str) -> float | None:
         """Return how fast one counter grew between its last two readings, per second; None if that is unknown."""

@@ -9,7 +9,7 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.metrics.table import MISSING, format_rate, format_value
+from fedmon.common.metrics.table import MISSING, format_rate, format_value, is_counter
 from fedmon.common.text import joined, plural, short_ids, shorten, table
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import Absent, Labels, Latest, WatchState
@@ -88,11 +88,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rows=self.rows[:rows], more=self.more + left_out)
 
     def narrowed(self, width: int) -> Table:
-        """Return the table with as many columns as fit, at least two; columns without any value go."""
+        """Return the table with as many columns as fit, at least two; those without any value go, of order 0 stay."""
         columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
         widths = [max(map(len, column)) for column in columns]
         shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
-        while len(shown) > 2 and sum(widths[at] + GAP for at in shown) - GAP > width:
+        while any(self.orders[at] for at in shown[2:]) and sum(widths[at] + GAP for at in shown) - GAP > width:
             shown.remove(max(shown, key=lambda at: (self.orders[at], at)))
         return msgspec.structs.replace(
             self,
@@ -355,6 +355,30 @@ USER = Group(
 )
 GROUPS = {group.name: group for group in (HOST, JOBS, GPU, USER)}
 """Every group by its name, in the order of the screen."""
+
+
+def _series(state: WatchState) -> Iterable[Subject]:
+    for node, stream, latest in state.streams(""):
+        for series in latest.series():
+            yield (node, series if stream == "host" else f"{series} of {stream}"), latest, {"series": series}
+
+
+def _series_growth(latest: Latest, labels: Labels) -> Cell:
+    series = labels["series"]
+    return Cell(format_rate(series, latest.growth(series))) if is_counter(series) else NOTHING
+
+
+CHOSEN = Group(
+    name="metrics",
+    title="METRICS",
+    about=("node", "metric"),
+    subjects=_series,
+    columns=(
+        Column("value", lambda latest, labels: shown(labels["series"], latest.value(labels["series"])), 0),
+        Column("growth", _series_growth, 0),
+    ),
+)
+"""Each series, for metrics that were chosen by name."""
 
 # --- the screen -------------------------------------------------------------------------------------------------------
 

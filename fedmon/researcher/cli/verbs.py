@@ -222,12 +222,12 @@ def watch(
 ) -> None:
     """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
     from fedmon.researcher.cli.readings import WatchState
-    from fedmon.researcher.cli.screen import GROUPS
+    from fedmon.researcher.cli.screen import CHOSEN, GROUPS
     from fedmon.researcher.cli.terminal import draw
 
     if unknown := set(group or ()) - GROUPS.keys():
         raise InvalidInputError(f"--group {min(unknown)!r} is not one of {', '.join(GROUPS)}")
-    groups = [GROUPS[name] for name in dict.fromkeys(group or GROUPS)]
+    groups = [GROUPS[name] for name in dict.fromkeys(group or GROUPS)] if group or not metric else [CHOSEN]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
     has_quit = False
     with (

@@ -5,6 +5,7 @@ A lease is asked for while there is a consumer, renewed in time, and given back 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +16,16 @@ import msgspec
 from fedmon.common.files import Closing
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.store.recording_reader import chooser
+from fedmon.common.text import joined
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import MAX_INTERVAL_S, Error, Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import NEVER_HEARD, Moment, NodeState
 from fedmon.researcher.samples.resend import Resend, StreamFollower
+
+logger = logging.getLogger(__name__)
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0
 MANY_NODES = 1_000
@@ -63,13 +68,15 @@ def union(choices: Iterable[Choice]) -> Choice:
 class SampleConsumer(Closing):
     """A watch or a record: takes samples until `close`; a context manager.
 
-    ``wish`` is the lease that it needs.
+    ``wish`` is the lease that it needs, ``metrics`` are the names or globs of the series that it takes, None for all.
     """
 
     follower: StreamFollower
 
-    def __init__(self, consumers: Consumers, wish: Wish) -> None:
+    def __init__(self, consumers: Consumers, wish: Wish, metrics: Sequence[str] | None = None) -> None:
         self._consumers, self.wish = consumers, wish
+        self._unmatched = set(metrics or ())
+        self._wanted = chooser(metrics, unmatched=self._unmatched)
         self._refused: dict[NodeId, str] = {}
         self.closed = False
 
@@ -101,6 +108,15 @@ class SampleConsumer(Closing):
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         """Take the metrics and extents of a node."""
+
+    def _chosen(self, batch: Batch) -> Batch:
+        """Return a batch with its wanted series alone."""
+        return batch if self._wanted is None else batch.only(list(filter(self._wanted, batch.columns)))
+
+    def _tell_unmatched(self, samples: int) -> None:
+        """Warn of each wanted metric that none of the samples has, if any came."""
+        if self._unmatched and samples:
+            logger.warning("none of %d samples has a metric %s", samples, joined(sorted(self._unmatched), last=" or "))
 
 
 class Consumers:

@@ -22,8 +22,6 @@ from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import chooser
-from fedmon.common.text import joined
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
@@ -96,11 +94,9 @@ class Record(SampleConsumer):
         history_s: float,
         max_bytes: int | None = None,
     ) -> None:
-        super().__init__(consumers, wish)
+        super().__init__(consumers, wish, metrics)
         self.store: StorePush | None = None
         self.path = path
-        self._unmatched = set(metrics or ())
-        self._wanted = chooser(metrics, unmatched=self._unmatched)
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
@@ -146,8 +142,7 @@ class Record(SampleConsumer):
         self._consumers.remove(self)
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
-        if self._unmatched and self._writer.stored:
-            logger.warning("recorded no metric %s into %s", joined(sorted(self._unmatched), last=" or "), self.path)
+        self._tell_unmatched(self._writer.stored)
         if self.store is not None:
             self.store.stop()
 
@@ -161,8 +156,7 @@ class Record(SampleConsumer):
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Store samples; see `Sink`."""
-        chosen = batch if self._wanted is None else batch.only(list(filter(self._wanted, batch.columns)))
-        self._writer.put(chosen, size_bytes=size_bytes, late=late)
+        self._writer.put(self._chosen(batch), size_bytes=size_bytes, late=late)
 
     def lost_for_good(self, want: MissingSamples, reason: str) -> None:
         """Note in the store that samples will not come."""

@@ -10,8 +10,6 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording_format import Chooser
-from fedmon.common.store.recording_reader import chooser
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, StreamFollower
@@ -58,7 +56,7 @@ class Watch(SampleConsumer):
         ordered: bool,
         dispatcher: Dispatcher,
     ) -> None:
-        super().__init__(consumers, wish)
+        super().__init__(consumers, wish, metrics)
         self.capabilities: dict[NodeId, MonitorReply] = {}
         self.delivered = self.dropped = 0
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=consumers.inquire)
@@ -69,7 +67,6 @@ class Watch(SampleConsumer):
         self._left = self._held_samples = self._held_bytes = 0
         self._was_full = False
         self._arrived = threading.Condition()
-        self._wanted = chooser(metrics)
 
     @property
     def pending(self) -> int:
@@ -114,6 +111,7 @@ class Watch(SampleConsumer):
         if self._subscription is not None:
             self._subscription.removed = True
         self._consumers.remove(self)
+        self._tell_unmatched(self.delivered)
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class Watch(SampleConsumer):
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Deliver samples; see `Sink`."""
-        samples, count = _samples_of(batch, self._wanted, late=late), len(batch.t)
+        samples, count = _samples_of(self._chosen(batch), late=late), len(batch.t)
         if self._subscription is not None:
             self._dispatcher.call(self._subscription, samples, urgent=False, size_bytes=size_bytes)
             self.delivered += count
@@ -164,10 +162,10 @@ class Watch(SampleConsumer):
         return next(self._head)
 
 
-def _samples_of(batch: Batch, wanted: Chooser | None, *, late: bool) -> Iterator[LiveSample]:
+def _samples_of(batch: Batch, *, late: bool) -> Iterator[LiveSample]:
     """Take a batch apart, on the thread that uses the samples: columns need a tenth of their memory."""
-    columns = {name: column for name, column in batch.columns.items() if wanted is None or wanted(name)}
-    names, node_id, reasons = tuple(columns), NodeId(batch.node_id), batch.reasons
+    columns, reasons = batch.columns, batch.reasons
+    names, node_id = tuple(columns), NodeId(batch.node_id)
     rows = zip(*columns.values(), strict=True) if columns else iter(() for _ in batch.t)
     gaps = [name for name, column in columns.items() if None in column]
     not_due = [name for name in gaps if name not in reasons]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from fedmon.researcher.cli.readings import WatchState
-from fedmon.researcher.cli.screen import GROUPS, Screen, compose, text_screen
+from fedmon.researcher.cli.screen import CHOSEN, GROUPS, Screen, compose, text_screen
 from tests.researcher.cli.watch_samples import labelled, live, said
 
 GIB = float(2**30)
@@ -268,3 +268,23 @@ def test_refusals_and_a_chosen_group_without_values_are_shown_where_absences_are
     assert screen.absent == ("east: does not obey r",)
     chosen = compose(state, [GROUPS["gpu"]], capabilities={}, refusals={}, width=80, height=None, absences=False)
     assert (chosen.tables, chosen.absent) == ((), ("gpu: no node reports any",))
+
+
+def test_metrics_chosen_by_name_are_rows_with_their_value_and_growth() -> None:
+    state, sda = WatchState(Clock()), 'host_disk_read_bytes_total{device="sda"}'
+    for seq in range(2):
+        state.take(labelled(live("north", seq), {"host_load5": 1.5, sda: seq * 2.0**30}))
+        state.take(live("north", seq, stream="job-7", job_cpus_busy=2.0))
+
+    wide, narrow = (
+        drawn(compose(state, [CHOSEN], capabilities={}, refusals={}, width=width, height=24), width)
+        for width in (80, 50)
+    )
+
+    assert [line.split() for line in wide[3:6]] == [
+        ["●", "north", sda, "1.0", "GiB", "1.0", "GiB/s"],
+        ["●", "north", "host_load5", "1.50", "-"],
+        ["●", "north", "job_cpus_busy", "of", "job-7", "2", "-"],
+    ]
+    assert max(map(len, narrow)) <= 50
+    assert narrow[3].endswith("1.0 GiB  1.0 GiB/s")

@@ -110,7 +110,9 @@ def test_the_answers_of_nodes_can_be_iterated_over_while_others_come(mosquitto: 
         assert (list(measured), list(refused)) == (["a"], ["a-refuses"])
 
 
-def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
+def test_only_the_metrics_asked_for_are_shown_and_one_that_never_came_is_told(
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     bracketed = 'host_filesystem_size_bytes{mountpoint="/data[1]"}'
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
@@ -123,6 +125,9 @@ def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open)
 
         shown = [list(watch.next(30).values) for watch in (by_name, by_series, by_label, none)]  # type: ignore[union-attr] # there is one
         assert shown == [[DISK], [CPU], [bracketed], []]
+    for watch in (by_name, by_series, by_label, none):
+        watch.close()
+    assert [one.getMessage() for one in caplog.records] == ["none of 2 samples has a metric gpu_*"]
 
 
 def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
