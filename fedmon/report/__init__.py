@@ -2,13 +2,12 @@
 
 In a notebook::
 
-    from fedmon.report import Source, frame, plot, save, write_report
+    from fedmon.report import frame, plot, save, write_report
 
-    with Source("job-metrics-4711") as source:
-        table = frame(source, metrics=["host_cpu_*"])
-        save(source, "cpu.parquet", metrics=["host_cpu_*"])
-        plot(source, "plots", metrics=["host_cpu_*"])
-        write_report(source, html="report.html")
+    table = frame("job-metrics-4711", metrics=["host_cpu_*"])
+    save("job-metrics-4711", "cpu.parquet", metrics=["host_cpu_*"])
+    plot("job-metrics-4711", "plots", metrics=["host_cpu_*"])
+    write_report("job-metrics-4711", html="report.html")
 """
 
 from __future__ import annotations

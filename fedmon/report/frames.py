@@ -8,12 +8,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
+from fedmon.common.text import joined
 from fedmon.report.export import write
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import Plan, find_job, plan
-from fedmon.report.source import Source
+from fedmon.report.source import Paths, Source, opened
 from fedmon.report.subject import choose
 from fedmon.report.training import COSTS, Trainings, is_reported
 
@@ -105,7 +107,7 @@ class TidyTable(WideTable):
 
 
 def frame(
-    source: Source,
+    source: Source | Paths,
     *,
     metrics: Sequence[str] | None = None,
     job: str | None = None,
@@ -116,17 +118,26 @@ def frame(
 ) -> pd.DataFrame:
     """Return a table as a data frame of pandas, all of it in memory; see WideTable and TidyTable.
 
-    Missing numbers are NaN. Raises NotFoundError for an unknown job, StorageError, and MissingExtraError.
+    Missing numbers are NaN. Raises NotFoundError for an unknown job, or if no metric is called so, StorageError, and
+    MissingExtraError.
     """
-    kind = TidyTable if tidy else WideTable
-    table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
-    with report_extra("a data frame"):
+    with opened(source) as found, report_extra("a data frame"):
         from fedmon.report.export.tables import data_frame
-    return data_frame(table)
+
+        return data_frame(_table(found, metrics, job, tidy=tidy, rates=rates, since_t=since_t, until_t=until_t))
+
+
+def _table(
+    source: Source, metrics: Sequence[str] | None, job: str | None, *, tidy: bool, **selection: Any
+) -> WideTable:
+    table = (TidyTable if tidy else WideTable)(source, metrics=metrics, job=job, **selection)
+    if metrics and not table.plan.columns:
+        raise NotFoundError(f"no metric of the recording is called {joined(metrics, last=' or ')}")
+    return table
 
 
 def save(
-    source: Source,
+    source: Source | Paths,
     path: Path | str,
     *,
     format: str | None = None,  # noqa: A002 - what everybody calls it
@@ -146,9 +157,9 @@ def save(
     table is under ``wide_<key>`` or ``tidy_<key>``; the key is the job's if there is one. ``progress`` is called with 1
     at the end. Raises NotFoundError, InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
-    kind = TidyTable if tidy else WideTable
-    table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
-    write(table, path, format=format, key=key or key_of(source, job), replace=replace)
+    with opened(source) as found:
+        table = _table(found, metrics, job, tidy=tidy, rates=rates, since_t=since_t, until_t=until_t)
+        write(table, path, format=format, key=key or key_of(found, job), replace=replace)
     if progress is not None:
         progress(1.0)
     return Path(path)
@@ -162,7 +173,7 @@ def key_of(source: Source, job: str | None) -> str:
 
 
 def plot(
-    source: Source,
+    source: Source | Paths,
     folder: Path | str,
     *,
     job: str | None = None,
@@ -182,13 +193,13 @@ def plot(
     Raises NotFoundError for an unknown job or node, InvalidInputError for another kind or a bare text of metrics,
     MissingExtraError without matplotlib, StorageError.
     """
-    with report_extra("a plot"):
+    with opened(source) as found, report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
 
-        subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
+        subject = choose(found, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
         choice = Choice(metrics=metrics, per_node=per_node, combined=combined)
-        found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
-        written = write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind)
+        charts = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
+        written = write_charts(charts, (*charts.first, *charts.rest), Path(folder), kind=kind)
     if progress is not None:
         progress(1.0)
     return written
@@ -239,10 +250,11 @@ class LearningCurves:
         )
 
 
-def learning_curves(source: Source) -> LearningCurves:
+def learning_curves(source: Source | Paths) -> LearningCurves:
     """Return the values that programs and runs of plans reported, by round or step. Raises StorageError."""
-    found = Trainings()
-    for stream in sorted({one.stream for one in source.streams if is_user_stream(one.stream)}):
-        for block in source.blocks(stream=stream, series=is_reported):
-            found.add(block)
-    return LearningCurves(source, found)
+    reported = Trainings()
+    with opened(source) as found:
+        for stream in sorted({one.stream for one in found.streams if is_user_stream(one.stream)}):
+            for block in found.blocks(stream=stream, series=is_reported):
+                reported.add(block)
+    return LearningCurves(found, reported)

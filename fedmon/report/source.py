@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def files_of(paths: Iterable[Path | str]) -> list[Path]:
     return list(found)
 
 
+Paths = Iterable[Path | str] | Path | str
+"""Recordings, and folders of them."""
+
+
 class Source(Closing):
     """Reads recordings as one: files, and those in folders such as a job's; samples in several of them come once.
 
@@ -71,7 +76,7 @@ class Source(Closing):
     recording, and StorageError when a recording cannot be read.
     """
 
-    def __init__(self, paths: Iterable[Path | str] | Path | str) -> None:
+    def __init__(self, paths: Paths) -> None:
         self.paths = files_of([paths] if isinstance(paths, Path | str) else paths)
         if not self.paths:
             raise InvalidInputError("name at least one recording")
@@ -209,3 +214,8 @@ def told_number(told: Mapping[str, Any], name: str) -> float | None:
 
 
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")
+
+
+def opened(source: Source | Paths) -> AbstractContextManager[Source]:
+    """Return a source as it is, or recordings as one that is closed at the end; raises as `Source`."""
+    return nullcontext(source) if isinstance(source, Source) else Source(source)

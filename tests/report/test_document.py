@@ -191,8 +191,7 @@ document.title = [before === heights(), document.querySelector(".now").textConte
 def test_charts_stay_where_they_are_while_a_cursor_shows_values_and_the_reason_of_a_gap(tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     parts = [samples({"host_load1": [1.0, 2.0] * 30}, seq=seq) for seq in (0, 600)]
-    with Source([recording(tmp_path / "gap.fmr", *parts)]) as source:
-        write(source, html=str(page))
+    write(recording(tmp_path / "gap.fmr", *parts), html=str(page))
     page.write_text(re.sub('<meta http-equiv="Content-Security[^>]*>', "", page.read_text()) + HOVER)
 
     assert re.search(r"<title>true .*no samples for", in_browser(page, tmp_path / "profile").stdout)
@@ -200,8 +199,7 @@ def test_charts_stay_where_they_are_while_a_cursor_shows_values_and_the_reason_o
 
 def test_a_pdf_of_a_job_is_short_and_begins_with_a_picture(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", nodes=("n1",), samples=120)
-    with Source(str(tmp_path)) as source:
-        write(source, pdf=str(tmp_path / "r.pdf"))
+    write(str(tmp_path), pdf=str(tmp_path / "r.pdf"))
     reader = pypdf.PdfReader(tmp_path / "r.pdf")
     headings = [one.title for one in reader.outline if not isinstance(one, list)]
 
@@ -359,11 +357,11 @@ def test_long_tables_break_with_their_headers_again(tmp_path: Path) -> None:
 
 
 def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp_path: Path) -> None:
-    with Source([write_job(tmp_path / "j.fmr", samples=2)]) as source:
-        with pytest.raises(InvalidInputError, match="name a file for the report"):
-            write(source)
-        with pytest.raises(InvalidInputError, match=r"folder .* not found"):
-            write(source, pdf=tmp_path / "nowhere" / "r.pdf")
+    path = write_job(tmp_path / "j.fmr", samples=2)
+    with pytest.raises(InvalidInputError, match="name a file for the report"):
+        write(path)
+    with pytest.raises(InvalidInputError, match=r"folder .* not found"):
+        write(path, pdf=tmp_path / "nowhere" / "r.pdf")
     assert sorted(one.suffix for one in tmp_path.iterdir() if one.name != "j.fmr-wal") in (
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip
 

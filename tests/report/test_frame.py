@@ -136,8 +136,7 @@ def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -
     first = recording(tmp_path / "a", samples({RECEIVED: [0, 1, 3]}))
     second = recording(tmp_path / "b", samples({RECEIVED: [3, 6, 10]}, seq=2))
 
-    with Source([first, second]) as source:
-        table = frame(source)
+    table = frame([first, second])
 
     assert list(table[RECEIVED]) == [0, 1, 3, 6, 10]
     np.testing.assert_array_equal(table[RATE], [NAN, 1, 2, 3, 4])
@@ -147,11 +146,9 @@ def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -
 def test_no_sample_and_one_sample_make_a_table(values: list[float], tmp_path: Path) -> None:
     path = recording(tmp_path / "r", *([samples({BUSY: list(values)})] if values else []))
 
-    with Source([path]) as source:
-        table, tidy = frame(source), frame(source, tidy=True)
-        pictures = learning_curves(source)._repr_html_()
+    table, tidy = frame(path), frame(path, tidy=True)
 
-    assert pictures == ""
+    assert learning_curves(path)._repr_html_() == ""
     assert (len(table), len(tidy)) == (len(values), len(values))
     assert list(table.columns)[:2] == ["host", "time"]
 
@@ -172,6 +169,11 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
         save(source, tmp_path / "x.h5", job="a.server")
         with pytest.raises(NotFoundError, match="it has a_1 and b"):
             frame(source, job="c")
+    for call in (frame, lambda path, metrics: save(path, tmp_path / "x.csv", metrics=metrics)):
+        with pytest.raises(
+            NotFoundError, match=r"^no metric of the recording is called host_cpu_bsy_ratio or wrong_\*$"
+        ):
+            call(path, metrics=["host_cpu_bsy_ratio", "wrong_*"])
 
     assert list(table[BUSY]) == [1, 2]
     assert list(pd.read_hdf(tmp_path / "x.h5", "wide_a_1")[BUSY]) == [1, 2]

@@ -20,7 +20,7 @@ from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding
 from fedmon.report.findings.completeness import main_streams
-from fedmon.report.source import Source, told_number
+from fedmon.report.source import Paths, Source, opened, told_number
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
 
@@ -34,7 +34,7 @@ _MOST_ROWS, _MOST_VALUES = 60, 200
 
 
 def write(
-    source: Source,
+    source: Source | Paths,
     *,
     html: Path | str | None = None,
     pdf: Path | str | None = None,
@@ -52,9 +52,10 @@ def write(
     """
     if html is None and pdf is None:
         raise InvalidInputError("name a file for the report: HTML, PDF, or both")
-    subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
     page, document = (None if path is None else Path(path) for path in (html, pdf))
-    files = write_subject(subject, html=page, pdf=document)[2]
+    with opened(source) as found:
+        subject = choose(found, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
+        files = write_subject(subject, html=page, pdf=document)[2]
     if progress is not None:
         progress(1.0)
     return files

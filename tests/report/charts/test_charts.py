@@ -328,10 +328,8 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
     assert accuracy.x.tolist() == seconds.x.tolist()
     assert not any(one.title.startswith("Reported") for one in found.first)
 
-    with Source([tmp_path / "a"]) as source:
-        curves = report.learning_curves(source)
-        table = curves.to_frame()
-        pictures = curves._repr_html_()
+    curves = report.learning_curves(tmp_path / "a")
+    table, pictures = curves.to_frame(), curves._repr_html_()
     assert table[table["node"] == "b"][["round", "accuracy", "seconds", "rows"]].values.tolist() == [
         [1, 0.5, 3, 100], [2, 0.9, 4, 100],
     ]  # fmt: skip
@@ -377,8 +375,7 @@ def test_a_frame_tells_runs_without_a_group_apart(tmp_path: Path) -> None:
         reported("n1", job, t, t, step) for t, (job, step) in enumerate((job, step) for job in "ab" for step in (1, 2))
     ]
 
-    with Source([recording(tmp_path / "a", *batches)]) as source:
-        table = report.learning_curves(source).to_frame()
+    table = report.learning_curves(recording(tmp_path / "a", *batches)).to_frame()
 
     assert table[["round", "number", "loss"]].values.tolist() == [[1, 0, 0], [1, 1, 2], [2, 0, 1], [2, 1, 3]]
 
@@ -389,8 +386,8 @@ def test_values_named_like_a_column_of_the_frame_overwrite_none(tmp_path: Path) 
     costs = {series(f"user_run_{name}", **labels): [100.0] for name in taken[4:]}
     values = {series(f"user_{kind}", name=name, **labels): [2.0] for name in taken for kind in ("value", "step")}
 
-    with Source([recording(tmp_path / "a", samples({**costs, **values}, stream="user"))]) as source:
-        (row,) = report.learning_curves(source).to_frame().to_dict("records")
+    path = recording(tmp_path / "a", samples({**costs, **values}, stream="user"))
+    (row,) = report.learning_curves(path).to_frame().to_dict("records")
 
     assert {name: row[name] for name in taken} == {
         "group": "cells", "round": 2, "node": "n1", "number": 0, **dict.fromkeys(taken[4:], 100),
@@ -553,13 +550,12 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
         *(samples({CPU: [0.1, at], "host_load1": [1, 2]}, node=node) for node, at in (("a", 1), ("b", 2))),
     )
 
-    with Source([path]) as source:
-        written = report.plot(source, tmp_path / "plots", metrics=["host_cpu_*"])
-        part = report.plot(source, tmp_path / "part", nodes=["b"], metrics=["host_cpu_*"], kind="svg")
-        with pytest.raises(InvalidInputError, match="gif"):
-            report.plot(source, tmp_path / "none", kind="gif")
-        with pytest.raises(InvalidInputError, match="give a list of names"):
-            report.plot(source, tmp_path / "none", metrics="host_load1")
+    written = report.plot(path, tmp_path / "plots", metrics=["host_cpu_*"])
+    part = report.plot(path, tmp_path / "part", nodes=["b"], metrics=["host_cpu_*"], kind="svg")
+    with pytest.raises(InvalidInputError, match="gif"):
+        report.plot(path, tmp_path / "none", kind="gif")
+    with pytest.raises(InvalidInputError, match="give a list of names"):
+        report.plot(path, tmp_path / "none", metrics="host_load1")
 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]

@@ -16,7 +16,7 @@ import pytest
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import AddScalar
-from fedmon.report import Source, learning_curves
+from fedmon.report import learning_curves
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from tests.researcher.runs.conftest import RealNodes
@@ -210,8 +210,7 @@ def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_
     assert [one.number for one in handle.scalars["a"]] == list(range(20))
 
     # and it is one training, with the cost of the run at its last step
-    with Source([tmp_path / "mine"]) as source:
-        curves = learning_curves(source).to_frame()
+    curves = learning_curves(tmp_path / "mine").to_frame()
     assert set(curves["group"]) == {"counting"}
     assert curves["rows"].tolist() == [3] * 20
     assert curves["seconds"].iloc[-1] > 0
