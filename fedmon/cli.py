@@ -20,6 +20,7 @@ _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _HELP = ("-h", "--help")
 _WIDEST_NAMES = 20
+_TYPES = {"str": "text", "int": "integer", "float": "number"}
 TAKES_WORDS = "run_words"
 """Name of a function that reads the words of its verb without typer, and returns the exit code."""
 
@@ -336,7 +337,17 @@ def command_at(place: str) -> Any:
     app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False, rich_markup_mode=None)
     if app is not found:
         app.command()(found)
-    return get_command(app)
+    command = get_command(app)
+    _call_types(command)
+    return command
+
+
+def _call_types(command: Any) -> None:
+    """Call the types of values, in help and errors, as users do: of typer they are `str` and `float range`."""
+    for param in command.params:
+        param.type.name = _TYPES.get(param.type.name.partition(" ")[0], param.type.name)
+    for inner in getattr(command, "commands", {}).values():
+        _call_types(inner)
 
 
 def _call(command: Any, words: Sequence[str], name: str) -> int:

@@ -78,6 +78,7 @@ def test_each_verb_takes_json_and_explains_itself_in_three_ways(line: str) -> No
     assert [(done.returncode, done.stderr) for done in asked] == [(0, "")] * 3
     assert len({done.stdout for done in asked}) == 1
     assert f"Usage: fedmon {line} " in asked[0].stdout
+    assert not any(f"<{name}" in asked[0].stdout for name in ("str", "int>", "int range", "float"))
     assert "-h, --help" in asked[0].stdout
     assert "  --json " in asked[0].stdout or "COMMAND [ARGS]" in asked[0].stdout
     listed = asked[0].stdout.partition("\nCommands:\n")[2].splitlines()

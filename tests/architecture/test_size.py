@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (547, 4, 296),
+    ".": (558, 4, 305),
     "broker": (1964, 10, 1112),
     "common": (8196, 49, 4613),
     "compat": (2941, 18, 1921),

@@ -46,8 +46,8 @@ def _rows(command: Any) -> Iterator[str]:
         for action in command._actions:
             if action.help != argparse.SUPPRESS and "--help" not in action.option_strings:
                 names = action.option_strings or [str(action.metavar or action.dest)]
-                value = f" {action.metavar or ''}" if action.option_strings and action.nargs != 0 else ""
-                yield _row(names, value, action.help or "", None)
+                value = str(action.metavar or "").strip("<>").upper() if action.option_strings else ""
+                yield _row(names, f" {value}", action.help or "", None)
         return
     for param in command.params:
         if getattr(param, "hidden", False):
@@ -68,8 +68,7 @@ def _row(names: Sequence[str], value: str, text: str, default: object) -> str:
 
 def _kind(kind: Any) -> str:
     choices = "|".join(str(getattr(choice, "value", choice)) for choice in getattr(kind, "choices", ()))
-    name = str(kind.name).partition(" ")[0].upper()
-    return choices or {"FLOAT": "NUMBER", "INTEGER": "NUMBER", "STR": "TEXT"}.get(name, name)
+    return choices or str(kind.name).upper()
 
 
 if __name__ == "__main__":

@@ -91,19 +91,19 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     add = job.options.add_argument
     add("-d", "--save_dir", type=Path, metavar="<path>", default=Path(),
         help="Folder that all hosts of the job share.  [default: ($PWD)]")  # fmt: skip
-    add("-p", "--prefix", metavar="<str>", help="Name of the job's folder there.  [default: (job-metrics-JOBID)]")
-    add("-l", "--launcher", metavar="<str>", default="auto", help="Launcher of the job's ranks.  [default: auto]")
-    add("-i", "--interval", type=float, metavar="<float>", default=30.0,
+    add("-p", "--prefix", metavar="<text>", help="Name of the job's folder there.  [default: (job-metrics-JOBID)]")
+    add("-l", "--launcher", metavar="<text>", default="auto", help="Launcher of the job's ranks.  [default: auto]")
+    add("-i", "--interval", type=float, metavar="<number>", default=30.0,
         help="Seconds between two samples.  [default: 30.0]")  # fmt: skip
     add("--sampling_freq", dest="interval", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add("-c", "--check_point", type=float, metavar="<float>", default=900.0,
+    add("-c", "--check_point", type=float, metavar="<number>", default=900.0,
         help="Seconds after which samples are on the disk; 10 at most.  [default: 900.0]")  # fmt: skip
     _add_outputs(job)
     for name, what in zip(
         LABELS, ("name of the system", "name of the partition", "software environment", "name of the run"), strict=True
     ):
-        add(f"--{name}", metavar="<str>", help=f"Label: {what}.")
-    add("--pid", dest="pids", action="append", type=int, metavar="<int>", default=[],
+        add(f"--{name}", metavar="<text>", help=f"Label: {what}.")
+    add("--pid", dest="pids", action="append", type=int, metavar="<integer>", default=[],
         help="A process of the job, with all its descendants.")  # fmt: skip
     add("--broker", metavar="URL", help="Also stream to this broker; user and TLS: FEDMON_BROKER_...")
     add("-v", "--verbose", action="store_true", help="Log more, and write the run's configuration.")
