@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
 _PIECE_BYTES = 32_768
-_MAX_SHOWN = 60
 
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
@@ -242,9 +241,8 @@ def listed(parcel_format: str, content: bytes) -> Iterator[dict[str, Any]]:
     values, arrays = parcels.contents(parcel_format, memoryview(content))
     taken = {place[0] for place, *_ in arrays if len(place) == 1}
     for name in (name for name in values if name not in taken):
-        value, text = values[name], json.dumps(values[name])
+        value = values[name]
         length = [len(value)] if isinstance(value, list) else None
-        shown = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
-        yield {"name": spelled([name]), "type": type(value).__name__, "shape": length, "value": shown}
+        yield {"name": spelled([name]), "type": type(value).__name__, "shape": length, "value": json.dumps(value)}
     for place, descr, shape, *_ in arrays:
         yield {"name": spelled(place), "type": descr, "shape": shape, "value": ""}

@@ -51,6 +51,7 @@ class Loud(TrainingPlan):
         print("x" * 20_000_000)
         return {}
 """
+INPUTS = json.dumps({"rate": 0.5, "names": ["radius", "texture", "perimeter", "area", "smoothness", "symmetry"]})
 
 
 def check(*words: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +64,7 @@ def check(*words: str) -> subprocess.CompletedProcess[str]:
 def plan(tmp_path: Path) -> Path:
     (tmp_path / "mean.py").write_text(PLAN)
     (tmp_path / "patients.csv").write_text("age,sex\n40,f\n,m\n50,f\n")
-    (tmp_path / "inputs.json").write_text('{"rate": 0.5}')
+    (tmp_path / "inputs.json").write_text(INPUTS)
     return tmp_path / "mean.py"
 
 
@@ -89,6 +90,7 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
         ("inputs", "dict", None),
         ("weights.w", "<f8", [2, 3]),
     ]
+    assert said["result"]["values"][2]["value"] == INPUTS
     assert said["usage"]["wall_s"] > 0
     assert "printed" in done.stderr
 
