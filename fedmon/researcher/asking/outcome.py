@@ -160,6 +160,10 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         """The outcomes of all other nodes."""
         return {node_id: outcome for node_id, outcome in self.items() if not outcome.ok}
 
+    def reasons(self) -> list[str]:
+        """Return ``a, b: reason`` for the nodes that did not do it."""
+        return by_reason({node_id: outcome.reason for node_id, outcome in self.failed.items()})
+
     def rows(self) -> list[Row]:
         """Return flat rows: node, status, its answer (a row for each dataset if it lists some), reason."""
         found: list[Row] = []
@@ -197,9 +201,8 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
 
     def notes(self) -> list[str]:
         """Return the grants of each node, or the reason for its absence, and the summary."""
-        told = {row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")}
-        told |= {node_id: outcome.reason for node_id, outcome in self.failed.items()}
-        return [*by_reason(told), self.circumstances.beside(self.summary()) if self else self.summary()]
+        granted = by_reason({row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")})
+        return [*granted, *self.reasons(), self.circumstances.beside(self.summary()) if self else self.summary()]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())

@@ -207,8 +207,6 @@ def stop(
     json: JsonOption = False,
 ) -> None:
     """Stop a run of a plan on its nodes; jobs that `fedmon job` measures are not touched."""
-    from fedmon.researcher.runs.states import why_not
-
     with federation:
         handle = federation.job(job, nodes=node)
         over = [one for one, part in handle.states().items() if part.is_over]
@@ -217,7 +215,7 @@ def stop(
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         told = "not stopped" if not outcomes.ok else "asked to end; not over yet" if not done else "ended"
         first = told if outcomes else "it was over already"
-        refused = "".join(f"\n{escape_control(line)}" for line in why_not(outcomes))
+        refused = "".join(f"\n{escape_control(line)}" for line in outcomes.reasons())
         emit(
             outcomes_document(federation, outcomes),
             text=f"job {handle.job_id}: {first}{refused}\n{handle}",

@@ -28,7 +28,7 @@ from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.runs.handle import SLOWEST_BYTES_S, RunHandle
-from fedmon.researcher.runs.states import RunList, why_not
+from fedmon.researcher.runs.states import RunList
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
@@ -136,7 +136,7 @@ def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyTo
     asked = f" by {named(list(outcomes.ok))}" if outcomes.ok else ""
     refused = all(outcome.status is OutcomeStatus.REFUSED for outcome in outcomes.values())
     exit_code = 3 if outcomes.ok else 4 if refused else 6
-    return NobodyToRunError("; ".join([f"no {what}{asked}", *why_not(outcomes)]), exit_code=exit_code)
+    return NobodyToRunError("; ".join([f"no {what}{asked}", *outcomes.reasons()]), exit_code=exit_code)
 
 
 # --- parts of a run, checked before they are sent ---------------------------------------------------------------------
@@ -271,11 +271,10 @@ def find_run(
 
 def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
     """Return the error that names the nodes that know no such job, and those that did not say."""
-    unknowing = [node_id for node_id, one in outcomes.items() if one.ok]
-    silent = {node_id: one for node_id, one in outcomes.items() if node_id not in unknowing}
+    unknowing, silent = list(outcomes.ok), outcomes.failed
     said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
     said += [f"asked: {named(unknowing)}"] if unknowing else []
-    said += why_not(silent)
+    said += outcomes.reasons()
     refused = bool(silent) and all(one.status is OutcomeStatus.REFUSED for one in silent.values())
     exit_code = 3 if unknowing or not silent else 4 if refused else 6
     return RunNotKnownError(f"{'; '.join(said)}. `fedmon runs` lists those that nodes know", exit_code=exit_code)

@@ -13,7 +13,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.text import moment, plural, short_ids
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, Scalar, Usage
-from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import ByNode, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, by_reason, frame, html_table, named
 
 REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
@@ -24,17 +24,6 @@ _SHOWN = (
 _MIB = 2**20
 _WHOLE = 1e12
 """Whole numbers up to here are shown with all of their digits: they count something."""
-
-
-def why_not(outcomes: Mapping[Any, Outcome[Any]]) -> list[str]:
-    """Return ``a, b: refused (reason)`` for outcomes that are no success; the status is not repeated in the reason."""
-    return by_reason(
-        {
-            str(node_id): f"{one.status.value} ({one.reason.removeprefix(f'{one.status.value}: ')})"
-            for node_id, one in outcomes.items()
-            if not one.ok
-        }
-    )
 
 
 class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
