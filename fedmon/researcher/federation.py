@@ -124,6 +124,9 @@ class Federation:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<Federation at {self.settings.broker.url} as {self.researcher_id}>"
+
     @property
     def researcher_id(self) -> str:
         """The id under which nodes know us."""

@@ -41,6 +41,7 @@ def test_a_settings_file_says_it_all(file: Path) -> None:
     federation = Federation(settings=file)
 
     assert federation.researcher_id == "carol"
+    assert repr(federation) == "<Federation at mqtts://hospital.org:8883 as carol>"
     assert federation.settings.broker.hosts == (BrokerHost(host="hospital.org", port=8883),)
     assert federation.settings.broker.password() == "sesame"
     assert federation.settings.timeout_s == 7.0

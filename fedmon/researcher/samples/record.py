@@ -102,6 +102,10 @@ class Record(SampleConsumer):
         start = _start(self._writer.open(), since=time.time() - history_s)
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
 
+    def __repr__(self) -> str:
+        counts = self.counts
+        return f"<Record of {self.path}: {counts.stored} samples, {counts.pending} missing, {counts.lost} lost>"
+
     @property
     def counts(self) -> RecordCounts:
         """The counters so far."""

@@ -68,6 +68,9 @@ class Watch(SampleConsumer):
         self._was_full = False
         self._arrived = threading.Condition()
 
+    def __repr__(self) -> str:
+        return f"<Watch: {self.delivered} samples, {self.pending} missing, {self.lost} lost>"
+
     @property
     def pending(self) -> int:
         """How many samples are known to exist and have not come yet."""

@@ -146,6 +146,7 @@ def test_what_is_lost_is_written_down_with_its_reason(mosquitto: Broker, federat
 
     assert [seq for _, _, seq, _ in stored(path)] == [0, 1, 5, 6, 7]
     assert (counts.stored, counts.lost, counts.pending) == (5, 3, 0)
+    assert repr(record) == f"<Record of {path}: 5 samples, 0 missing, 3 lost>"
     with Recording(path, read_only=True) as recording:
         (lost,) = recording.lost("a", 1, "host")
         assert (lost.first_seq, lost.last_seq, lost.reason) == (2, 4, TOO_OLD)

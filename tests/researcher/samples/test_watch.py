@@ -163,6 +163,7 @@ def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
     assert [sample.seq for sample in taken if sample.late] == [4, 5]
     assert pending == 6 + 3
     assert (watch.delivered, watch.lost, watch.repeated) == (12, 6 + 3, 2)
+    assert repr(watch) == "<Watch: 12 samples, 0 missing, 9 lost>"
     assert watch.losses == {"this node keeps no recording": 9}
 
 
