@@ -26,7 +26,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotFoundError
 from fedmon.common.files import storage_errors
 from fedmon.common.options import JsonOption, clean_up_at_signals
-from fedmon.common.text import ago, table
+from fedmon.common.text import table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
 
@@ -68,7 +68,6 @@ MAX_ROUNDS = 12
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Sequence[str]
-_INDENT = 4
 _PLAIN_WIDTH = 120
 
 
@@ -95,8 +94,8 @@ def demo(
         broker = _broker(stack, keep=keep)
         hospitals = stack.enter_context(Hospitals(Path(name), broker.url))
         document: dict[str, Any] = {"ok": True, "broker": {"engine": broker.name, "url": broker.url}}
-        screen.note(f"broker: {broker.name} at {broker.url}, for this machine only")
-        screen.note("three hospitals, each with its part of a public table, get ready ...")
+        screen.show(f"broker: {broker.name} at {broker.url}, for this machine only")
+        screen.show("three hospitals, each with its part of a public table, get ready ...")
         hospitals.make()
         settings = ResearcherSettings(
             id=RESEARCHER, broker=broker_from_url(broker.url), folder=Path(name, "researcher"), timeout_s=30.0
@@ -106,7 +105,7 @@ def demo(
             story.run()
             if keep:
                 story.approve_other_plans()
-        screen.note(f"everything worked, in {time.monotonic() - started:.1f} s")
+        screen.show(f"everything worked, in {time.monotonic() - started:.1f} s")
         if keep:
             _keep(broker, hospitals, screen, document, json=json)
         else:
@@ -145,7 +144,7 @@ def _keep(
         screen.commands("and decide as its owners with", list(owners.values()))
         threading.Event().wait()
     except KeyboardInterrupt:
-        screen.note("stopping")
+        screen.show("stopping")
 
 
 def _found() -> list[str]:
@@ -155,14 +154,14 @@ def _found() -> list[str]:
 
 
 class DemoScreen:
-    """Steps, sentences and tables; ``width`` is how many characters fit."""
+    """Steps, sentences, answers and tables; ``width`` is how many characters fit."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         from rich.console import Console
 
-        plain_width = None if sys.stdout.isatty() else _PLAIN_WIDTH + _INDENT
+        plain_width = None if sys.stdout.isatty() else _PLAIN_WIDTH
         self._console = Console(highlight=False, markup=False, quiet=quiet, width=plain_width)
-        self.width = self._console.width - _INDENT
+        self.width = self._console.width
 
     def step(self, number: int, total: int, title: str) -> None:
         """Begin a step."""
@@ -170,28 +169,26 @@ class DemoScreen:
             self._console.print()
         self._console.print(f"[{number}/{total}] {title}", style="bold", soft_wrap=True)
 
-    def note(self, text: str) -> None:
-        """Print a sentence."""
-        self._console.print(f"{' ' * _INDENT}{text}", soft_wrap=True)
+    def show(self, answer: object) -> None:
+        """Print a sentence, or an answer as its verb does."""
+        self._console.print(answer, soft_wrap=True)
 
     def command(self, line: str) -> None:
         """Print a command as it is typed."""
-        self._console.print(f"{' ' * _INDENT}$ {line}", style="dim", soft_wrap=True)
+        self._console.print(f"$ {line}", style="dim", soft_wrap=True)
 
     def commands(self, title: str, lines: Sequence[str]) -> None:
         """Print commands to be typed; empty ones are left out."""
-        self.note(title)
+        self.show(title)
         for line in filter(None, lines):
             self._console.print(line, soft_wrap=True)
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Print a table."""
-        from rich.padding import Padding
         from rich.text import Text
 
         styles = [[""] * len(columns) for _ in rows]
-        text = Text.from_ansi(table(columns, rows, width=self.width, fold=True, styles=styles))
-        self._console.print(Padding(text, (0, 0, 0, _INDENT), expand=False))
+        self.show(Text.from_ansi(table(columns, rows, width=self.width, fold=True, styles=styles)))
 
 
 class Story:
@@ -228,44 +225,26 @@ class Story:
     def _online(self) -> None:
         self._screen.step(1, STEPS, "Who is online?")
         self._wait(lambda: self._are("online", *NODES), "the three nodes did not come online")
-        nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
-        pings = self._answered(self._fed.ping(), "ping")
-        self._screen.table(
-            ("node", "state", "since", "version", "ping"),
-            [
-                (
-                    node.node_id,
-                    node.state.value,
-                    ago(node.since) if node.since else "-",
-                    node.agent_version,
-                    _ms(pings[node.node_id].elapsed_s),
-                )
-                for node in nodes
-            ],
-        )
-        self.document["nodes"] = [{"node_id": node.node_id, "state": node.state.value} for node in nodes]
+        nodes = self._fed.nodes()
+        self._screen.show(nodes)
+        slowest_s = max(one.elapsed_s or 0.0 for one in self._answered(self._fed.ping(), "ping").values())
+        self._screen.show(f"all answer a ping, the last after {_ms(slowest_s)}")
+        self.document["nodes"] = [{"node_id": name, "state": node.state.value} for name, node in nodes.items()]
 
     def _datasets(self) -> None:
         self._screen.step(2, STEPS, "Which datasets do they offer?")
         found = self._answered(self._fed.datasets(), "list")
-        rows = [
-            (node_id, dataset.name, " x ".join(map(str, dataset.shape or ())), ", ".join(dataset.tags))
-            for node_id, outcome in found.items()
-            for dataset in (outcome.reply.datasets if outcome.reply else [])
-        ]
-        self._screen.table(("node", "dataset", "rows x columns", "tags"), rows)
+        self._screen.show(found)
         self.document["datasets"] = [
-            {"node_id": node, "name": name, "shape": shape, "tags": tags} for node, name, shape, tags in rows
+            {"node_id": row["node"], "name": row["name"], "shape": row["shape"], "tags": ", ".join(row["tags"])}
+            for row in found.rows()
         ]
 
     def _search(self) -> None:
         self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
         found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
-        matches: dict[str, int] = {
-            str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()
-        }
-        self._screen.table(("node", "matches"), [(node, str(count)) for node, count in matches.items()])
-        self.document["search"] = matches
+        self._screen.show(found)
+        self.document["search"] = {str(node_id): reply.count for node_id, reply in found.ok.items()}
 
     def _approval(self) -> None:
         self._screen.step(4, STEPS, "May this code run on your data?")
@@ -273,22 +252,18 @@ class Story:
         wanted = self._fed.approve(self._plan, description="Logistic regression, in rounds", datasets=TAGS)
         asked = self._answered(wanted, "approval")
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
-        self._screen.note(f"sent {PLAN}; every node says it is pending")
-        self._screen.note(f"SHA-256 {sha256}")
+        self._screen.show(asked)
+        self._screen.show(f"SHA-256 {sha256}")
         for node_id in NODES:
             self._decide(node_id, sha256)
         self._wait(lambda: set(self._decisions) >= set(NODES), "the owners' decisions did not arrive")
-        rows = [(node, decision.status.value, decision.note) for node, decision in sorted(self._decisions.items())]
-        self._screen.note("pushed to the researcher:")
-        self._screen.table(("node", "decision", "note"), rows)
+        for node, decision in sorted(self._decisions.items()):
+            self._screen.show(f"pushed to the researcher: {node} {decision.status.value} it ({decision.note})")
         status = self._answered(self._fed.plan_status(self._plan), "training-plan-status")
         self.document["plan"] = {
             "sha256": sha256,
             "decisions": {node: decision.status.value for node, decision in self._decisions.items()},
-            "status": {
-                node: outcome.reply.status.value if outcome.reply and outcome.reply.status else None
-                for node, outcome in status.items()
-            },
+            "status": {node: reply.status and reply.status.value for node, reply in status.ok.items()},
         }
 
     def _decide(self, node_id: str, sha256: str) -> None:
@@ -333,9 +308,9 @@ class Story:
         if min(counts.values()) < 3:
             raise DemoError(f"live samples are missing: {counts} in {PATIENCE_S:g} s")
         shown = HOST.table(state).narrowed(self._screen.width)
-        self._screen.note("the newest sample of each node")
+        self._screen.show("the newest sample of each node")
         self._screen.table(shown.headers, [[cell.text for cell in row.cells] for row in shown.rows])
-        self._screen.note(f"{sum(counts.values())} samples in {deadline.elapsed_s():.0f} s, {lost} lost")
+        self._screen.show(f"{sum(counts.values())} samples in {deadline.elapsed_s():.0f} s, {lost} lost")
         newest_of = {node: {name: newest.value(name) for name in NEWEST} for node, newest in latest.items()}
         self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
 
@@ -344,11 +319,12 @@ class Story:
         started = time.monotonic()
         self._hospitals.kill(VICTIM)
         self._wait(lambda: self._are("offline", VICTIM), f"{VICTIM} was not seen going offline")
-        node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
-        self._screen.table(
-            ("node", "state", "reason", "seen after"), [(VICTIM, node.state.value, node.reason, _ms(took_s))]
-        )
-        self.document["offline"] = {"node_id": VICTIM, "reason": node.reason, "seen_after_s": round(took_s, 4)}
+        nodes, took_s = self._fed.nodes(), time.monotonic() - started
+        self._screen.show(nodes)
+        self._screen.show(f"seen after {_ms(took_s)}")
+        self.document["offline"] = {
+            "node_id": VICTIM, "reason": nodes[VICTIM].reason, "seen_after_s": round(took_s, 4)
+        }  # fmt: skip
 
     def _return(self) -> None:
         self._screen.step(7, STEPS, f"{VICTIM} comes back")
@@ -356,14 +332,14 @@ class Story:
         self._hospitals.start(VICTIM)
         self._wait(lambda: self._are("online", VICTIM), f"{VICTIM} did not come back online")
         answered = self._answered(self._fed.ping(), "ping")
-        self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
+        self._screen.show(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
 
     def _regression(self) -> None:
         self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
         rounds = list(training(self._fed, self._plan))
-        self._screen.note("how good the model was that each round began with, over all rows")
+        self._screen.show("how good the model was that each round began with, over all rows")
         self._screen.table(ROUND_COLUMNS, list(map(round_row, rounds)))
-        self._screen.note(explanation(rounds[-1]))
+        self._screen.show(explanation(rounds[-1]))
         if not rounds[-1].is_last:
             raise DemoError(f"the regression did not converge within {len(rounds)} rounds")
         self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
@@ -377,14 +353,14 @@ class Story:
         try:
             run.result(timeout_s=PATIENCE_S)
         except RunHeldError as held:
-            self._screen.note(f"{CAREFUL}: {held.failed[CAREFUL]}")
+            self._screen.show(f"{CAREFUL}: {held.failed[CAREFUL]}")
         shown = self._typed(CAREFUL, "results", "show", run.job_id)
         rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
         self._screen.table(("entry", "kind", "values"), rows)
         self._typed(CAREFUL, "results", "release", run.job_id, "--note", "means only")
         self._wait(lambda: run.states()[CAREFUL].succeeded, "the released result did not arrive")
         result = run.result(timeout_s=PATIENCE_S)[CAREFUL]
-        self._screen.note(f"{CAREFUL}: {run.states()[CAREFUL].sentence()}; {result['rows']} rows are in it")
+        self._screen.show(f"{CAREFUL}: {run.states()[CAREFUL].sentence()}; {result['rows']} rows are in it")
         self.document["release"] = {"node_id": CAREFUL, "job_id": run.job_id, "rows": result["rows"]}
         self._hospitals.set_release(CAREFUL, "auto")
 
