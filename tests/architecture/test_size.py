@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26595, 121, 16740),
     "plan": (1268, 8, 845),
     "report": (9097, 50, 5674),
-    "researcher": (9936, 46, 6499),
+    "researcher": (9938, 46, 6499),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

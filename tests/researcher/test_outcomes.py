@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId, new_id
+from fedmon.common.text import short_ids
 from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.messages import Dataset, ListReply, PlanStatus, Pong, SearchReply, TrainingPlanStatusReply
 from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
@@ -137,7 +138,10 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
         dataset_id=f"dataset_{new_id()}", name="breast-cancer", data_type="csv", tags=words, shape=[190, 31],
         description="Wisconsin diagnostic table, second part",
     )  # fmt: skip
-    grants = [GrantReport(grant=Grant(grant_id="g", sha256=digest, until=moment, arguments={"columns": "[str]"}))]
+    grant = Grant(
+        grant_id="g", sha256=digest, until=moment, arguments={"columns": "[str]"}, datasets=(table.dataset_id,)
+    )
+    grants = [GrantReport(grant=grant)]
     standing = TrainingPlanStatusReply(
         **HEAD, status=PlanStatus.APPROVED, name="mean_plan", decided=moment, note="sums only", grants=grants,
         sha256=digest,
@@ -166,6 +170,9 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
     assert "description" in shown["search"]
     assert '<td style="white-space: nowrap">hospital-east</td>' in shown["search"][1]
     assert "hospital-east: granted any number of runs, until " in shown["training-plan-status"][0]
+    assert (
+        f", datasets {short_ids([table.dataset_id])[table.dataset_id]}, columns: " in shown["training-plan-status"][0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import UNLIMITED, ago, joined, moment, plural, table
+from fedmon.common.text import UNLIMITED, ago, joined, moment, plural, short_ids, table
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
@@ -181,7 +181,9 @@ def _grant(report: GrantReport) -> str:
     parts = [
         "any number of runs" if report.runs_left is None else f"{plural(report.runs_left, 'run')} left",
         "" if grant.until is None else f"until {grant.until:%Y-%m-%d}",
-        "any dataset" if grant.datasets is None else f"datasets {', '.join(grant.datasets) or 'none'}",
+        "any dataset"
+        if grant.datasets is None
+        else f"datasets {', '.join(short_ids(grant.datasets).values()) or 'none'}",
         "any arguments"
         if grant.arguments is None
         else ", ".join(f"{name}: {rule_text(rule)}" for name, rule in grant.arguments.items()) or "no arguments",
