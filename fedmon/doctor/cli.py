@@ -331,7 +331,7 @@ def _nodes(federation: Federation) -> Iterator[Check]:
         )
     outcomes = federation.ping()
     found = f"{len(outcomes.ok)} of {len(known)} known nodes answer"
-    reasons = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())
+    reasons = "; ".join(outcomes.reasons())
     refused = [outcome for outcome in outcomes.values() if outcome.status is OutcomeStatus.REFUSED]
     if refused:
         yield warning(
