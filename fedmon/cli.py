@@ -343,9 +343,11 @@ def command_at(place: str) -> Any:
 
 
 def _call_types(command: Any) -> None:
-    """Call the types of values, in help and errors, as users do: of typer they are `str` and `float range`."""
+    """Call values in help and errors as users do: an argument by its name, and `str` and `float range` by words."""
     for param in command.params:
         param.type.name = _TYPES.get(param.type.name.partition(" ")[0], param.type.name)
+        if param.param_type_name == "argument" and param.nargs == 1 and param.metavar is None:
+            param.metavar = param.name.upper()
     for inner in getattr(command, "commands", {}).values():
         _call_types(inner)
 

@@ -45,7 +45,7 @@ if [[ $funcstack[1] == _fedmon ]]; then _fedmon; else compdef _fedmon fedmon; fi
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh"], typer.Argument(metavar="SHELL", help="bash or zsh.")],
+    shell: Annotated[Literal["bash", "zsh"], typer.Argument(help="bash or zsh.")],
     *,
     json: JsonOption = False,
 ) -> None:

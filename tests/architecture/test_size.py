@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (558, 4, 305),
+    ".": (560, 4, 307),
     "broker": (1964, 10, 1112),
     "common": (8196, 49, 4613),
     "compat": (2941, 18, 1921),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26595, 121, 16740),
     "plan": (1268, 8, 845),
     "report": (9097, 50, 5674),
-    "researcher": (9938, 46, 6499),
+    "researcher": (9928, 46, 6499),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -38,7 +38,7 @@ NOT_CHECKED = (
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file of the plan.")],
+    file: Annotated[Path, typer.Argument(help="The Python file of the plan.")],
     dataset: Annotated[
         Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="Table or folder to run on (default: none).")
     ] = None,
@@ -47,7 +47,7 @@ def check(
         Path | None, typer.Option("--inputs", "-i", metavar="FILE", help="Inputs: a JSON object, or arrays in a .npz.")
     ] = None,
     python: Annotated[
-        Path | None, typer.Option("--python", metavar="PATH", help="The Python to run on, as in [runs] of a node.")
+        Path | None, typer.Option(metavar="PATH", help="The Python to run on, as in [runs] of a node.")
     ] = None,
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes, if this machine has one.")

@@ -48,8 +48,8 @@ def export(
         False
     ),
     no_rates: Annotated[bool, typer.Option("--no-rates", help="Omit rates; write counters as read.")] = False,
-    view: Annotated[View | None, typer.Option("--view", help="Columns with another tool's names and units.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Under which key an HDF5 file has the table.")] = None,
+    view: Annotated[View | None, typer.Option(help="Columns with another tool's names and units.")] = None,
+    key: Annotated[str | None, typer.Option(help="Under which key an HDF5 file has the table.")] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace another table that an HDF5 file has under the key.")
     ] = False,

@@ -24,7 +24,7 @@ _WIDEST = 100
 def report(
     recording: RecordingsArgument,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write, such as job.html.")] = None,
-    pdf: Annotated[Path | None, typer.Option("--pdf", help="The PDF to write, such as job.pdf.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="The PDF to write, such as job.pdf.")] = None,
     job: JobOption = None,
     node: NodesOption = None,
     since: SinceOption = None,

@@ -28,7 +28,7 @@ _DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="The name of a run, its id, or its beginning (at least 4 characters).")
+    str, typer.Argument(help="The name of a run, its id, or its beginning (at least 4 characters).")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
@@ -46,30 +46,22 @@ def run(
     federation: Federation,
     *,
     plan: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLAN", help="A Python file with an approved plan, or sha256: and (the beginning of) its digest."
-        ),
+        str, typer.Argument(help="A Python file with an approved plan, or sha256: and (the beginning of) its digest.")
     ],
     tags: Annotated[
-        list[str] | None,
-        typer.Option("--tags", help="On a dataset with this tag; of several, also as a,b, all must fit."),
+        list[str] | None, typer.Option(help="On a dataset with this tag; of several, also as a,b, all must fit.")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, its beginning, or name.")] = None,
     node: NodesOption = None,
     arg: ArgOption = None,
-    inputs: Annotated[
-        Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
-    ] = None,
-    group: Annotated[str, typer.Option("--group", help="The training that this run is a round of.")] = "",
-    name: Annotated[str, typer.Option("--name", help="A name to find this run by, in place of its id.")] = "",
+    inputs: Annotated[Path | None, typer.Option(help="Inputs: a .json file, or a .npz file of arrays.")] = None,
+    group: Annotated[str, typer.Option(help="The training that this run is a round of.")] = "",
+    name: Annotated[str, typer.Option(help="A name to find this run by, in place of its id.")] = "",
     output: OutputOption = None,
-    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Wall time, in seconds.")] = None,
-    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="CPU time, in seconds.")] = None,
-    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory, in bytes.")] = None,
-    output_bytes: Annotated[
-        int | None, typer.Option("--output-bytes", min=1, help="Largest result on each node.")
-    ] = None,
+    wall_s: Annotated[float | None, typer.Option(min=0.001, help="Wall time, in seconds.")] = None,
+    cpu_s: Annotated[float | None, typer.Option(min=0.001, help="CPU time, in seconds.")] = None,
+    memory_bytes: Annotated[int | None, typer.Option(min=1, help="Memory, in bytes.")] = None,
+    output_bytes: Annotated[int | None, typer.Option(min=1, help="Largest result on each node.")] = None,
     wait: WaitOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait for the end; `fedmon runs show JOB` shows how it goes on.")
@@ -105,9 +97,7 @@ def list_(
     federation: Federation,
     *,
     node: NodesOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="How many runs to list, newest first; --json has all.")
-    ] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="How many runs to list, newest first; --json has all.")] = 30,
     json: JsonOption = False,
 ) -> None:
     """List your runs of plans that nodes know."""

@@ -34,7 +34,7 @@ KEYS_S = 0.1
 METRICS_PORT = 9464
 """Source: OpenTelemetry's default port of a Prometheus exporter."""
 
-PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A Python file with a training plan.")]
+PlanArgument = Annotated[Path, typer.Argument(help="A Python file with a training plan.")]
 
 
 @federated()
@@ -107,7 +107,7 @@ def request(
     description: Annotated[str, typer.Option(help="A description of the plan, for the owners to read.")] = "",
     dataset: Annotated[
         list[str] | None,
-        typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
+        typer.Option(help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
     ] = None,
     purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
     node: NodesOption = None,
