@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (560, 4, 307),
+    ".": (568, 4, 314),
     "broker": (1964, 10, 1112),
     "common": (8196, 49, 4613),
     "compat": (2941, 18, 1921),
