@@ -292,7 +292,7 @@ class Story:
 
     def _watch(self) -> None:
         from fedmon.researcher.cli.readings import Latest, WatchState
-        from fedmon.researcher.cli.screen import HOST
+        from fedmon.researcher.cli.screen import HOST, compose, text_screen
 
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
         state = WatchState()
@@ -307,10 +307,9 @@ class Story:
         latest = {node: state.latest(node, "host") or Latest() for node in NODES}
         if min(counts.values()) < 3:
             raise DemoError(f"live samples are missing: {counts} in {PATIENCE_S:g} s")
-        shown = HOST.table(state).narrowed(self._screen.width)
-        self._screen.show("the newest sample of each node")
-        self._screen.table(shown.headers, [[cell.text for cell in row.cells] for row in shown.rows])
-        self._screen.show(f"{sum(counts.values())} samples in {deadline.elapsed_s():.0f} s, {lost} lost")
+        width = self._screen.width
+        shown = compose(state, [HOST], capabilities={}, refusals={}, width=width, height=None, lost=lost)
+        self._screen.show(text_screen(shown, width=width))
         newest_of = {node: {name: newest.value(name) for name in NEWEST} for node, newest in latest.items()}
         self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
 
