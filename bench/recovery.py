@@ -17,7 +17,7 @@ from fedmon.researcher.federation import Federation
 from tests.support.brokers import crash
 from tests.support.echo_node import EchoNode
 
-BUDGET_S = 5.0
+BUDGET_S = 1.0
 
 
 def recovery(*, killed: bool) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import logging
 import math
 import secrets
@@ -38,8 +39,10 @@ from fedmon.common.wire import topics
 logger = logging.getLogger(__name__)
 
 MAX_PACKET_BYTES = 1_000_000
-FIRST_RETRY_S = 0.1
+FIRST_RETRY_S = 0.5
+"""So that we are back within a second, however long the broker was down."""
 LAST_RETRY_S = 2.0
+"""The longest back-off from a broker that refuses us, or loses `QUICK_LOSSES` connections in a row."""
 LAST_CONTESTED_RETRY_S = 60.0
 """The longest back-off while another client has our client id."""
 QUICK_LOSS_S = 2.0
@@ -90,10 +93,10 @@ class BrokerConnection:
     """One connection to the first broker that answers, kept until `stop`. Every method is safe from any thread.
 
     ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
-    ``will()`` is called before each attempt. ``id_is_contested()`` tells whether another client was seen with our
-    client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure. ``keeps_session`` has a
-    broker of several hosts keep subscriptions and QoS 1 messages while we change hosts. A broker must grant all
-    ``subscriptions``; those that `resubscribe` adds may be refused, which is logged.
+    ``will()`` is called at each attempt that reaches a broker. ``id_is_contested()`` tells whether another client was
+    seen with our client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure.
+    ``keeps_session`` has a broker of several hosts keep subscriptions and QoS 1 messages while we change hosts. A
+    broker must grant all ``subscriptions``; those that `resubscribe` adds may be refused, which is logged.
     """
 
     def __init__(
@@ -219,30 +222,29 @@ class BrokerConnection:
     def _keep_connected(self) -> None:
         hosts = self._broker.hosts
         factor = 2 ** (1 / len(hosts))  # doubles with each round of all hosts
-        backoff = Backoff(FIRST_RETRY_S * factor, longest_s=LAST_RETRY_S, factor=factor, jitter=0.5)
-        while True:
-            host = hosts[backoff.attempts % len(hosts)]
+        backoff = Backoff(FIRST_RETRY_S, longest_s=LAST_RETRY_S, factor=factor, jitter=0.8)
+        for host in itertools.cycle(hosts):
             lasted_s, cause = self._connect_once(host)
             if self._stopping:
                 return
             contested = TAKEN_OVER in cause or self._id_is_contested()
-            if lasted_s is not None and self._has_lasted(lasted_s, cause, contested=contested):
-                backoff.reset()
-            is_taken_over = contested and self._quick_losses >= QUICK_LOSSES
-            backoff.longest_s = LAST_CONTESTED_RETRY_S if is_taken_over else LAST_RETRY_S
-            delay_s = backoff.next_s()
-            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
-            if lasted_s is None and backoff.attempts >= DOWN_AFTER_ROUNDS * len(hosts):
+            if lasted_s is not None:
+                self._count_loss(lasted_s, cause, contested=contested)
+            elif self._tries >= DOWN_AFTER_ROUNDS * len(hosts):
                 self._quick_losses = 0
+            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
+            if self._quick_losses < QUICK_LOSSES and not self._permanent:
+                backoff.reset()
+            backoff.longest_s = LAST_CONTESTED_RETRY_S if contested else LAST_RETRY_S
             with self._changed:
-                if self._changed.wait_for(lambda: self._stopping, timeout=delay_s):
+                if self._changed.wait_for(lambda: self._stopping, timeout=backoff.next_s()):
                     return
 
     def _connect_once(self, host: BrokerHost) -> tuple[float | None, str]:
         """Hold one connection until it ends; return how many seconds it was up, or None, and why it ended."""
         client: MqttClient | None = None
         try:
-            client = self._new_client(self._will())
+            client = self._new_client()
             with self._changed:
                 if self._stopping:
                     return None, "we are stopping"
@@ -263,7 +265,7 @@ class BrokerConnection:
                     self._granted_until, self._tries = client.ended_at, 0
         return None if lasted_s < 0 else lasted_s, cause
 
-    def _new_client(self, will: Will | None) -> MqttClient:
+    def _new_client(self) -> MqttClient:
         broker, client_id, session = self._broker, self._client_id, SessionKind.CLEAN
         self._tries += 1
         away_s = time.monotonic() - self._granted_until
@@ -274,17 +276,17 @@ class BrokerConnection:
         if len(broker.hosts) > 1 and away_s < math.inf and self._tries < QUICK_ROUNDS * len(broker.hosts):
             timeout_s = min(QUICK_ANSWER_S, broker.connect_timeout_s)
             broker = msgspec.structs.replace(broker, connect_timeout_s=timeout_s)
-        return MqttClient(broker, client_id, will, self._on_message, session=session, needed=self._needed)
+        return MqttClient(broker, client_id, self._will, self._on_message, session=session, needed=self._needed)
 
-    def _has_lasted(self, lasted_s: float, cause: str, *, contested: bool) -> bool:
-        """Tell whether a lost connection had lasted; count it if not.
+    def _count_loss(self, lasted_s: float, cause: str, *, contested: bool) -> None:
+        """Count a lost connection that had not lasted.
 
         Two clients with one client id take turns, so each connection lasts as long as the other's back-off.
         """
         self._lasting_s = LAST_CONTESTED_RETRY_S if contested else QUICK_LOSS_S
         if lasted_s >= self._lasting_s:
             self._quick_losses = 0
-            return True
+            return
         self._quick_losses += 1
         why = (
             "another client uses our client id"
@@ -296,7 +298,6 @@ class BrokerConnection:
         )
         if self._quick_losses == QUICK_LOSSES:
             logger.warning("%s; connecting again, with back-off", self._quick_cause)
-        return False
 
     def _came_up(self, client: MqttClient, wanted: dict[str, int], host: BrokerHost) -> None:
         with self._changed:
@@ -343,14 +344,14 @@ class MqttClient:
         self,
         broker: BrokerSettings,
         client_id: str,
-        will: Will | None,
+        will: Callable[[], Will | None],
         on_message: Callable[[str, bytes, bool], None],
         *,
         session: SessionKind = SessionKind.CLEAN,
         needed: Collection[str] = (),
     ) -> None:
         self._broker, self._client_id, self._deliver, self._session = broker, client_id, on_message, session
-        self._needed = needed
+        self._will, self._needed = will, needed
         self.granted, self.ended_at, self._may_publish = False, 0.0, False
         self.closed = threading.Event()
         self.cause, self._unexplained = "", SHUT_OUT if broker.tls else BROKEN_OFF
@@ -375,8 +376,6 @@ class MqttClient:
             client.username_pw_set(broker.username, broker.password())
         if broker.tls:
             client.tls_set_context(tls_context(broker))
-        if will is not None:
-            client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         self._client = client
 
     def open(self, host: BrokerHost, wanted: dict[str, int]) -> bool:
@@ -397,7 +396,7 @@ class MqttClient:
 
     def _forgotten(self, host: BrokerHost) -> bool:
         """Have the broker drop our session: a clean session of the same id replaces it, and ends."""
-        clean = MqttClient(self._broker, self._client_id, None, self._deliver)
+        clean = MqttClient(self._broker, self._client_id, lambda: None, self._deliver)
         is_done = clean.open(host, {})
         clean.close()
         if not is_done:
@@ -459,6 +458,9 @@ class MqttClient:
         with contextlib.suppress(OSError, AttributeError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._acknowledge_quickly()
+        # Not before: while a broker is down, no attempt costs a node a write of its boot.
+        if (will := self._will()) is not None:
+            self._client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
 
     def _acknowledge_quickly(self) -> None:
         with contextlib.suppress(OSError, AttributeError):

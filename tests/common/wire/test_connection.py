@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import socket
 import ssl
+import statistics
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,8 +23,9 @@ from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.brokers import Broker
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.stubborn import greeter, peer
+from tests.support.stubborn import broker_that_gives_connections_away, greeter, peer
 from tests.support.waiting import wait_until
 
 
@@ -28,14 +33,9 @@ def made(
     broker: BrokerSettings,
     subscriptions: Sequence[tuple[str, int]] = (),
     on_message: Callable[[str, bytes, bool], None] = lambda _topic, _payload, _retained: None,
-    *,
-    on_link: Callable[[Link], None] = lambda _link: None,
-    keeps_session: bool = False,
+    **options: Any,
 ) -> BrokerConnection:
-    return BrokerConnection(
-        broker, client_id="north", subscriptions=subscriptions, on_message=on_message, on_link=on_link,
-        keeps_session=keeps_session,
-    )  # fmt: skip
+    return BrokerConnection(broker, client_id="north", subscriptions=subscriptions, on_message=on_message, **options)
 
 
 @contextlib.contextmanager
@@ -184,6 +184,32 @@ def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.Lo
             wait_until(lambda: "the link callback failed" in caplog.text, what="the call of the link callback")
 
             assert connection.is_connected
+
+
+def test_a_broker_that_is_down_is_tried_every_half_second_and_one_that_keeps_us_out_more_and_more_seldom() -> None:
+    tried, refused, boots = list[float](), list[float](), list[None]()
+
+    def refuse(client: socket.socket) -> None:
+        refused.append(time.monotonic())
+        client.sendall(b"\x20\x02\x00\x05")  # CONNACK
+
+    def local(port: int, version: str = "3.1.1") -> BrokerSettings:
+        return broker_from_url(f"mqtt://127.0.0.1:{port}", mqtt_version=version)
+
+    with broker_that_gives_connections_away(last_packet=b"") as (losing, lost), peer(refuse) as refusing:
+        down = made(
+            local(free_port()), on_link=lambda _: tried.append(time.monotonic()), will=lambda: boots.append(None)
+        )
+        thrown_out = made(local(losing, "5"), [("a", 0)])
+        with started(down), started(thrown_out), started(made(local(refusing))):
+            wait_until(lambda: min(map(len, (tried, refused, lost))) > 8, what="enough attempts")
+
+    to_down, to_refusing, to_losing = (
+        [after - before for before, after in itertools.pairwise(each[:9])] for each in (tried, refused, lost)
+    )
+    assert statistics.median(to_down) < 0.75
+    assert statistics.median(to_losing[:2]) < 0.75 < min(max(to_refusing), max(to_losing))
+    assert not boots
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
