@@ -499,7 +499,8 @@ class MqttClient:
         self._end(self._unexplained + ("" if "Unspecified" in str(reason) else f" ({reason})"))
 
     def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
-        self._acknowledge_quickly()
+        if not message.qos:  # the receipt of any other carries the ACK
+            self._acknowledge_quickly()
         try:
             self._deliver(message.topic, bytes(message.payload), message.retain)
         except Exception:
