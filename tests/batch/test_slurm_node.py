@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tests.batch.daemons import running
 from tests.batch.slurm import Slurm
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.shell_here import document
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
@@ -45,9 +45,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
 
 
 def _verb(slurm: Slurm, folder: Path, *words: str) -> Any:
-    ran = fedmon("node", "job", *words, "--dir", str(folder), "--json", environ=slurm.environ)
-    assert ran.returncode == 0, ran.stderr + ran.stdout
-    return json.loads(ran.stdout)
+    return document(fedmon("node", "job", *words, "--dir", str(folder), "--json", environ=slurm.environ))
 
 
 def _states(slurm: Slurm, folder: Path) -> list[str]:

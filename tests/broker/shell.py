@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.support import shell
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document, fedmon_here
 
 FEDMON = [*shell.FEDMON, "broker"]
 foreground = functools.partial(shell.foreground, "broker")
@@ -27,7 +26,5 @@ def fedmon_broker(*arguments: str | Path, typed: str = "") -> subprocess.Complet
 
 def answer(*arguments: str | Path, typed: str = "") -> dict[str, Any]:
     """Run one verb with ``--json``, which must succeed, and return its document."""
-    finished = fedmon_broker(*arguments, "--json", typed=typed)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    document: dict[str, Any] = json.loads(finished.stdout)
-    return document
+    found: dict[str, Any] = document(fedmon_broker(*arguments, "--json", typed=typed))
+    return found

@@ -17,7 +17,7 @@ import pytest
 
 from tests.contract.opened import opened
 from tests.contract.tables import rewrite, table
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 
 KINDS = {"wide": [], "tidy": ["--tidy"], "perfmon": ["--view", "perfmon"], "nebula": ["--view", "nebula"]}
 ENDINGS = {
@@ -36,9 +36,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
     recording = opened("two_nodes.fmr", folder / "recording")
 
     def export(name: str, *words: str) -> dict[str, Path]:
-        done = fedmon_here("export", str(recording), "--output", str(folder / name), *words, "--json")
-        assert done.returncode == 0, done.stdout
-        return {one["table"]: Path(one["path"]) for one in json.loads(done.stdout)["written"]}
+        said = document_here("export", recording, "--output", folder / name, *words)
+        return {one["table"]: Path(one["path"]) for one in said["written"]}
 
     return export
 

@@ -24,7 +24,7 @@ from tests.support.raw_researcher import RawResearcher
 from tests.support.record_process import stored
 from tests.support.requirements import require
 from tests.support.shell import limit_files
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 from tests.support.waiting import wait_until
 
 DISK_BYTES = 16 * 2**20
@@ -142,7 +142,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             filler.unlink()
             lost = site.outcome(job_id)["job"]["state"]
             stopped = node.stop()
-        verified = json.loads(fedmon_here("node", "audit", "verify", "--dir", str(folder), "--json").stdout)
+        verified = document_here("node", "audit", "verify", "--dir", folder)
 
     assert (lost, stopped, verified["ok"]) == ("lost", 0, True)
     assert "Traceback" not in while_full

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.types.job import Job
 from fedmon.report.diagram import Bar, timeline_png
 from tests.experiment.own_types import added
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 
 def test_a_run_of_an_unknown_type_is_reported_on_and_its_recordings_are_named(tmp_path: Path) -> None:
@@ -69,5 +68,5 @@ def test_reported_values_are_told_once_by_resource_and_node_and_as_json_those_of
         ["1", "south", "loss", "2", "100", "200", "100", "200"],
         ["2", "north", "loss", "2", "1", "2", "1", "2"],
     ]
-    found = json.loads(fedmon_here("experiment", "report", ec.run_dir, "--json").stdout)
+    found = document_here("experiment", "report", ec.run_dir)
     assert ([one["guid"] for one in found["measured"]], [one["guid"] for one in found["reported"]]) == ([1, 1, 2], [2])

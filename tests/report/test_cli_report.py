@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from fedmon.common.errors import NotFoundError
 from fedmon.report.cli.inputs import unix_time
 from fedmon.report.source import Source, files_of
 from tests.report.recorded_job import BEGIN_T, write_job
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 DRAWN = ("job_cpus_busy", "job_cpu_", "job_memory_peak")
 
@@ -59,7 +58,7 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
     part = ("--since", BEGIN_T + 100, "--until", BEGIN_T + 200)
 
     for words, seconds in (((), 600), (part, 100)):
-        document = json.loads(fedmon_here("report", tmp_path / "job.fmr", "--json", "--node", "n2", *words).stdout)
+        document = document_here("report", tmp_path / "job.fmr", "--node", "n2", *words)
         found = {one["name"]: one for one in document["findings"]}
 
         told = [document[name] for name in ("job", "jobs", "nodes", "written")]

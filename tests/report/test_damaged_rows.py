@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.tables import T0, recording, samples
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 CPU = "host_cpu_busy_ratio"
 
@@ -31,8 +30,8 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(proce
 
     said = {}
     for view in ("perfmon", "nebula"):
-        done = fedmon_here("export", path, "-o", f"{tmp_path}/{view}.csv", "--view", view, "--json")
-        said[view] = json.loads(done.stdout)["damaged_samples"]
+        done = document_here("export", path, "-o", f"{tmp_path}/{view}.csv", "--view", view)
+        said[view] = done["damaged_samples"]
     with Source([path]) as source:
         table = WideTable(source, processes=processes)
         for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import threading
 import time
@@ -20,7 +19,7 @@ from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
 from tests.support.echo_node import sample
 from tests.support.environment import researcher_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 
@@ -90,7 +89,7 @@ def test_nodes_beyond_the_bound_are_counted_logged_once_and_reported(
         nodes, pongs = federation.nodes(), federation.ping()
         logged = sum("more than 60 nodes" in record.getMessage() for record in caplog.records)
         environ = researcher_environment(mosquitto.url, settings.folder, FEDMON_RESEARCHER_MAX_NODES="60")
-        doctor = json.loads(fedmon_here("doctor", "--json", environ=environ).stdout)
+        doctor = document_here("doctor", environ=environ)
 
     assert len(nodes) == 60 <= len(pongs.ok)
     assert "10 more were heard of and are not kept track of: raise max_nodes" in str(nodes)

@@ -46,8 +46,13 @@ def fedmon_here(
 
 def document_here(*words: object, environ: Mapping[str, str] | None = None) -> Any:
     """Run one verb with ``--json``, which must succeed, and return the document that it prints."""
-    done = fedmon_here(*words, "--json", environ=environ)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return document(fedmon_here(*words, "--json", environ=environ))
+
+
+def document(done: subprocess.CompletedProcess[str], *, code: int = 0) -> Any:
+    """Return the one document that a verb with ``--json`` printed, which must have ended with ``code``."""
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stdout.count("\n") == 1
     return json.loads(done.stdout)
 
 

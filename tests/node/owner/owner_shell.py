@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -14,7 +13,7 @@ from typing import Any, Self
 
 from fedmon.common.clock import Deadline
 from tests.support.node_process import fedmon, plain_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document, fedmon_here
 
 Ran = subprocess.CompletedProcess[str]
 
@@ -28,11 +27,8 @@ def node(folder: Path, *words: str, environ: Mapping[str, str] | None = None) ->
 
 def told(folder: Path, *words: str, code: int = 0, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a verb with --json and return its one document."""
-    ran = node(folder, *words, "--json", environ=environ)
-    assert ran.returncode == code, ran.stdout + ran.stderr
-    document: dict[str, Any] = json.loads(ran.stdout)
-    assert ran.stdout.count("\n") == 1
-    return document
+    found: dict[str, Any] = document(node(folder, *words, "--json", environ=environ), code=code)
+    return found
 
 
 def refused(folder: Path, *words: str, code: int, environ: Mapping[str, str] | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.node.owner.owner_shell import refused, told
 from tests.support.node_process import plain_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 BROKER = ("--broker", "mqtt://broker.example.org")
 
@@ -64,11 +63,11 @@ def test_where_commands_are_printed_the_option_for_the_folder_of_the_verb_is_tol
 def test_without_a_folder_the_node_lives_in_the_users_data_folder_or_where_the_environment_says(tmp_path: Path) -> None:
     environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
 
-    made = json.loads(fedmon_here("node", "init", *BROKER, "--json", environ=environ).stdout)
-    path = json.loads(fedmon_here("node", "config", "path", "--json", environ=environ).stdout)["path"]
+    made = document_here("node", "init", *BROKER, environ=environ)
+    path = document_here("node", "config", "path", environ=environ)["path"]
 
     named = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"))
-    elsewhere = json.loads(fedmon_here("node", "init", *BROKER, "--json", environ=named).stdout)
+    elsewhere = document_here("node", "init", *BROKER, environ=named)
 
     usual = fedmon_here("node", "status", environ=environ)
     not_usual = fedmon_here("node", "status", "--dir", made["folder"], environ=environ | named)

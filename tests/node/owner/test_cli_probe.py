@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,12 @@ from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import Ran, node
 from tests.support.machine_tree import machine_tree
 from tests.support.node_process import plain_environment
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document, fedmon_here
 
 
 def probe(home: Path, *words: str) -> Ran:
     """Probe without a node: the user's data folder is an empty one."""
     return fedmon_here("node", "probe", *words, environ=plain_environment(HOME=str(home), XDG_DATA_HOME=str(home)))
-
-
-def document(ran: Ran) -> dict[str, Any]:
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    assert ran.stdout.count("\n") == 1
-    return found
 
 
 def metrics_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

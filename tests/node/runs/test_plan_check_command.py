@@ -22,6 +22,7 @@ from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
 from fedmon.plan.values import arguments_of
 from tests.support.requirements import require
+from tests.support.shell_here import document
 from tests.support.waiting import wait_until
 
 PLAN = """
@@ -77,8 +78,7 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
         "--inputs", str(plan.with_name("inputs.json")), "--json",
     )  # fmt: skip
 
-    assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
+    said = document(done)
     assert said["ok"] is True
     assert said["sha256"] == hashlib.sha256(plan.read_bytes()).hexdigest()
     assert said["sandbox"] == level

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import threading
@@ -28,7 +27,7 @@ from tests.support.energy_tree import EnergyTree
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.requirements import require
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 WAITS = b"""import time
@@ -302,7 +301,7 @@ def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path
         node.start()
 
         def sandbox() -> object:
-            live = json.loads(fedmon_here("node", "status", "--json", "--dir", str(folder)).stdout)["live"]
+            live = document_here("node", "status", "--dir", folder)["live"]
             return live and live["sandbox"]
 
         wait_until(sandbox, what="the sandbox")
