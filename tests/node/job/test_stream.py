@@ -17,15 +17,15 @@ from typing import Any, Self
 import pytest
 
 from fedmon.common.settings.broker import BrokerHost, BrokerSettings
-from fedmon.common.settings.values import MetricsSettings, NodeSettings, RecordingSettings
+from fedmon.common.settings.values import MetricsSettings, RecordingSettings
 from fedmon.common.store.recording import Recording
 from fedmon.node.job import monitor
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
-from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.samples.watch import LiveSample
 from tests.node.job.tool_runs import environment, numbers, start
+from tests.node.measure.pipelines import pipeline_of
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.proxy import Proxy
@@ -42,17 +42,14 @@ class Run:
 
     def __init__(self, broker: BrokerSettings, folder: Path) -> None:
         self.recording = folder / "n1.fmr"
-        self.measuring = Pipeline(
-            NodeSettings(
-                id=NODE,
-                broker=broker,
-                metrics=MetricsSettings(interval_s=PERIOD_S),
-                recording=RecordingSettings(max_bytes=2**40, max_age_s=1e8),
-            ),
+        self.measuring = pipeline_of(
+            self.recording,
             boot=1_700_000_000,
-            recording_file=self.recording,
             send=lambda payload: self.stream.send(payload),  # noqa: PLW0108 - there is no stream yet
-            leaves=lambda _name: True,
+            id=NODE,
+            broker=broker,
+            metrics=MetricsSettings(interval_s=PERIOD_S),
+            recording=RecordingSettings(max_bytes=2**40, max_age_s=1e8),
         )
         self.stream = JobStream(broker, self.measuring, NODE)
         self.stop_s: float | None = None

@@ -16,6 +16,7 @@ from fedmon.common.settings.broker import broker_from_url
 from fedmon.common.settings.values import EnergySettings, MetricsSettings, NodeSettings, RecordingSettings
 from fedmon.node.measure.pipeline import Pipeline
 from tests.node.jobs_real import Program
+from tests.node.measure.pipelines import pipeline_of
 from tests.support.energy_tree import EnergyTree
 from tests.support.waiting import wait_until
 
@@ -30,13 +31,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def running(
     folder: Path, metrics: MetricsSettings, send: Callable[[bytes], bool] = lambda _payload: True, **more: Any
 ) -> Iterator[Pipeline]:
-    pipeline = Pipeline(
-        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics, **more),
-        boot=1,
-        recording_file=folder / "recording",
-        send=send,
-        leaves=lambda _metric: True,
-    )
+    pipeline = pipeline_of(folder / "recording", metrics=metrics, send=send, **more)
     pipeline.start()
     try:
         yield pipeline

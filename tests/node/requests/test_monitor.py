@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings.values import PolicySettings
+from fedmon.common.settings.values import PolicySettings, RecordingSettings
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
 from fedmon.node.measure.leases import LeaseTable
-from fedmon.node.measure.pipeline import Pipeline
-from fedmon.node.measure.recorder import RECORDED, Recorder
+from fedmon.node.measure.recorder import RECORDED
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from tests.common.store.recordings import NODE, batch, flat, seqs
+from tests.node.measure.pipelines import pipeline_of
 from tests.support.envelopes import envelope
 from tests.support.waiting import wait_until
 
 DISK = 'host_disk_read_bytes_total{device="sda"}'
 
 
-@dataclasses.dataclass
 class Node:
     """The parts of a node that a resend needs; ``sent`` counts the metrics that left."""
 
-    recorder: Recorder | None
-    policy: Policy
-    sent: Counter[str] = dataclasses.field(default_factory=Counter)
+    def __init__(self, folder: Path, *, records: bool = True) -> None:
+        self.policy, self.sent = allowing("*"), Counter[str]()
+        recording = RecordingSettings(enabled=records)
+        self._pipeline = pipeline_of(folder / "recording.sqlite", id=NODE, recording=recording)
+        self.recorder = self._pipeline.recorder
 
     def ask(self, **fields: Any) -> SamplesReply | Error:
         """Ask as a researcher does, over the wire's bytes."""
         request = Monitor(action="resend", **envelope("anna"), **fields)
-        pipeline = cast("Pipeline", SimpleNamespace(enabled=True, recorder=self.recorder))
-        handler = MonitorHandler(cast("LeaseTable", None), pipeline, self.policy, self._count)
+        leases = LeaseTable(default_interval_s=1.0, min_interval_s=1.0)
+        handler = MonitorHandler(leases, self._pipeline, self.policy, self._count)
         payload = codec.encode(handler(request))
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
@@ -68,11 +67,12 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    recorder = Recorder(tmp_path / "recording.sqlite", node_id=NODE)
-    recorder.start()
-    wait_until(lambda: recorder.ready)
-    yield Node(recorder, allowing("*"))
-    assert recorder.stop(60.0)
+    node = Node(tmp_path)
+    assert node.recorder is not None
+    node.recorder.start()
+    wait_until(lambda: node.recorder and node.recorder.ready)
+    yield node
+    assert node.recorder.stop(60.0)
 
 
 def allowing(*metrics: str) -> Policy:
@@ -222,7 +222,7 @@ def test_samples_that_cannot_be_sent_are_refused_with_the_reason(
     recording: str, fields: dict[str, Any], code: ErrorCode, says: str, node: Node, tmp_path: Path
 ) -> None:
     keep(node, batch(0), batch(0, stream="user"))
-    closed = Node(None if recording == "none" else Recorder(tmp_path / "other.sqlite", node_id=NODE), allowing("*"))
+    closed = Node(tmp_path / "other", records=recording != "none")
     if recording == "damaged":
         wait_until(lambda: node.recorder and node.recorder.counts()[RECORDED] == 20)
         for file in tmp_path.glob("recording.sqlite*"):
