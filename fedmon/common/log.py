@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 OUR_LOGGER = "fedmon"
@@ -70,8 +69,8 @@ def configure_cli_logging(level: str) -> None:
 class OutgoingLogHandler(logging.Handler):
     """Hands records of fedmon's loggers to ``send(level, logger_name, text, created)``.
 
-    ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. More than ``burst`` records at once, or
-    ``rate_per_s`` in the long run, are dropped and counted in ``dropped``, and the next record says how many.
+    ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. Records that ``allows()`` denies are dropped
+    and counted in ``dropped``, and the next one says how many.
     Paths of this machine are taken out. ``send`` must return at once; its own records are not handed out again.
     Safe from any thread.
     """
@@ -81,13 +80,10 @@ class OutgoingLogHandler(logging.Handler):
         send: Callable[[str, str, str, float], None],
         *,
         level: int = logging.WARNING,
-        rate_per_s: float = 5.0,
-        burst: int = 50,
-        monotonic: Callable[[], float] = time.monotonic,
+        allows: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(level)
-        self._send, self._rate, self._burst, self._monotonic = send, rate_per_s, burst, monotonic
-        self._tokens, self._refilled = float(burst), monotonic()
+        self._send, self._allows = send, allows
         self._guard = threading.Lock()
         self._inside = threading.local()
         self.dropped = 0
@@ -110,14 +106,10 @@ class OutgoingLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Hand out one record unless there were too many."""
         with self._guard:
-            now = self._monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._refilled) * self._rate)
-            self._refilled = now
-            if self._tokens < 1:
+            if not self._allows():
                 self.dropped += 1
                 self._unreported += 1
                 return
-            self._tokens -= 1
             unreported, self._unreported = self._unreported, 0
         try:
             text = _text(record)

@@ -51,6 +51,7 @@ from fedmon.node.requests.handlers import Handlers
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.quotas import Throttle
 from fedmon.node.requests.router import Router
 from fedmon.node.runs.service import Runs
 from fedmon.node.workers import Workers
@@ -326,7 +327,8 @@ class Daemon:
                 lambda: self._owner.run(name, args, by=by), timeout_s=COMMAND_TIMEOUT_S
             ),
         )
-        self._logs = OutgoingLogHandler(self._send_log, level=self._node.policy.log_level)
+        allows = partial(Throttle(burst=50, per_s=5.0).allows, "log")
+        self._logs = OutgoingLogHandler(self._send_log, level=self._node.policy.log_level, allows=allows)
 
     def run(self) -> None:
         """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""

@@ -45,11 +45,11 @@ def test_a_listing_keeps_its_line_ends_only() -> None:
 
 
 class Sent:
-    """Receives what a handler hands out, on a clock of its own."""
+    """Receives what a handler hands out, while it is ``allowed``."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, str, str, float]] = []
-        self.now_s = 0.0
+        self.allowed = True
 
     def __call__(self, level: str, name: str, text: str, created: float) -> None:
         self.records.append((level, name, text, created))
@@ -77,8 +77,7 @@ def sent() -> Sent:
 
 @pytest.fixture
 def handler(sent: Sent) -> Iterator[OutgoingLogHandler]:
-    made = OutgoingLogHandler(sent, rate_per_s=2.0, burst=3, monotonic=lambda: sent.now_s)
-    with attached(made, logging.getLogger()) as handler:
+    with attached(OutgoingLogHandler(sent, allows=lambda: sent.allowed), logging.getLogger()) as handler:
         yield handler
 
 
@@ -146,21 +145,12 @@ def test_an_exception_is_told_in_its_line_without_a_traceback(sent: Sent) -> Non
 def test_too_many_records_are_dropped_counted_and_reported(sent: Sent, handler: OutgoingLogHandler) -> None:
     logger = logging.getLogger("fedmon.x")
 
-    for number in range(10):
-        logger.warning("record %d", number)
-    sent.now_s = 1.0
-    logger.warning("later")
-    logger.warning("and last")
-    logger.warning("too many again")
+    for allowed in (True, False, False, True, True):
+        sent.allowed = allowed
+        logger.warning("record")
 
-    assert sent.texts == [
-        "record 0",
-        "record 1",
-        "record 2",
-        "later (7 records before this one were dropped: too many at once)",
-        "and last",
-    ]
-    assert handler.dropped == 8
+    assert sent.texts == ["record", "record (2 records before this one were dropped: too many at once)", "record"]
+    assert handler.dropped == 2
 
 
 @pytest.mark.usefixtures("handler")
