@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import collections
-import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable
 
 from fedmon.common import __version__
@@ -15,18 +13,10 @@ from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.settings.broker import BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link, Will
+from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import (
-    CONNECTION_LOST,
-    ONLY_TELLS,
-    ErrorCode,
-    LogRecord,
-    Monitor,
-    Ping,
-    Pong,
-    Presence,
-)
+from fedmon.common.wire.messages import ONLY_TELLS, ErrorCode, LogRecord, Monitor, Ping, Pong
+from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.requests.dialect import echo, error
 from fedmon.node.requests.quotas import Throttle
 
@@ -35,11 +25,6 @@ BACKLOG = 600
 QUESTIONS = Bound(4_000, 32 * 2**20)
 """Requests that may wait for their answer."""
 ASK_AGAIN_S = 0.5
-REFRESH_S = 30.0
-CORRECT_S = 2.0
-"""A presence that was just published takes a while to come back."""
-
-logger = logging.getLogger(__name__)
 
 
 class BrokerLink:
@@ -65,25 +50,28 @@ class BrokerLink:
         backlog: int = BACKLOG,
         client_id: str | None = None,
     ) -> None:
-        self._node_id, self._boot, self.connections = node_id, boot, connections
-        self._streams, self._monitor, self._refusal = streams, monitor, refusal
+        self._node_id, self._boot, self._monitor, self._refusal = node_id, boot, monitor, refusal
         self._throttle = Throttle(burst=50, per_s=10.0)
         self._actor = Actor("fedmon-answers", urgent=QUESTIONS)
-        self._actor.every(CORRECT_S, self.keep)
-        self._topic = topics.status(node_id)
-        self._changed = threading.Condition()
+        self._actor.every(REFRESH_S, self._refresh)
+        self._presence = PresenceKeeper(
+            node_id=node_id,
+            boot=boot + connections,
+            capabilities=lambda: [ONLY_TELLS],
+            streams=streams,
+            publish=lambda topic, payload: self._transport.publish(topic, payload, qos=1, retain=True),
+        )
+        self._topic, self._changed = topics.status(node_id), threading.Condition()
         self._backlog, self._limit = collections.deque[bytes](), backlog
-        self._presence = self._on_broker = b""
         self._state = ("online", "")
-        self._refreshed = time.monotonic()
-        self.dropped = self._displaced = 0
+        self.dropped = 0
         self._transport = BrokerConnection(
             broker,
             client_id=client_id or f"{node_id}-{secrets.token_hex(16)}",
             subscriptions=[(self._topic, 0), (topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)],
             on_message=self._on_message,
             on_link=self._on_link,
-            will=self._will,
+            will=self._presence.will,
             keeps_session=True,
         )
 
@@ -91,6 +79,11 @@ class BrokerLink:
         """Begin to connect; returns at once."""
         self._actor.start()
         self._transport.start()
+
+    @property
+    def connections(self) -> int:
+        """How many connections there were, those before this link included."""
+        return self._presence.boot - self._boot
 
     @property
     def is_connected(self) -> bool:
@@ -108,28 +101,10 @@ class BrokerLink:
             self._send_backlog()
             return not lost
 
-    def refresh(self) -> None:
-        """Repeat the presence; a reader takes a long silence for an end."""
-        with self._changed:
-            if self._presence:
-                self._refreshed = time.monotonic()
-                self._transport.publish(self._topic, self._presence, qos=1, retain=True)
-
     def announce(self) -> None:
         """Publish a newer presence; readers take this party for restarted, and ask again for their leases."""
         with self._changed:
-            self._presence, self._displaced = self._made(*self._state), 0
-            self.refresh()
-
-    def keep(self) -> None:
-        """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
-        with self._changed:
-            if self._displaced == 3:  # an old will does it once
-                self._displaced += 1
-                logger.warning("another process seems to use the id %r: give one of them another", self._node_id)
-            period_s = REFRESH_S if self._on_broker == self._presence else CORRECT_S
-            if time.monotonic() - self._refreshed >= period_s:
-                self.refresh()
+            self._presence.announce(*self._state)
 
     def finish(self, reason: str) -> None:
         """Say that the scenario is over: in the presence, now "draining", and in a log record as an event."""
@@ -146,10 +121,10 @@ class BrokerLink:
         while not (deadline.passed() or given_up.is_set()):
             with self._changed:
                 timeout_left_s = min(ASK_AGAIN_S, deadline.left_s())
-                if self._changed.wait_for(lambda: self._on_broker == self._presence, timeout_left_s):
+                if self._changed.wait_for(lambda: self._presence.is_held, timeout_left_s):
                     return True
-            self.refresh()
-        return self._on_broker == self._presence
+            self._refresh()
+        return self._presence.is_held
 
     def stop(self, timeout_s: float, *, reason: str = "stopped") -> None:
         """Say farewell, and why, and end the connection."""
@@ -157,24 +132,13 @@ class BrokerLink:
             self._send_backlog()
             self.dropped += len(self._backlog)
             self._backlog.clear()
-            self._presence = b""
+            farewell = self._presence.farewell(self._state[1] or reason)
         self._actor.close(timeout_s=timeout_s)
-        farewell = Will(topic=self._topic, payload=self._made("offline", self._state[1] or reason))
         self._transport.stop(timeout_s, farewell=farewell)
 
-    def _made(self, state: str, reason: str) -> bytes:
-        return codec.encode(
-            Presence(
-                node_id=self._node_id,
-                boot=self._boot + self.connections,
-                state=state,  # type: ignore[arg-type]  # one of the three words
-                since=utc_now(),
-                reason=reason,
-                agent_version=__version__,
-                capabilities=[ONLY_TELLS],
-                streams=self._streams(),
-            )
-        )
+    def _refresh(self) -> None:
+        with self._changed:
+            self._presence.refresh()
 
     def _send_backlog(self) -> None:
         topic = topics.monitoring(self._node_id)
@@ -195,6 +159,12 @@ class BrokerLink:
             reply_topic = topics.reply(request.researcher_id, request.instance, self._node_id)
             self._transport.publish(reply_topic, codec.encode(reply), qos=1)
 
+    def _seen(self, payload: bytes, *, retained: bool) -> None:
+        """Correct the presence if the broker shows something else, such as an old will."""
+        with self._changed:
+            self._presence.correct(payload, retained=retained)
+            self._changed.notify_all()
+
     def _reply(self, request: Request, *, is_asked_alone: bool) -> Reply | None:
         if isinstance(request, Ping):
             return Pong(time=utc_now(), boot=self._boot, agent_version=__version__, **echo(request, self._node_id))
@@ -205,10 +175,6 @@ class BrokerLink:
 
     # --- on the connection's threads: they put and return ------------------------------------------------------------
 
-    def _will(self) -> Will:
-        self.connections += 1
-        return Will(topic=self._topic, payload=self._made("offline", CONNECTION_LOST))
-
     def _on_link(self, link: Link) -> None:
         if link.up:
             self.announce()
@@ -217,9 +183,6 @@ class BrokerLink:
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         if topic == self._topic:
-            with self._changed:
-                self._displaced += payload != self._presence == self._on_broker
-                self._on_broker = payload
-                self._changed.notify_all()
+            self._actor.post(lambda: self._seen(payload, retained=retained))
         elif not retained and len(payload) <= codec.MAX_PAYLOAD_BYTES:
             self._actor.post(lambda: self._answer(topic, payload), size_bytes=len(payload))

@@ -37,7 +37,7 @@ from fedmon.common.wire.connection import BrokerConnection, Link
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.runs import RunScalars
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.measure.jobs import WatchedJob
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
@@ -279,8 +279,9 @@ class Daemon:
         self._stop_by = Deadline(STOP_WITHIN_S)
         self._actor = Actor("fedmon-router", bulk=MESSAGES_BOUND)
         self._presence = PresenceKeeper(
-            folder,
             node_id=settings.id,
+            boot=read_boot(folder.boot_file),
+            store=lambda boot: folder.write_private(folder.boot_file, f"{boot}\n".encode()),
             capabilities=lambda: self._node.capabilities,
             streams=lambda: self._node.pipeline.streams,
             publish=lambda topic, payload: self._transport.publish(topic, payload, qos=1, retain=True),

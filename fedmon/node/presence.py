@@ -1,4 +1,4 @@
-"""The retained presence of a node: its boot, its state, and its last will."""
+"""The retained presence of a node or of a party that only tells: its boot, its state, and its last will."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 
-from fedmon import __version__
+from fedmon.common import __version__
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import Will
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
-from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.requests.quotas import Throttle
 
 logger = logging.getLogger(__name__)
@@ -31,22 +30,24 @@ REMEMBERED = 100
 class PresenceKeeper:
     """Raises the boot before each connection and keeps the retained presence true.
 
-    ``publish(topic, payload)`` hands over to the connection. `will` is called on the connection's thread,
-    everything else on the router's.
+    ``boot`` is that of the last connection, ``store(boot)`` has a new one outlive us, and ``publish(topic, payload)``
+    hands over to the connection. `will` is called on the connection's thread, everything else on the router's.
     """
 
     def __init__(
         self,
-        folder: NodeFolder,
         *,
         node_id: str,
+        boot: int,
+        store: Callable[[int], object] = lambda _boot: None,
         capabilities: Callable[[], list[str]],
         streams: Callable[[], list[str]],
         publish: Callable[[str, bytes], bool],
     ) -> None:
-        self._folder, self._node_id = folder, node_id
+        self._node_id, self.boot, self._store = node_id, boot, store
         self._capabilities, self._streams, self._publish = capabilities, streams, publish
-        self.boot = read_boot(folder.boot_file)
+        self.is_held = False
+        """Whether the broker showed our present state last."""
         self._first_boot, self._started = self.boot + 1, utc_now()
         self._announced = collections.deque[tuple[int, datetime.datetime]](maxlen=REMEMBERED)
         self._inherited: Presence | None = None
@@ -56,9 +57,8 @@ class PresenceKeeper:
 
     def raise_boot(self) -> None:
         """Raise the boot, on disk first. Raises StorageError."""
-        boot = self.boot + 1
-        self._folder.write_private(self._folder.boot_file, f"{boot}\n".encode())
-        self.boot = boot
+        self._store(self.boot + 1)
+        self.boot += 1
 
     def will(self) -> Will:
         """Raise the boot for a new connection; return the presence that the broker publishes if the connection breaks.
@@ -73,9 +73,9 @@ class PresenceKeeper:
         # Of a will only the boot matters to readers; that all of ours have one time tells them from those of others.
         return self._as_will(msgspec.structs.replace(self._presence("offline", CONNECTION_LOST), since=self._started))
 
-    def announce(self) -> None:
-        """Publish that we are online under the present boot."""
-        self._state = self._presence("online", "")
+    def announce(self, state: str = "online", reason: str = "") -> None:
+        """Publish a newer presence, under the present boot; readers take a party that only tells for restarted."""
+        self._state, self.is_held = self._presence(state, reason), False
         self.refresh()
 
     def refresh(self) -> None:
@@ -106,7 +106,8 @@ class PresenceKeeper:
             seen = None
         if seen is not None and self._is_foreign(seen, retained=retained):
             self._note_duplicate(seen.boot)
-        if self._state is not None and seen != self._state and self._corrections.allows("own"):
+        self.is_held = seen == self._state
+        if self._state is not None and not self.is_held and self._corrections.allows("own"):
             self.refresh()
 
     def _is_foreign(self, seen: Presence, *, retained: bool) -> bool:
