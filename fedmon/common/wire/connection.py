@@ -124,7 +124,7 @@ class BrokerConnection:
         self._granted_until = -math.inf
         self._tries = 0
         self._stopping = False
-        self._up = self._was_up = False
+        self._was_up = False
         self._error: ConnectionFailedError | None = None
         self._permanent = False
         self._quick_losses = 0
@@ -155,7 +155,7 @@ class BrokerConnection:
     @property
     def is_connected(self) -> bool:
         """Tell whether messages can be sent at this moment."""
-        return self._up
+        return self._up_since < math.inf
 
     @property
     def last_error(self) -> ConnectionFailedError | None:
@@ -191,20 +191,20 @@ class BrokerConnection:
         with self._changed:
             before, self._subscriptions = self._subscriptions, dict(subscriptions)
             self._held.update(self._subscriptions)
-            if self._up and self._client is not None:
+            if self.is_connected and self._client is not None:
                 self._client.adjust(self._subscriptions, granted=before, held=before)
 
     def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
         """Publish the farewell, disconnect in order and end the threads, within about ``timeout_s``."""
         deadline = Deadline(timeout_s)
         client = self._client
-        if farewell is not None and self._up and client is not None:
+        if farewell is not None and self.is_connected and client is not None:
             client.publish_and_wait(farewell, deadline.left_s())
         if (client := self._stop_trying()) is not None:
             client.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(deadline.left_s() + 0.1)
-        self._up = False
+        self._up_since = math.inf
 
     def abort(self) -> None:
         """Cut the connection, as a crash would, so that the broker publishes our last will."""
@@ -258,7 +258,7 @@ class BrokerConnection:
             cause = str(error)
         finally:
             lasted_s = time.monotonic() - self._up_since
-            self._up, self._up_since = False, math.inf
+            self._up_since = math.inf
             if client is not None:
                 client.close()
                 if client.granted:
@@ -306,8 +306,7 @@ class BrokerConnection:
             client.adjust(self._subscriptions, granted=wanted, held=self._held | wanted.keys())
             self._held = set(self._subscriptions)
             self._permanent = self._quiet = False
-            self._up_since = time.monotonic()
-            self._up = self._was_up = True
+            self._up_since, self._was_up = time.monotonic(), True
             self._changed.notify_all()
         logger.info("connected to the broker at %s:%d", host.host, host.port)
         self._tell(Link(up=True, host=host))
