@@ -122,12 +122,11 @@ class BrokerConnection:
         self._changed = threading.Condition()
         self._client: MqttClient | None = None
         self._granted_until = -math.inf
-        self._tries = 0
+        self._tries = self._quick_losses = 0
         self._stopping = False
         self._was_up = False
         self._error: ConnectionFailedError | None = None
         self._permanent = False
-        self._quick_losses = 0
         self._up_since = math.inf
         self._lasting_s = QUICK_LOSS_S
         self._quick_cause = ""
@@ -288,11 +287,9 @@ class BrokerConnection:
             self._quick_losses = 0
             return
         self._quick_losses += 1
-        why = (
-            "another client uses our client id"
-            if contested
-            else "the broker keeps restarting, the network drops connections, or another client uses our client id"
-        )
+        why = "another client uses our client id"
+        if not contested:
+            why = f"the broker keeps restarting, the network drops connections, or {why}"
         self._quick_cause = (
             f"{self._quick_losses} connections in a row ended within {self._lasting_s:g} s ({cause}): {why}"
         )

@@ -41,10 +41,9 @@ class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
     """The lease as granted, and the metrics of this node.
 
     ``capabilities`` maps a metric or collector to null when measured, else to the reason why not. ``extents`` are the
-    samples that
-    the node's recording holds, newest first; when there is a ``reason`` and none of them, that is not known yet.
-    ``hardware`` describes the machine. ``counts`` are the node's counts since its start: samples dropped, ticks
-    missed and the like.
+    samples that the node's recording holds, newest first; when there is a ``reason`` and none of them, that is not
+    known yet. ``hardware`` describes the machine. ``counts`` are the node's counts since its start: samples dropped,
+    ticks missed and the like.
     """
 
     action: str
