@@ -40,15 +40,17 @@ logger = logging.getLogger(__name__)
 
 MAX_PACKET_BYTES = 1_000_000
 FIRST_RETRY_S = 0.5
-"""So that we are back within a second, however long the broker was down."""
+"""So that we are back within a second after a broker that was started again."""
 LAST_RETRY_S = 2.0
-"""The longest back-off from a broker that refuses us, or loses `QUICK_LOSSES` connections in a row."""
+"""The longest back-off from a broker that stays down, refuses us, or loses `QUICK_LOSSES` connections in a row."""
 LAST_CONTESTED_RETRY_S = 60.0
 """The longest back-off while another client has our client id."""
 QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
 DOWN_AFTER_ROUNDS = 10
 """After this number of rounds without a connection the broker counts as down, not as losing connections."""
+LONG_DOWN_AFTER_ROUNDS = 100
+"""About half a minute, in which a broker that is started again is back."""
 RESUME_WITHIN_S = 30.0
 QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
 """A cluster that lost a host chooses a new leader (NATS) and loses the logins that it got until then."""
@@ -232,7 +234,8 @@ class BrokerConnection:
             elif self._tries >= DOWN_AFTER_ROUNDS * len(hosts):
                 self._quick_losses = 0
             self._failed(ConnectionFailedError(host.host, host.port, cause), host)
-            if self._quick_losses < QUICK_LOSSES and not self._permanent:
+            is_short = self._tries < LONG_DOWN_AFTER_ROUNDS * len(hosts)
+            if is_short and self._quick_losses < QUICK_LOSSES and not self._permanent:
                 backoff.reset()
             backoff.longest_s = LAST_CONTESTED_RETRY_S if contested else LAST_RETRY_S
             with self._changed:

@@ -212,6 +212,16 @@ def test_a_broker_that_is_down_is_tried_every_half_second_and_one_that_keeps_us_
     assert not boots
 
 
+def test_a_broker_that_stays_down_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmon.common.wire.connection.LONG_DOWN_AFTER_ROUNDS", 3)
+    tried = list[float]()
+    broker = broker_from_url(f"mqtt://127.0.0.1:{free_port()}")
+    with started(made(broker, on_link=lambda _: tried.append(time.monotonic()))):
+        wait_until(lambda: len(tried) > 8, what="enough attempts")
+
+    assert max(after - before for before, after in itertools.pairwise(tried)) > 0.75
+
+
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
 def test_a_session_is_kept_while_the_hosts_of_a_broker_change(version: str, mosquitto: Broker) -> None:
     heard: list[bytes] = []
