@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import re
+import stat
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,7 +19,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
 from fedmon.node.registers.database import Database, Row
-from fedmon.node.registers.dataset_source import DatasetShape, measure
+from fedmon.node.registers.dataset_source import FOLDERS, TABLES, DatasetShape, measure
 from fedmon.node.registers.plan_source import checked_line, visible_text
 
 ID_PREFIX = "dataset_"
@@ -68,6 +71,23 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
             created=self.created,
             modified=self.modified,
         )
+
+    def problem(self, node_folder: Path) -> str:
+        """Say why no plan can be given the data now; empty if one can."""
+        path, mode = Path(self.path), 0
+        leads_to = path
+        with contextlib.suppress(OSError, RuntimeError):
+            leads_to = path.resolve(strict=True)
+            mode = leads_to.stat().st_mode
+        if leads_to != path:
+            return "its path now leads through a link: check it, then confirm it with 'fedmon node dataset edit --path'"
+        is_folder, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
+        is_of_its_type = (is_file and self.data_type not in FOLDERS) or (is_folder and self.data_type not in TABLES)
+        if not (is_of_its_type and os.access(path, os.R_OK | os.X_OK * is_folder)):
+            return f"this node cannot read it as a dataset of type {self.data_type!r} now"
+        if node_folder.is_relative_to(path):
+            return "it holds the folder of the node itself, with its keys: move one of them"
+        return ""
 
 
 class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
 from pathlib import Path
 
 import msgspec
@@ -15,7 +12,6 @@ from fedmon.common.text import plural
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
-from fedmon.node.registers.dataset_source import FOLDERS, TABLES
 from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
 from fedmon.node.registers.grants import grant_for, request_words
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
@@ -155,35 +151,13 @@ class Admission:
         raise RunRefusedError(ErrorCode.REFUSED, reason)
 
     def _given(self, record: DatasetRecord) -> GivenDataset:
-        path, named, problem = Path(record.path), f"dataset {record.name!r}", ""
-        leads_to, mode = path, 0
-        with contextlib.suppress(OSError, RuntimeError):
-            leads_to = path.resolve(strict=True)
-            mode = leads_to.stat().st_mode
-        if leads_to != path:
-            problem = (
-                f"the path of {named} now leads through a link to another place: its owner "
-                "must check it, then confirm it with 'fedmon node dataset edit --path'"
+        if problem := record.problem(self._node_folder):
+            raise RunRefusedError(
+                ErrorCode.FAILED,
+                f"this node gives dataset {record.name!r} to no plan: {problem}; its owner finds it with 'fedmon node "
+                "dataset list'",
             )
-        elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
-            problem = (
-                f"this node cannot read {named} as a dataset of type {record.data_type!r} now: tell its owner, who "
-                "finds it with 'fedmon node dataset list'"
-            )
-        elif self._node_folder.is_relative_to(path):
-            problem = (
-                f"{named} holds the folder of the node itself, with its keys: its owner has to move one of them "
-                "before a plan may read it"
-            )
-        if problem:
-            raise RunRefusedError(ErrorCode.FAILED, problem)
         return msgspec.convert(record, GivenDataset, from_attributes=True)
-
-
-def _is_of_its_type(data_type: str, mode: int) -> bool:
-    if data_type in TABLES:
-        return stat.S_ISREG(mode)
-    return stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and data_type not in FOLDERS)
 
 
 def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:

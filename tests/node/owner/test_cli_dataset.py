@@ -63,6 +63,18 @@ def test_a_dataset_goes_by_four_characters_of_its_id_in_every_verb_and_by_its_wh
     assert [each["dataset_id"] for each in (shown, edited, removed)] == [dataset_id] * 3
 
 
+def test_a_dataset_that_no_plan_gets_is_told_with_the_reason(folder: Path) -> None:
+    told(folder, *_add(folder, "b.csv", "Ages", "age"))
+    (folder.parent / "b.csv").unlink()
+
+    screens = [node(folder, *words).stdout for words in (("dataset", "list"), ("dataset", "show", "Ages"), ("status",))]
+    for screen in screens:
+        assert "this node cannot read it as a dataset of type 'csv' now" in " ".join(screen.split())
+    moved = told(folder, "dataset", "edit", "Ages", "--path", str(folder.parent / "a.csv"))["dataset"]
+
+    assert (moved["problem"], told(folder, "status")["unusable"]) == ("", {})
+
+
 def test_a_removed_dataset_is_offered_no_longer_and_its_file_stays(folder: Path) -> None:
     told(folder, *_add(folder, "a.csv", "Ages", "age"))
 

@@ -110,7 +110,7 @@ def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Ben
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("linked", "now leads through a link"), ("gone", "cannot read dataset 'gone' as a dataset")]
+    ("name", "says"), [("linked", "now leads through a link"), ("gone", "cannot read it as a dataset of")]
 )
 def test_a_dataset_that_is_no_longer_what_was_offered_is_given_to_no_plan(
     node: Bench, plan: str, name: str, says: str

@@ -10,7 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, record, seconds, verb
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
@@ -142,7 +142,10 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     rows = [
         [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
-    return table(["name", "type", "shape", "tags", "listed to"], rows) if rows else ""
+    problems = [
+        record(f"no plan gets dataset {each['name']!r}: {each['problem']}") for each in datasets if each.get("problem")
+    ]
+    return "\n".join([table(["name", "type", "shape", "tags", "listed to"], rows), *problems]) if rows else ""
 
 
 def _screen(result: dict[str, Any]) -> str:
@@ -160,6 +163,7 @@ def _screen(result: dict[str, Any]) -> str:
         "columns": (", ".join(columns[:_SHOWN_COLUMNS]) + more) or "-",
         "parameters": msgspec.json.encode(parameters).decode() if parameters else "-",
         "path": f"{dataset['path']} (stays here)",
+        "problem": f"no plan gets it: {problem}" if (problem := dataset.get("problem")) else None,
         "listed to": _listed_to(dataset),
         "created": seconds(dataset["created"]),
         "modified": seconds(dataset["modified"]),

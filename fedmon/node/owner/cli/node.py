@@ -232,6 +232,8 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
     if held := document["release"]["held"]:
         yield f"{plural(held, 'result waits', 'results wait')} for your decision: fedmon node results"
+    for name, problem in document.get("unusable", {}).items():
+        yield f"no plan gets dataset {name!r}: {problem}"
     if refused:
         last = refused[0]
         others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
