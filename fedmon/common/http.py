@@ -176,13 +176,6 @@ def _refusal(target: Target, address: _Ip) -> str | None:
     return None if target.scheme == "https" else "a public address without TLS; use https"
 
 
-def status_of(url: str, *, deadline_s: float) -> int:
-    """Request a URL under the rules of transfers; return the HTTP status. Raises RepositoryError."""
-    deadline = Deadline(deadline_s)
-    with _answer("GET", checked_target(url, [url], deadline=deadline), deadline) as response:
-        return response.status
-
-
 def download(
     url: str,
     *,
@@ -234,9 +227,10 @@ def download_to(
         )
 
 
-def upload(content: bytes, repository: RepositorySettings) -> str:
+def upload(content: bytes, repository: RepositorySettings, *, deadline_s: float = UPLOAD_S) -> str:
     """Store a file in the repository of the settings; like `upload_from`, but from memory."""
-    return upload_from(io.BytesIO(content), repository, sha256=hashlib.sha256(content).hexdigest())
+    sha256 = hashlib.sha256(content).hexdigest()
+    return upload_from(io.BytesIO(content), repository, sha256=sha256, deadline_s=deadline_s)
 
 
 def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, deadline_s: float = UPLOAD_S) -> str:

@@ -25,7 +25,7 @@ from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, Time
 
 if TYPE_CHECKING:
     from fedmon.common.settings.broker import BrokerSettings
-    from fedmon.common.settings.values import NodeSettings, ResearcherSettings
+    from fedmon.common.settings.values import NodeSettings, RepositorySettings, ResearcherSettings
     from fedmon.common.wire.messages import Pong
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
@@ -40,6 +40,7 @@ _RABBITMQ = re.compile(rb"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x
 _NATS = re.compile(rb'^INFO \{.*"version":"([\w.+-]{1,32})"')
 RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this party read and write its own topics"
 CLOCK_TOLERANCE_S = 5.0
+PROBE = b"a file of fedmon doctor\n"
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
 
@@ -301,7 +302,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
             yield from _nodes(federation)
     except FedmonError as error:
         yield failed("nodes", str(error), RIGHTS_ADVICE)
-    yield _repository(settings, timeout_s)
+    yield _repository(settings.repository, timeout_s)
 
 
 def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: Path) -> Check:
@@ -364,20 +365,18 @@ def _clocks(outcomes: Outcomes[Pong]) -> Check:
     return ok("clock offset", found)
 
 
-def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
-    url = settings.repository.url
-    if url is None:
-        return skipped("repository", "none is configured; plans over 100 KB cannot be sent")
-    from fedmon.common.http import status_of
+def _repository(repository: RepositorySettings, timeout_s: float) -> Check:
+    """Store a small file, and fetch it by the URL that the repository gives to others."""
+    if repository.url is None:
+        return skipped("repository", "no url is configured; files over 100 KB cannot be sent")
+    from fedmon.common.http import download, upload
 
     try:
-        settings.repository.token()
-        status = status_of(url, deadline_s=timeout_s)
+        url = upload(PROBE, repository, deadline_s=timeout_s)
+        download(url, sha256=None, max_bytes=len(PROBE), deadline_s=timeout_s, allowed_urls=[url])
     except FedmonError as error:
-        return failed("repository", str(error), "see that it runs, and that url, certificate and token_file are right")
-    if status >= 500:
-        return failed("repository", f"{url} answers {status}", "look into the log of the repository")
-    return ok("repository", f"{url} answers")
+        return failed("repository", str(error), "see its log, and that url, certificate and token_file are right")
+    return ok("repository", f"{repository.url} stored a small file and gave it back")
 
 
 def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
@@ -417,3 +416,4 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
     for trouble in troubles(status) if status else ():
         yield failed("node", trouble)
+    yield _repository(settings.repository, timeout_s)

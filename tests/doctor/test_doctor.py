@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.broker.engine import MosquittoEngine
+from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
@@ -177,28 +178,46 @@ def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("host", "status", "token_file", "advice"),
+    ("status", "token_file", "found"),
     [
-        ("127.0.0.1", "404 Not Found", {}, ""),
-        ("0.0.0.0", "404 Not Found", {}, "that url"),  # it answers, and no upload goes there
-        ("127.0.0.1", "503 Service Unavailable", {}, "look into the log"),
-        ("127.0.0.1", "no HTTP", {}, "see that it runs, and that url"),
-        ("127.0.0.1", "404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "token_file"),
+        ("503 Service Unavailable", {}, "503 Service Unavailable"),
+        ("no HTTP", {}, "failed"),
+        ("404 Not Found", {"FEDMON_REPOSITORY_TOKEN_FILE": "gone"}, "token file"),
     ],
 )
 def test_the_repository_is_looked_at_where_no_node_is_known(
-    host: str, status: str, token_file: dict[str, str], advice: str, mosquitto: Broker
+    status: str, token_file: dict[str, str], found: str, mosquitto: Broker
 ) -> None:
     answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with greeter(answer.encode()) as port:
-        url = f"http://{host}:{port}"
+        url = f"http://127.0.0.1:{port}"
         code, checks = diagnosed("--broker", mosquitto.url, FEDMON_REPOSITORY_URL=url, **token_file)
 
     assert (checks["nodes"]["verdict"], checks["nodes"]["found"]) == ("warning", "no node is known")
     assert "fedmon node start" in checks["nodes"]["advice"]
-    assert (code, checks["repository"]["verdict"]) == ((1, "failed") if advice else (0, "ok"))
-    assert advice in checks["repository"]["advice"]
-    assert checks["repository"]["found"].count(url) == (0 if token_file else 1)
+    assert (code, checks["repository"]["verdict"]) == (1, "failed")
+    assert found in checks["repository"]["found"]
+    assert "that url, certificate and token_file are right" in checks["repository"]["advice"]
+
+
+def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_could_fetch_it(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder, wrong = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url), tmp_path / "wrong"
+    wrong.touch(mode=0o600)
+    wrong.write_text("not-the-token")
+
+    with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
+        environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
+        right = environ | {"FEDMON_REPOSITORY_TOKEN_FILE": running.facts["token_file"]}
+        told = [
+            diagnosed(*words, **environ | token)[1]["repository"]
+            for words in (("--broker", mosquitto.url), ("--dir", folder))
+            for token in (right, {"FEDMON_REPOSITORY_TOKEN_FILE": str(wrong)})
+        ]
+
+    assert [each["verdict"] for each in told] == ["ok", "failed"] * 2
+    assert "401 Unauthorized: uploads need a token" in told[1]["found"]
 
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
