@@ -380,7 +380,8 @@ def remove_token(
 
 
 FilesDir = Annotated[
-    pathlib.Path | None, typer.Option(help="Folder of the files, beside the folder secrets; default: one in your home.")
+    pathlib.Path | None,
+    typer.Option(help="Folder of the broker, or of the files beside its folder secrets; default: one in your home."),
 ]
 TokenFile = Annotated[
     pathlib.Path | None,
@@ -426,7 +427,9 @@ def start_repository(
         from fedmon.broker.repository import serve
     except ImportError as error:
         raise NotFoundError(f"{error}: install fedmon with its extra [broker], as its README says") from None
-    folder = data_dir or default_folder() / "files"
+    folder = data_dir or default_folder()
+    if data_dir is None or (folder / "secrets").is_dir():
+        folder /= "files"
     broker = BrokerFolder(folder.parent)
     token_path = token_file or broker.path / "secrets" / "repository-token"
     # Without the option, the empty file of `config write` means that parties will have tokens.
@@ -456,8 +459,9 @@ def _announce_repository(
     url: str, folder: pathlib.Path, token_path: pathlib.Path | None, tokens: Tokens | None, *, as_json: bool
 ) -> None:
     if tokens is None:
-        uploads = "every process of this machine may upload (--open-uploads)"
+        uploads, more = "every process of this machine may upload (--open-uploads)", ""
     else:
+        more = ' and token_file = "..."'
         shared = f"the token in {token_path}, or " if token_path else ""
         add = BrokerFolder(folder.parent).command("repository token add NAME")
         uploads = f"uploads need {shared}the token of a party: {add}"
@@ -465,7 +469,7 @@ def _announce_repository(
         {"url": url, "upload_url": f"{url}/upload/", "token_file": str(token_path) if token_path else None},
         f"file repository on {url}, files in {folder}",
         f"  {uploads}",
-        f'next: in researcher.toml, [repository] url = "{url}" and token_file = "..."',
+        f'next: in researcher.toml, [repository] url = "{url}"{more}',
         f'      in node.toml the same, to send, and allowed_urls = ["{url}"], to fetch',
         "Ctrl-C stops.",
         as_json=as_json,
