@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FolderInUseError, InvalidInputError
+from fedmon.common.errors import FedmonError, FolderInUseError, InvalidInputError
 from fedmon.common.options import JsonOption
 from fedmon.common.text import UNLIMITED, one_line, table
 from fedmon.common.text import ago as since
@@ -57,8 +57,14 @@ class Shell:
             print(msgspec.json.encode(document).decode())
             return
         print(shown := text())
-        if "fedmon node" in one_line(shown) and (option := dir_option(self.folder.path)) not in shown:
-            print(f"note: commands for this node need:{option}", file=sys.stderr)  # not folded: it is for copying
+        if needs := self.needs(shown):
+            print(f"note: {needs}", file=sys.stderr)  # not folded: it is for copying
+
+    def needs(self, shown: str) -> str:
+        """Tell which ``--dir`` the commands in a text need; empty if none is missing."""
+        option = dir_option(self.folder.path)
+        is_missing = "fedmon node" in one_line(shown) and option not in shown
+        return f"commands for this node need:{option}" if is_missing else ""
 
     def show(self, command: str, text: Callable[[dict[str, Any]], str], **args: Any) -> dict[str, Any]:
         """Have a command of the owner run, print its result, and return it."""
@@ -130,7 +136,13 @@ def verb(
         def run(*, directory: Path | None, as_json: bool, context: typer.Context | None = None, **given: Any) -> None:
             if context is None or context.invoked_subcommand is None:
                 folder = (NodeFolder.open if is_there else NodeFolder)(directory or default_folder())
-                function(Shell(purpose, folder, as_json=as_json), **given)
+                shell = Shell(purpose, folder, as_json=as_json)
+                try:
+                    function(shell, **given)
+                except FedmonError as error:
+                    if needs := shell.needs(str(error)):
+                        error.args = (f"{error}; {needs}",)
+                    raise
 
         keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (JsonOption, False)}
         parameters = [one.replace(kind=keyword) for one in own]
