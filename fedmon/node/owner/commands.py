@@ -722,7 +722,10 @@ def _plan(plan: PlanRecord) -> Document:
 
 def _run(record: JobRecord) -> Document:
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
-    return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
+    job = msgspec.to_builtins(record.job)
+    if record.decision is not None and record.job.state is JobState.HELD:
+        job["reason"] = f"{record.decision.reason}, as soon as the node runs"
+    return {"researcher_id": record.researcher_id, **job, "result": result}
 
 
 def _result(record: JobRecord) -> Document:

@@ -277,7 +277,10 @@ def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path)
             done(desk, "result-decide", job_id=jobs[0], release=True, sha256=sha256),
             done(desk, "result-decide", job_id=jobs[1], release=False, note="no"),
         ]
+        reasons = {each["job_id"]: each["reason"] for each in done(desk, "run-list")["runs"]}
     assert [each["sent"] for each in decided] == [False, False]
+    assert reasons[jobs[0]] == "released by the owner of the node, as soon as the node runs"
+    assert "the owner decides" in reasons[jobs[2]]
 
     # then the next daemon sends the one, tells of the other, and still holds the third
     with bench(tmp_path / "n") as node:
