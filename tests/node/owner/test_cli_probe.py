@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,7 @@ from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import Ran, node
 from tests.support.machine_tree import machine_tree
 from tests.support.node_process import plain_environment
+from tests.support.requirements import require
 from tests.support.shell_here import document, fedmon_here
 
 
@@ -36,6 +42,16 @@ def test_this_machine_is_probed_without_any_node(tmp_path: Path) -> None:
     assert found["hardware"]["threads"] > 0
     assert metrics.keys() <= METRICS.keys()
     assert all(metric["reason"] is None or ": " in metric["reason"] for metric in metrics.values())
+
+
+def test_where_proc_shows_processes_alone_file_systems_are_measured() -> None:
+    require(os.geteuid() == 0 and shutil.which("unshare"), "another /proc takes root and unshare")
+    other = 'umount -l /proc; mount -t proc -o subset=pid proc /proc; exec "$0" -m fedmon node probe --json'
+    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", other, sys.executable]
+
+    ran = subprocess.run(words, env=plain_environment(), capture_output=True, text=True, check=True)
+
+    assert metrics_of(json.loads(ran.stdout))["host_filesystem_size_bytes"]["reason"] is None
 
 
 def test_a_tree_that_stands_in_is_called_simulated_and_fits_the_screen(tmp_path: Path) -> None:
