@@ -1,9 +1,10 @@
-"""Damaged SQLite files: recognised and set aside."""
+"""Errors of SQLite in our words; damaged files recognised and set aside."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedmon.common.clock import utc_now
@@ -15,6 +16,13 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 class DamagedFileError(StorageError):
     """A file is no sound SQLite database."""
+
+
+def storage_error(failed: str, error: sqlite3.Error | OSError, causes: Mapping[int, str] = {}) -> StorageError:
+    """Return the error of a failed attempt, with its reason; ``causes`` are words for codes of SQLite."""
+    why = {sqlite3.SQLITE_FULL: "the disk is full; make space and try again", **causes}
+    said = error.strerror if isinstance(error, OSError) else None
+    return StorageError(f"{failed}: {why.get(getattr(error, 'sqlite_errorcode', 0) & 0xFF, said or str(error))}")
 
 
 def tells_of_damage(error: StorageError) -> bool:
@@ -34,7 +42,7 @@ def is_damaged(path: Path) -> bool:
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF in _DAMAGE:
             return True
-        raise StorageError(f"cannot read {path}: {error}") from error
+        raise storage_error(f"cannot read {path}", error) from error
 
 
 def set_aside(path: Path) -> Path:

@@ -16,7 +16,7 @@ from persistqueue import FIFOSQLiteQueue
 
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.files import Closing, make_private, owned_folder
-from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
+from fedmon.common.store.damage import is_damaged, set_aside, storage_error, tells_of_damage
 
 logger = logging.getLogger(__name__)
 
@@ -181,4 +181,4 @@ class _QueueFile(FIFOSQLiteQueue):
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"cannot {what} the queue in {self._folder}: {error}") from error
+            raise storage_error(f"cannot {what} the queue in {self._folder}", error) from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.damage import DamagedFileError, is_damaged, set_aside, tells_of_damage
+from fedmon.common.store.damage import DamagedFileError, is_damaged, set_aside, storage_error, tells_of_damage
 from fedmon.common.store.recording_format import encode
 from fedmon.common.store.seq_ranges import SeqRanges
 
@@ -33,7 +33,6 @@ ROW_SAMPLES, TARGET_SAMPLES = 60, 600
 _BUSY_TIMEOUT_S = 5.0
 _SUFFIXES = (".fmr", ".sqlite")  # how recordings are called
 _CAUSES = {
-    sqlite3.SQLITE_FULL: "the disk is full; make space and try again",
     sqlite3.SQLITE_CORRUPT: "it is damaged; 'fedmon record' and 'fedmon job merge' save its readable part",
     sqlite3.SQLITE_NOTADB: "it is no database, so no recording: move it away or name another file",
 }
@@ -167,11 +166,8 @@ class RecordingFile:
         """Turn errors of SQLite and of the system into StorageError."""
         try:
             yield
-        except sqlite3.Error as error:
-            cause = _CAUSES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, str(error))
-            raise StorageError(f"cannot {what} the recording {self.path}: {cause}") from error
-        except OSError as error:
-            raise StorageError(f"cannot {what} the recording {self.path}: {error.strerror}") from error
+        except (sqlite3.Error, OSError) as error:
+            raise storage_error(f"cannot {what} the recording {self.path}", error, _CAUSES) from error
 
     def _found(self) -> tuple[int, int] | None:
         """Return which file the path leads to now, None for none. Raises StorageError."""

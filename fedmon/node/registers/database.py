@@ -22,7 +22,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.files import Closing, make_private, storage_errors, sync
-from fedmon.common.store.damage import DamagedFileError, set_aside
+from fedmon.common.store.damage import DamagedFileError, set_aside, storage_error
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ class Database(Closing):
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK" if self._level == 1 else f"ROLLBACK TO {name}")
             if isinstance(error, sqlite3.Error) and self._level == 1:
-                raise _storage_error(self.path, error) from error
+                raise storage_error(f"the register {self.path} cannot be used", error) from error
             raise
         finally:
             self._level -= 1
@@ -287,7 +287,7 @@ class Database(Closing):
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
-            raise _storage_error(self.path, error) from error
+            raise storage_error(f"the register {self.path} cannot be used", error) from error
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         # SQLite itself undoes a transaction when the disk is full; what follows must not run outside of it.
@@ -298,7 +298,7 @@ class Database(Closing):
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
-            raise _storage_error(self.path, error) from error
+            raise storage_error(f"the register {self.path} cannot be used", error) from error
         except UnicodeEncodeError as error:
             raise InvalidInputError(f"a text is not valid Unicode and cannot be kept: {error.object!r}") from error
 
@@ -393,7 +393,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF in _DAMAGED:
                 raise DamagedFileError(str(error)) from error
-            raise _storage_error(path, error) from error
+            raise storage_error(f"the register {path} cannot be used", error) from error
         except UnicodeDecodeError as error:
             raise DamagedFileError(f"a name in it is not UTF-8: {error.object!r}") from error
         failed.pop_all()
@@ -484,11 +484,3 @@ def _remove(staged: Path) -> None:
     with storage_errors(staged):
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{staged}{suffix}").unlink(missing_ok=True)
-
-
-def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:
-    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
-        cause = "the disk is full; make space and try again"
-    else:
-        cause = str(error)
-    return StorageError(f"the register {path} cannot be used: {cause}")

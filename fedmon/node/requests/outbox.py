@@ -164,7 +164,7 @@ class Delivery:
     def log_unstored(self, what: str, problem: StorageError) -> None:
         """Log that something could not be written, once until that works again."""
         if str(problem) != self._unstored:
-            logger.error("a %s and later messages could not be written: %s", what, problem)
+            logger.error("the %s and later messages could not be written: %s", what, problem)
         self._unstored = str(problem)
 
     def _resend(self, researcher_id: str, *, only_new: bool = False) -> None:
