@@ -245,10 +245,17 @@ class OwnerCommands:
             for name in PolicySettings.__struct_fields__
             if getattr(rules, name) != getattr(effective, name)
         ]
+        policy, going_on = Policy(effective, self.settings.id), self.registers.jobs.going_on()
         return {
-            **_rules(Policy(effective, self.settings.id)),
+            **_rules(policy),
             "overridden_by": overridden,
             "notes": [
+                *(
+                    f"job {each.job.job_id} of {each.researcher_id} goes on; stop it with: fedmon node runs stop "
+                    f"{each.job.job_id}"
+                    for each in going_on
+                    if policy.refusal(each.researcher_id) and each.job.state is not JobState.HELD
+                ),
                 *(["no rule matched: nothing changed"] if verb == "deny" and rules == before else []),
                 *(
                     f"dataset {name} is from now on listed to {', '.join(wish.researchers)} only; "

@@ -89,7 +89,8 @@ class Bench:
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
         """Run an owner's command at the running node."""
-        running = running_node(runs=self.runs, live=lambda: None, measuring=self.local.pipeline)
+        local = self.local
+        running = running_node(runs=self.runs, live=lambda: None, measuring=local.pipeline, follow=local.follow)
         return done(self.desk(running), command, **args)
 
     def desk(self, running: RunningNode | None = None) -> OwnerCommands:

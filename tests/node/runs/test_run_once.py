@@ -220,16 +220,15 @@ def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
 def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -> None:
     # given a job whose researcher is taken off the list while it runs
     job_id = begun(node)
-    policy = node.local.policy
-    rules = policy.settings
-    policy.follow(msgspec.structs.replace(rules, researchers=()))
+    notes = node.owner("policy-change", verb="deny", wish={"researchers": ["*"]})["notes"]
     try:
         # when it ends
+        assert f"job {job_id} of alice goes on; stop it with: fedmon node runs stop {job_id}" in notes
         node.runs.stop_by_owner(job_id, by="owner")
         node.concluded(job_id)
         assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]
     finally:
-        policy.follow(rules)
+        node.owner("policy-change", verb="allow", wish={"researchers": ["*"]})
 
     # then it is told once he is obeyed again
     node.local.delivery.push()

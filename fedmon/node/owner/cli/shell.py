@@ -75,7 +75,8 @@ class Shell:
     def note(self, text: str) -> None:
         """Print a note for the reader to standard error."""
         if not self.as_json:
-            print("\n".join(folded(one_line(f"note: {text}"))), file=sys.stderr)
+            needs = f"; {self.needs(text)}" if self.needs(text) else ""
+            print("\n".join(folded(one_line(f"note: {text}{needs}"))), file=sys.stderr)
 
     def ask(self, option: str, question: str, default: str | None = None) -> str:
         """Ask for a missing argument. Raises InvalidInputError naming the option if there is no terminal."""
