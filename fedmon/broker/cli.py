@@ -155,8 +155,8 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
 
 _RELOADED = {
     Reload.DONE: "the running broker read its users again",
-    Reload.NOT_RUNNING: "no broker on this machine runs from this folder; one in a container reads its users on: "
-    "docker compose kill -s HUP mosquitto",
+    Reload.NOT_RUNNING: "no `fedmon broker start` runs here from this folder; another mosquitto reads its users at "
+    "SIGHUP: docker compose kill -s HUP mosquitto",
     Reload.RESTART_NEEDED: "the running broker was started without users and is still open: restart it now",
 }
 
