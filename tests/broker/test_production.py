@@ -15,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import psutil
 import pytest
 import yaml
 
-from fedmon.broker.configuration import FIRST_PORT, production_files
+from fedmon.broker.configuration import FIRST_PORT, production_files, template
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
+from fedmon.common.clock import utc_now
+from fedmon.common.wire.messages import Presence
 from tests.broker.certificates import make_client_certificate, revoke
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import RENDERED, Production, mosquitto_client
 from tests.broker.shell import answer, fedmon_broker, foreground
+from tests.support.node_process import plain_environment
 from tests.support.passwords import PASSWORD
 from tests.support.ports import free_port
 from tests.support.requirements import require
@@ -336,23 +340,25 @@ except TimeoutError:
 
 
 def test_the_admins_line_of_the_readme_clears_a_presence(production: Production) -> None:
-    program = mosquitto_client("mosquitto_pub")
-    require(shutil.which("sh"), "sh is not on PATH")
-    line = re.search(r"^mosquitto_pub (.*)$", production_files()["README.md"], re.MULTILINE)
+    line = re.search(r"^FEDMON_BROKER_URL=.*\\\n.* fedmon nodes forget .*$", template("README.md"), re.MULTILINE)
     assert line is not None
+    script = line[0].replace("8886", str(production.ports[Role.ADMIN])).replace(" fedmon ", ' "$0" -m fedmon ')
+    script = script.replace("operator.password", str(production.password_file))
+    gone = Presence(node_id="hospital-b", boot=1, state="online", since=utc_now(), agent_version="0.2.0")
     with Party(production.observer_port, client_id="observer") as everything:
-        everything.publish("general/status/hospital-b", b"online", retain=True)
+        everything.publish("general/status/hospital-b", msgspec.json.encode(gone), retain=True)
 
-        arguments = line[1].replace("8886", str(production.ports[Role.ADMIN])).split()
+        folder = production.folder.path
         finished = subprocess.run(
-            [program, "-u", "operator", "-P", PASSWORD, *arguments],
-            cwd=production.folder.path,
+            ["sh", "-c", script, sys.executable],
+            cwd=folder,
+            env=plain_environment(HOME=str(folder)),
             capture_output=True,
             text=True,
             timeout=60,
         )
 
-        assert (finished.returncode, finished.stderr) == (0, "")
+        assert finished.returncode == 0, finished.stderr
         everything.subscribe("general/status/+")
         everything.publish("general/status/end", b"")
         everything.wait_for("general/status/end")
