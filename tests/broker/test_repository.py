@@ -40,11 +40,11 @@ MIB = 1_048_576
 class Repository:
     """A running repository, and its token."""
 
-    def __init__(self, running: Foreground, folder: Path) -> None:
+    def __init__(self, running: Foreground, folder: Path, token_file: Path | None = None) -> None:
         self.url: str = running.facts["url"]
         self.folder = folder
         self.pid = running.process.pid
-        self.token_file = Path(running.facts["token_file"])
+        self.token_file = token_file or Path(running.facts["token_file"])
         self.headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
         self.settings = RepositorySettings(url=self.url, token_file=self.token_file)
         self.port = int(self.url.rpartition(":")[2])
@@ -67,16 +67,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
 
 @pytest.fixture(scope="module")
 def tls_repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    """A repository over TLS; its certificates lie beside its files."""
-    folder = tmp_path_factory.mktemp("tls")
+    """A repository as the README starts it without containers, over TLS, with the tokens of its folder."""
+    folder, port = tmp_path_factory.mktemp("tls"), free_port()
+    answer("config", "write", folder)
+    answer("repository", "token", "add", "alice", "--data-dir", folder, "--save", folder / "alice.token")
     make_broker_certificate(folder)
-    certificates = folder / "certificates"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-    tls = ("--certificate", certificates / "broker.crt", "--key", certificates / "broker.key")
-    public = ("--public-url", f"https://localhost:{port}")
-    with foreground("repository", "start", "--port", port, "--data-dir", folder / "files", *tls, *public) as running:
-        yield Repository(running, folder / "files")
+    line = re.search(r"^fedmon broker (repository start (?:.*\\\n)*.*)$", template("README.md"), re.MULTILINE)
+    assert line is not None
+    command = line[1].replace("\\\n", "").replace(" broker", f" {folder}")
+    words = shlex.split(command.replace("broker.example.org:8890", f"localhost:{port}"))
+    with foreground(*words, "--port", str(port)) as running:
+        yield Repository(running, folder / "files", folder / "alice.token")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,27 +243,6 @@ def test_an_upload_may_take_as_long_as_a_node_tries() -> None:
     assert UPLOAD_S >= outcome._TRANSFER_S
 
 
-def test_the_line_of_the_readme_without_containers_takes_the_tokens_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = re.search(r"^fedmon broker (repository start (?:.*\\\n)*.*)$", template("README.md"), re.MULTILINE)
-    assert line is not None
-    monkeypatch.chdir(tmp_path)
-    answer("config", "write", "broker")
-    answer("repository", "token", "add", "alice", "--data-dir", "broker", "--save", "alice.token")
-    make_broker_certificate(Path("broker"))
-    port = str(free_port())
-    command = line[1].replace("\\\n", "").replace("broker.example.org:8890", f"localhost:{port}")
-    words = [*shlex.split(command), "--port", port]
-    monkeypatch.setenv("SSL_CERT_FILE", "broker/certificates/ca.crt")
-    with foreground(*words) as running:
-        settings = RepositorySettings(url=running.facts["url"], token_file=Path("alice.token"))
-        url = upload(CONTENT, settings)
-
-    assert url == f"https://localhost:{port}/files/{DIGEST}"
-    assert (tmp_path / "broker" / "files" / "sha256" / DIGEST).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -356,7 +336,9 @@ def test_the_host_header_does_not_shape_the_answer(repository: Repository) -> No
     assert answer.json()["url"].startswith(repository.url)
 
 
-def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_the_readme_a_file_is_stored_and_fetched_over_tls(
+    tls_repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ca_file = tls_repository.folder.parent / "certificates" / "ca.crt"
     asked: dict[str, Any] = {"max_bytes": MIB, "deadline_s": 10.0, "allowed_urls": [tls_repository.url]}
 
@@ -372,7 +354,7 @@ def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monke
         old.wrap_socket(line, server_hostname="localhost")
 
     assert url.startswith(f"https://localhost:{tls_repository.port}/files/")
-    assert content == CONTENT
+    assert content == (tls_repository.folder / "sha256" / DIGEST).read_bytes() == CONTENT
 
 
 def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path) -> None:

@@ -211,13 +211,15 @@ def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_co
         environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
         right = environ | {"FEDMON_REPOSITORY_TOKEN_FILE": running.facts["token_file"]}
         told = [
-            diagnosed(*words, **environ | token)[1]["repository"]
+            diagnosed(*words, **environ | token)[1]
             for words in (("--broker", mosquitto.url), ("--dir", folder))
             for token in (right, {"FEDMON_REPOSITORY_TOKEN_FILE": str(wrong)})
         ]
 
-    assert [each["verdict"] for each in told] == ["ok", "failed"] * 2
-    assert "401 Unauthorized: uploads need a token" in told[1]["found"]
+    assert [each["repository"]["verdict"] for each in told] == ["ok", "failed"] * 2
+    assert "401 Unauthorized: uploads need a token" in told[1]["repository"]["found"]
+    # the broker of a node that does not run is tried
+    assert (told[2]["connection"]["verdict"], told[2]["node"]["verdict"]) == ("ok", "skipped")
 
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
@@ -232,14 +234,6 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     assert "skipped  node: the node does not run" in done.stdout
     assert done.stdout.endswith("1 of 4 checks failed\n")
     assert done.returncode == 1
-
-
-def test_the_broker_of_a_node_that_does_not_run_is_tried(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url)
-
-    code, checks = diagnosed("--dir", folder, "--timeout", "60")
-
-    assert (code, checks["connection"]["verdict"], checks["node"]["verdict"]) == (0, "ok", "skipped")
 
 
 @pytest.mark.parametrize("option", ["--broker", "--settings"])
