@@ -138,12 +138,14 @@ class FileStore:
             self._count(*{None, party}, size_bytes=-size_bytes, files=-files)
 
     @contextlib.contextmanager
-    def room(self, party: str | None) -> Iterator[Callable[[int], None]]:
-        """Give a function that reserves bytes until the block ends. It raises UploadRefusedError."""
+    def room(self, party: str | None, max_bytes: int) -> Iterator[Callable[[int], None]]:
+        """Give a function that reserves up to ``max_bytes`` until the block ends. It raises UploadRefusedError."""
         reserved = 0
 
         def take(size_bytes: int) -> None:
             nonlocal reserved
+            if reserved + size_bytes > max_bytes:
+                raise too_large(self.limits.max_file_bytes)
             self.reserve(party, size_bytes=size_bytes)
             reserved += size_bytes
 

@@ -110,20 +110,18 @@ class _Endpoints:
 
     async def _stored(self, request: Request, party: str | None, *, is_form: bool) -> StoredFile:
         max_bytes = self._store.limits.max_file_bytes
-        error = too_large(max_bytes)
         max_body_bytes = max_bytes + (_MULTIPART_EXTRA_BYTES if is_form else 0)
         if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > max_body_bytes:
-            raise error
+            raise too_large(max_bytes)
         with Upload(self._store, party) as upload:
             if is_form:
-                with self._store.room(party) as take:
-                    body = _bounded(request, max_body_bytes, self._upload_s, error=error, take=take)
-                    file = await _form_file(request, body)
+                with self._store.room(party, max_body_bytes) as take:
+                    file = await _form_file(request, _body(request, self._upload_s, take))
                 with contextlib.closing(file.file):
                     while chunk := await file.read(_PROGRESS_BYTES):
                         await run_in_threadpool(upload.write, chunk)
             else:
-                async for chunk in _bounded(request, max_body_bytes, self._upload_s, error=error):
+                async for chunk in _body(request, self._upload_s):
                     await run_in_threadpool(upload.write, chunk)
             return await run_in_threadpool(upload.finish)
 
@@ -143,19 +141,14 @@ class _Endpoints:
                 logger.warning("expired files cannot be deleted: %s", error)
 
 
-async def _bounded(
-    request: Request,
-    max_bytes: int,
-    left_s: float,
-    *,
-    error: UploadRefusedError,
-    take: Callable[[int], None] = lambda _size: None,
+async def _body(
+    request: Request, left_s: float, take: Callable[[int], None] = lambda _size: None
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it streams in, and tell ``take`` each size.
 
-    Raises the error when it is too long, and TimeoutError after ``left_s`` of waiting for the client.
+    Raises TimeoutError after ``left_s`` of waiting for the client.
     """
-    received, chunks, clock = 0, request.stream(), asyncio.get_running_loop().time
+    chunks, clock = request.stream(), asyncio.get_running_loop().time
     while True:
         # Only the wait for the client counts, and ends: a thread that writes cannot be cancelled.
         since = clock()
@@ -163,9 +156,6 @@ async def _bounded(
             if (chunk := await anext(chunks, None)) is None:
                 return
         left_s -= clock() - since
-        received += len(chunk)
-        if received > max_bytes:
-            raise error
         take(len(chunk))
         yield chunk
 

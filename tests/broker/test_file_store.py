@@ -68,7 +68,7 @@ def test_a_file_that_the_disk_may_lose_is_refused_and_counted_as_long_as_it_is_t
 def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
     store = store_in(tmp_path, max_party_bytes=10)
 
-    with store.room("alice") as take:
+    with store.room("alice", 100) as take:
         take(8)
         during = store.usage()
         with pytest.raises(UploadRefusedError, match="the quota of alice is full"):
