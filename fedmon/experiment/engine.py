@@ -102,7 +102,7 @@ class Hooks:
                 (self._others if job.guid is None else self._verbs).append(job)
 
     def start(self) -> None:
-        """Call or start a thread, if a job could run; it does the same when it has taken one."""
+        """Call or start a thread, if a job could run; every job does the same as it begins."""
         with self._changed:
             if self._ready() is None:
                 return
@@ -178,8 +178,7 @@ class Hooks:
                 return None
             job = queue.popleft()
             self._running.add(job)
-        self.start()
-        return job
+            return job
 
 
 class Engine:
@@ -243,7 +242,7 @@ class Engine:
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
-        self._put(HookJob(work))
+        self._put(HookJob(functools.partial(self._begin, 0, None, work)))
 
     def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
@@ -383,11 +382,12 @@ class Engine:
                     resource.abandon()
 
     def _begin(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
-        """Start the timeout of a verb, and call its hook."""
-        with self._lock:
+        """Start the timeout of a verb and the next thread, and call a hook or another function."""
+        with self._lock:  # or threads would be started while the ones before still wait here
             resource = self.state.resources.get(guid)
             if verb is not None and resource is not None and resource.calling == verb and verb in resource.timeouts:
                 self.note(VerbBegan(guid=guid, verb=verb))
+        self.hooks.start()
         work()
 
     def _call(self, guid: int, verb: Verb, reason: str) -> None:
