@@ -101,6 +101,21 @@ def test_a_condition_between_many_is_drawn_once() -> None:
     assert ">within 60 s<" in content_of(picture_of(after(experiment(2), added)), "svg").decode()  # on one line
 
 
+def test_no_line_is_cut_off_at_the_sides() -> None:
+    conditions = [
+        StateCondition(number=number, group=tuple(range(number, number + 4)), state=ResourceState.STOPPED)
+        for number in range(1, 10)
+    ]
+    added = [
+        events.ConditionAdded(t=0, guids=(12 + each.number,), action=ResourceAction.START, condition=each)
+        for each in conditions
+    ]
+    png = Image.open(io.BytesIO(content_of(picture_of(after(experiment(21), *added)), "png"))).convert("RGB")
+
+    for x in (0, png.width - 1):
+        assert png.crop((x, 0, x + 1, png.height)).getcolors() == [(png.height, (255, 255, 255))]
+
+
 def test_errors_are_red() -> None:
     circle = StateCondition(number=4, group=(1,), state=ResourceState.STARTED)
     state = after(furnished(), events.ConditionAdded(t=0, guids=(1,), action=ResourceAction.START, condition=circle))
