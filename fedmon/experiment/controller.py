@@ -157,7 +157,7 @@ class ExperimentController:
         self._given, self._opened = federation, cast("Federation | None", None)
         self._unreachable: FedmonError | None = None
         self._lock, self._federation_lock = threading.RLock(), threading.Lock()
-        self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
+        self._is_released = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         if left is None:
             left = ReplayedRun(folder=self.folder, journal=Journal(self.folder / NAME) if journal else None)
@@ -636,7 +636,6 @@ class ExperimentController:
         wait.
         """
         chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
-        self._is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(guids=chosen))
         is_hook = self._is_within()
         timeout_s = 0.0 if is_hook else self.release_timeout_s
@@ -644,9 +643,8 @@ class ExperimentController:
         if found.timed_out and not is_hook:
             logger.error("resources %s did not release themselves in time", found.timed_out)
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
-        self._is_released = all(map(self._is_over, self.engine.state.resources))
-        if self.persist and not (self._is_saved or is_hook):  # a hook comes before the end
-            self._is_saved = True
+        was_released, self._is_released = self._is_released, all(map(self._is_over, self.engine.state.resources))
+        if self.persist and self._is_released and not was_released:
             try:
                 self.save()
             except FedmonError as error:
