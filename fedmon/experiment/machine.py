@@ -330,6 +330,7 @@ def _call(change: Change, resource: Resource, verb: Verb) -> None:
 
 def _set_verb(change: Change, resource: Resource, verb: Verb | None, *, attempt: int = 0) -> Resource:
     """Set the verb that is under way, and end the one before or its wait for an attempt; return the resource."""
+    change.latest = max(change.now, change.latest)
     return change.update(
         resource, calling=verb, called=change.latest, returned=False, scheduled=False, left_alone=False, retrying=None,
         alarm_at=None, attempt=attempt,

@@ -623,8 +623,7 @@ class ResourceManager:
             seen = self._seen()
             if verb is not None and seen.calling != verb:  # released, or called in another way, meanwhile
                 return
-            ended = any(state is ResourceState.STOPPED and t > seen.called for state, t in seen.times)
-            left = None if verb == "start" and ended else verb  # it has ended, though its hook had not returned
+            left = None if verb == "start" and seen.has_ended else verb
             self._outermost(verb or "reconnect", lambda: self.reconnect(left))
 
     def abandon(self) -> None:

@@ -79,6 +79,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether it FAILED, released or not."""
         return any(state is ResourceState.FAILED for state, _ in self.times)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was STOPPED since its verb was called, even if the hook has not returned yet."""
+        return any(state is ResourceState.STOPPED and t > self.called for state, t in self.times)
+
     def since(self, state: ResourceState) -> float | None:
         """Return when it reached or passed a state; None if it has not."""
         return min((t for other, t in self.times if other >= state), default=None)
@@ -143,7 +148,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An experiment at a moment.
 
     ``watchers`` holds the wants to judge again when a resource changes, some of which may be over. ``numbers`` is the
-    last number of a want, ``latest`` the last moment at which a resource reached a state.
+    last number of a want, ``latest`` the last moment at which a resource reached a state, or a verb was called.
     """
 
     resources: Map[int, Resource] = Map()

@@ -35,7 +35,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a resource is as it is. ``chain`` leads from it to the resource that holds all of them up."""
 
     guid: int
-    rtype: str
+    title: str
     state: ResourceState
     reason: str
     waiting: tuple[Waiting, ...] = ()
@@ -47,7 +47,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(guid for each in self.waiting for guid in each.guids))
 
     def __repr__(self) -> str:
-        lines = [f"resource {self.guid} ({self.rtype}) is {self.state.name}: {self.reason}"]
+        lines = [f"{self.title} is {self.state.name}: {self.reason}"]
         lines += [f"  {each.text}" for each in self.waiting]
         if len(self.chain) > 2:
             lines.append(f"  held up by: {' <- '.join(map(str, self.chain))}")
@@ -60,7 +60,7 @@ def explain(state: State, guid: int, now: float) -> Explanation:
     waiting = tuple(_waiting(state, resource, now))
     return Explanation(
         guid=guid,
-        rtype=resource.rtype,
+        title=resource.title,
         state=resource.state,
         reason=_reason(state, resource, waiting),
         waiting=waiting,
@@ -77,7 +77,7 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> s
     if resource.retrying is not None:
         then = "is not retried, because the experiment was aborted," if state.is_aborted else "is retried"
         return f"its {resource.retrying} {then} after {failures}: {resource.reason}"
-    if resource.calling is None:
+    if resource.calling is None or resource.has_ended:
         return _reason_at_rest(state, resource, waiting)
     if resource.calling == "deploy" and any(each.guids for each in waiting):
         return "its deploy waits for connected resources"
@@ -156,7 +156,7 @@ def _of_needs(state: State, resource: Resource, now: float) -> Iterator[Waiting]
         other.guid: need.state for need, other in needed(resource, verb, state.resources) if other.state < need.state
     }
     if missing:
-        since = max((t for _, t in resource.times), default=now)
+        since = max((t for _, t in resource.times), default=resource.called)
         wanted = " or ".join(dict.fromkeys(each.name for each in missing.values()))
         text = f"{verb} has waited {duration(now - since)} for {_named(state, tuple(missing))} to be {wanted}"
         yield Waiting(action=verb, guids=tuple(missing), text=text, since=since)

@@ -110,6 +110,8 @@ def test_it_gives_the_reason_of_each_state() -> None:
     new = experiment(1)
     deploying = after(new, events.DeployAsked(t=1, guids=(1,), group=1))
     started = after(new, events.Became(t=1, guids=(1,), state=STARTED))
+    calling = after(new, events.Became(t=1, guids=(1,), state=READY), events.VerbBegan(t=1, guid=1, verb="start"))
+    ended = after(calling, *(events.Became(t=1, guids=(1,), state=each) for each in (STARTED, STOPPED)))
     failed = after(new, events.Became(t=1, guids=(1,), state=FAILED, reason="no disk"))
     aborted = after(started, events.Leveled(t=2, level=FailureLevel.EC_FAILURE, reason="broken"))
     released = [after(each, events.Became(t=2, guids=(1,), state=RELEASED)) for each in (started, failed)]
@@ -117,6 +119,8 @@ def test_it_gives_the_reason_of_each_state() -> None:
     assert explain(new, 1, 2).reason == "deploy was not called for it"
     assert explain(deploying, 1, 2).reason == "its deploy is running"
     assert explain(started, 1, 2).reason == "it runs, and no condition stops it"
+    assert explain(calling, 1, 2).reason == "its start is running"
+    assert explain(ended, 1, 2).reason == "it ended"  # though its hook has not returned yet
     assert explain(failed, 1, 2).reason == "it failed: no disk"
     assert explain(aborted, 1, 2).reason == "the experiment was aborted: broken"
     reasons = [explain(each, 1, 2).reason for each in released]
@@ -125,7 +129,7 @@ def test_it_gives_the_reason_of_each_state() -> None:
 
 def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> None:
     state = after(
-        experiment(["fedmon::TrainingPlan", "fedmon::Job"]),
+        experiment(["fedmon::TrainingPlan", "fedmon::Job"], name="means"),
         events.Connected(t=0, guid=1, other=2),
         events.DeployAsked(t=1, guids=(1, 2), group=1),
         events.Became(t=2, guids=(1,), state=ResourceState.RESERVED),
@@ -135,7 +139,8 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
     job = explain(state, 2, 3)
     assert job.reason == "its deploy waits for connected resources"
     assert (job.waits_for, job.chain) == ((1,), (2, 1))
-    assert "resource 1 (fedmon::TrainingPlan, RESERVED)" in str(job)
+    assert "deploy has waited 2.0 s for resource 1 (means, RESERVED)" in str(job)
+    assert str(explain(state, 1, 3)).startswith("resource 1 (means) is RESERVED")
 
 
 # --- of a controller --------------------------------------------------------------------------------------------------
