@@ -125,6 +125,9 @@ def test_a_run_that_takes_too_long_is_released_and_its_blocker_named(shell: Shel
     assert "not over within 8 s; everything was released" in done.stderr
     assert "blocker: 1 resource waits for resource 1 (north), which is STARTED: it runs" in done.stdout
     assert "RELEASED" in done.stdout.partition("blocker")[2]
+    run_dir = done.stdout.partition("files: ")[2].strip()
+    shown = json.loads(shell("show", run_dir, "--json").stdout)
+    assert (shown["well"], shown["level_reason"]) == (False, "not over within 8 s")
 
 
 def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:

@@ -108,7 +108,7 @@ def test_ctrl_c_and_sigterm_release_everything(tmp_path: Path, number: int, code
     assert process.returncode == code
     assert "interrupted before its end; everything was released" in err
     assert "STARTED, released" in out or "STOPPED, released" in out
-    assert (shown(run_dir)["status"], shown(run_dir)["counts"]) == ("ended", {"RELEASED": 2})
+    assert (shown(run_dir)["status"], shown(run_dir)["counts"]) == ("failed", {"RELEASED": 2})
 
 
 def test_a_run_whose_end_a_full_disk_keeps_out_of_the_journal_has_failed(tmp_path: Path) -> None:

@@ -171,7 +171,9 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
             tell()
             ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=min(_LOOK_S, deadline.left_s()))
         tell()
-        if (is_over := _is_over(ec.snapshot)) and keep:
+        if not (is_over := _is_over(ec.snapshot)):
+            ec.fm.give_up("interrupted before its end" if heard else f"not over within {timeout:g} s")
+        elif keep:
             sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
             ec.wait(None, ResourceState.RELEASED, lambda: heard)
     finally:
@@ -184,8 +186,7 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
     code = 0 if shown.is_well else 1
     if not is_over:
         code = 128 + heard[0] if heard else NO_ANSWER
-        early = "interrupted before its end" if heard else f"not over within {timeout:g} s"
-        sys.stderr.write(f"fedmon: {early}; everything was released\n")
+        sys.stderr.write(f"fedmon: {shown.level_reason}; everything was released\n")
     raise typer.Exit(code)
 
 
