@@ -97,7 +97,7 @@ class Collector(ResourceManager):
                     _copy(source, name, target)  # else a process that died has read it
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
                 reason = told(error)
-                if self._missing.get(source.guid) != reason:
+                if self._missing.get(source.guid) != reason and source.start_time is not None:
                     self.warning(f"trace {name} of {source.name} is missing: {reason}")
                 if source.guid not in self._collected:  # an earlier copy stays
                     self._missing[source.guid] = reason

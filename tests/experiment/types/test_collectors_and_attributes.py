@@ -77,6 +77,18 @@ def test_a_collector_writes_each_trace_of_here_and_elsewhere_and_marks_those_tha
     assert local.get(none, "missing") == f"{remote}.nothing: it was not written"
 
 
+def test_a_collector_does_not_warn_of_a_resource_that_never_started(
+    local: ExperimentController, caplog: pytest.LogCaptureFixture
+) -> None:
+    guid = process(local, ["true"])
+    collector = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
+
+    assert local.release()
+
+    assert local.get(collector, "missing").startswith(f"{guid}.stdout: ")
+    assert not caplog.records
+
+
 @clsinit_copy
 class Link(ResourceManager):
     """Has a trace behind a connection that its release closes."""
