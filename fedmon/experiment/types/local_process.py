@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Self
+from typing import ClassVar, Self
 
 from fedmon.experiment.attributes import Trace, Types
 from fedmon.experiment.resource import Experiment, clsinit_copy
@@ -36,8 +36,11 @@ class SupervisedCommand:
     _server: ClassVar[socket.socket | None] = None
     """The connection to the supervisor of this process."""
 
-    def __init__(self, record: BinaryIO, pid: int = 0) -> None:
+    def __init__(self, record: int, pid: int = 0) -> None:
         self.pid, self._record = pid, record
+
+    def __del__(self) -> None:  # its waiting thread or the kill after its grace is the last to use it
+        os.close(self._record)
 
     @classmethod
     def begin(cls, path: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
@@ -62,7 +65,7 @@ class SupervisedCommand:
         pid, code, about = json.loads(answer) if answer else (0, errno.ECHILD, words[0])
         if code:
             raise OSError(code, os.strerror(code), about)
-        return cls(path.open("rb"), pid)
+        return cls(os.open(path, os.O_RDONLY), pid)
 
     @classmethod
     def prepare(cls, *, anew: bool = False) -> socket.socket:
@@ -80,7 +83,7 @@ class SupervisedCommand:
     def left(cls, path: Path) -> Self | None:
         """Return the command that another process started; None if it started none."""
         try:
-            found = cls(path.open("rb"))
+            found = cls(os.open(path, os.O_RDONLY))
         except FileNotFoundError:
             return None
         while found.pid == 0:
@@ -118,7 +121,7 @@ class SupervisedCommand:
             raise ResourceFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
 
     def _read(self) -> list[int]:
-        return [int(word) for word in os.pread(self._record.fileno(), _RECORD_BYTES, 0).split()]
+        return [int(word) for word in os.pread(self._record, _RECORD_BYTES, 0).split()]
 
 
 @clsinit_copy

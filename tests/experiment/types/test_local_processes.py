@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -351,7 +352,9 @@ def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool
     assert crash.log() == ["begin", "end", "two", "three"]
 
 
-def test_the_exit_code_of_a_command_is_kept_without_an_experiment(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_command_is_kept_without_an_experiment(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     crash = Crash(tmp_path, "echo no rows >&2; exit 3", critical="optional")
     crash.let_go()
     crash.wait_for_end()
@@ -361,6 +364,8 @@ def test_the_exit_code_of_a_command_is_kept_without_an_experiment(tmp_path: Path
 
         assert (ec.state(1), ec.get(1, "exitCode")) == (FAILED, 3)
         assert ec.get_resource(1).reason == "it ended with exit code 3: no rows"
+    gc.collect()
+    assert not [str(each.message) for each in recwarn if "process" in str(each.message)]  # such as of files left open
 
 
 @pytest.mark.parametrize("verb", ["stop", "release"])
