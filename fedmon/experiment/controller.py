@@ -289,6 +289,9 @@ class ExperimentController:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
+    def __repr__(self) -> str:
+        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}, {len(self.resources)} resources>"
+
     # --- state --------------------------------------------------------------------------------------------------------
 
     @property

@@ -327,6 +327,9 @@ class ResourceManager:
         self._own: dict[str, Attribute] = {}
         self._enabled = frozenset(each.name for each in self._traces.values() if each.enabled)
 
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
     @property
     def guid(self) -> int:
         """The number of the resource."""
