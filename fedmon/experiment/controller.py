@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import storage_errors
+from fedmon.common.text import plural
 from fedmon.experiment import failure, nepi
 from fedmon.experiment.calls import Function, Tasks, prepared
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
@@ -290,7 +291,8 @@ class ExperimentController:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}, {len(self.resources)} resources>"
+        count = plural(len(self.resources), "resource")
+        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}, {count}>"
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -709,7 +711,7 @@ class ExperimentController:
         try:
             busy = self.engine.close(timeout_s=timeout_s)
             if busy and self._is_terminated:
-                logger.warning("%d hooks of resources are still running", busy)
+                logger.warning("still running: %s of resources", plural(busy, "hook"))
         finally:
             with self._federation_lock:
                 opened, self._opened = self._opened, None

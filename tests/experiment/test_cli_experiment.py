@@ -152,6 +152,7 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
     refused = shell("run", file)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "condition-cycle" in refused.stderr
+    assert f"errors in {file}; fedmon experiment check names" in shell("graph", file, "-o", "wrong.dot").stderr
     assert not Path("experiments").exists()
 
 

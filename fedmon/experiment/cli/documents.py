@@ -14,6 +14,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
+from fedmon.common.text import plural
 from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.researcher.cli.shell import emit
 
@@ -127,5 +128,8 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
         name, run = follower.folder.parent.name, follower.folder.name
         return name, picture_of(as_reached(follower.run.state), title=f"{name}, run {run}")
     found = checking.check(what)
+    if errors := found.plan.errors:
+        told = f"{plural(len(errors), 'error')} in {what}; fedmon experiment check names them"
+        sys.stderr.write(escape_control(f"fedmon: {told}\n", keep="\n"))
     name = found.description.exp_id
     return name, picture_of(found.plan.state, title=name, problems=found.plan.problems)
