@@ -78,6 +78,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_
         """The number of members that must fulfil it."""
         return len(self.group) if self.at_least is None else min(self.at_least, len(self.group))
 
+    @property
+    def aim(self) -> str:
+        """Its content after its members: "to be STOPPED for 2 s", "to report loss < 0.5"."""
+        return f"to {'report' if isinstance(self, MetricCondition) else 'be'} {self}"
+
 
 class StateCondition(Condition, frozen=True, kw_only=True, tag="state"):
     """The members reached ``state``, or a later one, at least ``delay_s`` seconds ago."""

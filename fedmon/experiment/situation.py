@@ -221,8 +221,8 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
             continue
         ends_at = want.added.get(condition.number, want.since) + condition.timeout_s
         if ends_at <= now + _SLACK_S:
-            group = ", ".join(map(str, condition.group))
-            return Impossible(f"waited {condition.timeout_s:g} s for resource {group} to be {condition}")
+            group = ", ".join(one.title for one in map(resources.get, condition.group) if one is not None)
+            return Impossible(f"waited {condition.timeout_s:g} s for {group} {condition.aim}")
         due = ends_at if due is None else min(due, ends_at)
     return found if due == found.due else Blocked(found.guids, due)
 
@@ -261,7 +261,7 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
             # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
             return Blocked((missing[len(missing) // 2],))
     elif len(there) + len(missing) < needed:
-        failed = f"resource {', '.join(str(one.guid) for one in lost)}" if lost else "none"
+        failed = ", ".join(one.title for one in lost) or "none"
         return Impossible(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
     elif len(there) < needed:
         return Blocked(tuple(missing))

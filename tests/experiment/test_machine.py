@@ -195,7 +195,7 @@ def test_a_condition_that_takes_too_long_fails_the_resource_and_says_why() -> No
     (call,) = (action for action in world.asked if isinstance(action, Call))
     assert (call.verb, call.reason) == (
         "fail",
-        "start cannot be done: waited 30 s for resource 2 to be STARTED",
+        "start cannot be done: waited 30 s for resource 2 (app) to be STARTED",
     )
 
 

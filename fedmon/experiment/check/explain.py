@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from fedmon.common.text import duration, joined
-from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
+from fedmon.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.experiment.natures import lasts, nature, needed
 from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceState
@@ -125,8 +125,7 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, since + condition.timeout_s - now)
         guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now))
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
-        wanted = f"to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
-        text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {wanted}"
+        text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {condition.aim}"
         text += "" if left_s is None else f"; {duration(left_s)} left"
         text += "" if gives_up_in_s is None else f"; gives up in {duration(gives_up_in_s)}"
         yield Waiting(action=action, guids=guids, text=text, since=since, left_s=left_s, gives_up_in_s=gives_up_in_s)

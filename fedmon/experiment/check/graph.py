@@ -246,7 +246,7 @@ class Dependencies:
         if need.kind != "condition":
             return f"{step.kind} of {who} comes after its {end.kind}"
         condition = self._conditions[need.guid]
-        wanted = f"to be {condition.state.name}" if isinstance(condition, StateCondition) else f"with {condition}"
+        wanted = condition.aim
         if len(condition.group) > 1 and (condition.at_least is not None or isinstance(condition, MetricCondition)):
             whom, wanted = f"{condition.needed} of {len(condition.group)} resources", f"{wanted}, including {whom}"
         if not condition.number:
