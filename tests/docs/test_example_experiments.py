@@ -29,8 +29,12 @@ def test_two_of_three_hospitals_suffice(hospitals: str, hospital_folder: Path, t
     with Federation(hospitals, folder=tmp_path / "researcher") as fed:
         approve(fed, plan, hospital_folder, "hospital-north", "hospital-east")
 
-    where, rows, said = printed("experiments/two_of_three", hospitals, str(plan), folder=tmp_path)
+    script = EXAMPLES / "experiments" / "two_of_three.py"
+    (tmp_path / "away.py").write_text(script.read_text().replace("hospital-south", "hospital-west"))
 
-    assert where == "ran on hospital-east,hospital-north"
-    assert int(rows.removeprefix("rows ")) > 100
-    assert said == "enough rows"
+    for name in ("experiments/two_of_three", str(tmp_path / "away")):  # the third owner is silent, or its node is away
+        where, rows, said = printed(name, hospitals, str(plan), folder=tmp_path)
+
+        assert where == "ran on hospital-east,hospital-north"
+        assert int(rows.removeprefix("rows ")) > 100
+        assert said == "enough rows"

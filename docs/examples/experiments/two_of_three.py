@@ -1,7 +1,7 @@
 """Two of three hospitals suffice: python two_of_three.py BROKER PLAN, with `fedmon demo --keep` beside it.
 
-The plan counts as approved once two owners approved it; a third that is silent or refuses blocks nothing. A number of
-the pooled result starts a command.
+A hospital that does not answer within ten seconds is left out. The plan counts as approved once two owners approved it;
+a third that is silent or refuses blocks nothing. A number of the pooled result starts a command.
 """
 
 import sys
@@ -16,10 +16,11 @@ ARGS = {"task": "describe", "columns": ["worst_radius"], "outcome": "diagnosis",
 def main(broker: str, plan_file: str) -> None:
     """Print where the plan ran, the number of pooled rows, and the output of the command."""
     with fedmon.Federation(broker) as fed, ExperimentController("two-of-three", federation=fed) as ec:
-        nodes = [ec.register_resource("fedmon::Node", nodeId=name) for name in HOSPITALS]
+        optional = {"critical": False, "timeouts": {"deploy": 10.0}}
+        nodes = [ec.register_resource("fedmon::Node", nodeId=name, **optional) for name in HOSPITALS]
         data = ec.register_resource("fedmon::Dataset", tags=["breast-cancer"], connectedTo=nodes)
         plan = ec.register_resource("fedmon::TrainingPlan", plan=plan_file, atLeast=2, connectedTo=nodes)
-        job = ec.register_resource("fedmon::Job", args=ARGS, connectedTo=[plan, data])
+        job = ec.register_resource("fedmon::Job", args=ARGS, atLeast=2, connectedTo=[plan, data])
         pooled = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=job)
         command = ec.register_resource("local::Process", command=["echo", "enough rows"])
         enough = Metric(name="rows", comparison=">", value=100)
