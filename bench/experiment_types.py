@@ -6,20 +6,18 @@ import threading
 from typing import Any
 
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ResourceState
 
 DEPLOY_S, RUN_S = 1.0, 1.5
 
 
-@clsinit_copy
 class Plain(ResourceManager):
     """Does nothing but come to its states."""
 
     _rtype = "bench::Plain"
 
 
-@clsinit_copy
 class Hooked(ResourceManager):
     """Has its own hook, which is called in a thread and does nothing."""
 
@@ -29,7 +27,6 @@ class Hooked(ResourceManager):
         super().do_start()
 
 
-@clsinit_copy
 class Node(ResourceManager):
     """The node that applications and interfaces are on."""
 
@@ -39,7 +36,6 @@ class Node(ResourceManager):
         super().do_deploy()
 
 
-@clsinit_copy
 class OnNode(ResourceManager):
     """Comes to READY when its node did; looks again after a while if not, as NEPI's types do."""
 
@@ -52,7 +48,6 @@ class OnNode(ResourceManager):
             super().do_deploy()
 
 
-@clsinit_copy
 class Application(OnNode):
     """Ends as soon as it was started."""
 
@@ -63,7 +58,6 @@ class Application(OnNode):
         self.set_stopped()
 
 
-@clsinit_copy
 class BlockingApplication(ResourceManager):
     """Takes a second to deploy and 1.5 to run, and holds a thread for as long."""
 
@@ -79,7 +73,6 @@ class BlockingApplication(ResourceManager):
         self.set_stopped()
 
 
-@clsinit_copy
 class ScheduledApplication(ResourceManager):
     """Takes as long, and holds no thread: it has itself called when the time has passed."""
 

@@ -22,7 +22,7 @@ from fedmon.experiment.engine import Engine, here
 from fedmon.experiment.errors import ExperimentError, InvalidStateError, InvalidTaskError, told
 from fedmon.experiment.events import TaskDone, TaskScheduled
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
+from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState, TaskStatus
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ class ResultLostError(ExperimentError):
     """A function, or its result, was in a process that died."""
 
 
-@clsinit_copy
 class Function(ResourceManager):
     """STARTED while the function runs, STOPPED when it has returned, FAILED when it raised.
 

@@ -135,5 +135,4 @@ def _checked(rclass: object) -> type[ResourceManager]:
     is_named = rtype and isinstance(rtype, str)
     if not is_named or (rtype == ResourceManager.get_rtype() and rclass is not ResourceManager):
         raise InvalidTypeError(f"{rclass.__qualname__} needs a name: set _rtype, which is {rtype!r}")
-    rclass._complete()  # noqa: SLF001 - for classes without a decorator
     return rclass

@@ -43,6 +43,7 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 
 _T = TypeVar("_T", bound="type[ResourceManager]")
 _VERBS: frozenset[str] = frozenset(get_args(Verb))
+_DECLARING = frozenset({"own_attributes", "own_traces", "_register_attributes", "_register_traces"})
 _UNREGISTERED = Resource(guid=0, rtype="")
 Moment = datetime.datetime | float | None
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def clsinit(cls: _T) -> _T:
 
 
 def clsinit_copy(cls: _T) -> _T:
-    """Give a class the attributes and traces of its parent, and its own."""
+    """Give a class the attributes and traces of its parent, and its own, as a class without a decorator has them."""
     cls._clsinit_copy()
     return cls
 
@@ -191,17 +192,16 @@ class ResourceManager:
     @classmethod
     def _clsinit_copy(cls) -> None:
         """Begin with those of the parent, and register those of this class."""
-        cls._attributes, cls._traces = dict(cls._attributes), dict(cls._traces)
+        parent = next(vars(each) for each in cls.__mro__[1:] if "_attributes" in vars(each))
+        cls._attributes, cls._traces = dict(parent["_attributes"]), dict(parent["_traces"])
         cls._register_attributes()
         cls._register_traces()
 
-    @classmethod
-    def _complete(cls) -> None:
-        """Call `clsinit_copy` for classes that register something and were not decorated."""
-        for each in reversed(cls.__mro__):
-            is_open = issubclass(each, ResourceManager) and "_attributes" not in vars(each)
-            if is_open and not vars(each).keys().isdisjoint({"_register_attributes", "_register_traces"}):
-                clsinit_copy(each)
+    def __init_subclass__(cls) -> None:
+        """Register the attributes and traces of a subclass that declares some."""
+        super().__init_subclass__()
+        if not _DECLARING.isdisjoint(vars(cls)):
+            cls._clsinit_copy()
 
     @classmethod
     def _register_attributes(cls) -> None:

@@ -66,6 +66,7 @@ class Sited(ResourceManager):
 
 
 def test_a_type_without_a_decorator_has_its_attributes(ec: ExperimentController) -> None:
+    assert Sited.has_attribute("site")  # before it is registered, too
     guid = added(ec, Sited, site="there", name="mine").guid
     assert (ec.get(guid, "site"), ec.get(guid, "name")) == ("there", "mine")
     with pytest.raises(UnknownGuidError):
@@ -83,7 +84,7 @@ def test_a_global_value_reaches_all_that_have_none_of_their_own(ec: ExperimentCo
     later = ec.register_resource("test::Fresh")
 
     assert [ec.get(guid, "site") for guid in (first, own_value, later)] == ["lab", "mine", "lab"]
-    assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
+    assert ec.get(added(ec, Sited).guid, "site") == "here"
 
 
 @pytest.mark.parametrize("ends", ["release", "shutdown"])

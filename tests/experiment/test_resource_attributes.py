@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, clsinit_copy
+from fedmon.experiment import ExperimentController, ResourceManager, ResourceState
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -30,7 +30,6 @@ FLAGS = {
 }  # fmt: skip
 
 
-@clsinit_copy
 class Flagged(ResourceManager):
     """Adds one to each number when it starts."""
 
@@ -70,7 +69,6 @@ def spelt(_old: object, new: int) -> str:
     return "c0de" if new == 1 else str(new)
 
 
-@clsinit_copy
 class Hooked(ResourceManager):
     _rtype = "own::Hooked"
 

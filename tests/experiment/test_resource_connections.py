@@ -12,7 +12,7 @@ from fedmon.experiment import ExperimentController
 from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError
 from fedmon.experiment.events import AnyEvent, Connected
 from fedmon.experiment.journal import Follower
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.researcher.roster import Node as SeenNode
@@ -20,7 +20,6 @@ from fedmon.researcher.roster import NodeState
 from tests.experiment.own_types import added
 
 
-@clsinit_copy
 class Node(ResourceManager):
     """Answers and raises as its test says, and keeps what it was asked and whether the journal knew it."""
 

@@ -12,7 +12,6 @@ from fedmon.experiment import (
     ResourceManager,
     Retry,
     SFormats,
-    clsinit_copy,
 )
 from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
@@ -22,7 +21,6 @@ from tests.experiment.own_types import START, STOPPED, added, own
 from tests.support.waiting import wait_until
 
 
-@clsinit_copy
 class Sent(ResourceManager):
     """Ends by itself."""
 
@@ -82,7 +80,6 @@ def test_a_document_with_an_unknown_type_leaves_nothing_running(ec: ExperimentCo
 
 
 def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentController) -> None:
-    @clsinit_copy
     class Wary(ResourceManager):
         _rtype = "test::Wary"
         waits_for = "better weather"

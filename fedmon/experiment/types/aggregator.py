@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment, clsinit_copy
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
@@ -134,7 +134,6 @@ def _sum(values: Sequence[Any]) -> Any:
 _known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": weighted_mean})
 
 
-@clsinit_copy
 class Aggregator(LinkedResource):
     """Waits for its jobs once it was started, and is STOPPED with the result of its function over their results.
 

@@ -11,13 +11,12 @@ from fedmon.common.errors import StorageError
 from fedmon.common.files import replacing, storage_errors, write_whole
 from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
-from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
+from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 
 
-@clsinit_copy
 class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
@@ -111,7 +110,6 @@ class Collector(ResourceManager):
                 self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
 
 
-@clsinit_copy
 class NepiCollector(Collector):
     """The Collector under its name in NEPI's scripts and files."""
 

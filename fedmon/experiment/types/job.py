@@ -19,7 +19,7 @@ from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment, clsinit_copy
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node, missing_dataset
@@ -61,7 +61,6 @@ def _limits(value: Any) -> dict[str, Any]:
     return found
 
 
-@clsinit_copy
 class Job(LinkedResource):
     """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with each node's reason if not.
 

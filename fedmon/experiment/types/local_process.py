@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from fedmon.experiment.attributes import Trace, Types
-from fedmon.experiment.resource import Experiment, clsinit_copy
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
@@ -124,7 +124,6 @@ class SupervisedCommand:
         return [int(word) for word in os.pread(self._record, _RECORD_BYTES, 0).split()]
 
 
-@clsinit_copy
 class LocalProcess(LinkedResource):
     """STARTED while the command runs, STOPPED when it ended with code 0 or was stopped, FAILED otherwise.
 

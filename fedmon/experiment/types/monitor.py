@@ -12,7 +12,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.series import metric_name
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment, clsinit_copy
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
@@ -40,7 +40,6 @@ def _metrics(value: Any) -> list[str]:
     return found
 
 
-@clsinit_copy
 class Monitor(LinkedResource):
     """Records the metrics of nodes: while the jobs that it is connected to run, or from start to stop without any.
 

@@ -8,7 +8,6 @@ from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from fedmon.researcher.roster import Node as SeenNode
 
 
-@clsinit_copy
 class Node(LinkedResource):
     """DISCOVERED once the node was heard of, READY after a sign of life, FAILED when it is away for too long.
 
@@ -144,7 +142,6 @@ def _absence(node: SeenNode | None) -> str:
     return f"is {node.state.value}{f' ({node.reason})' if node.reason else ''}"
 
 
-@clsinit_copy
 class Dataset(LinkedResource):
     """DISCOVERED and then READY when every connected node offers one dataset with all of its tags.
 

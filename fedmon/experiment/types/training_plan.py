@@ -14,7 +14,7 @@ from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
 from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment, clsinit_copy
+from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
 from fedmon.experiment.types.node import Dataset, Node
@@ -34,7 +34,6 @@ def _plan(value: Any) -> str:
     return str(value)
 
 
-@clsinit_copy
 class TrainingPlanResource(LinkedResource):
     """Asks the owners of its nodes for approval: RESERVED until all approved, or ``atLeast`` of them, then READY.
 

@@ -18,7 +18,6 @@ from fedmon.experiment import (
     FailureManager,
     Flags,
     ResourceManager,
-    clsinit_copy,
 )
 from fedmon.experiment.errors import UnknownGuidError
 from tests.experiment.own_types import experiment
@@ -28,7 +27,6 @@ FAILS: dict[int, str] = {}
 """By number of the run."""
 
 
-@clsinit_copy
 class Short(ResourceManager):
     """Ends at once, and fails as `FAILS` says."""
 

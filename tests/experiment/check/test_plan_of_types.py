@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, clsinit_copy
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager
 from fedmon.experiment.check.graph import ImpossiblePlanError, refuse_circles
 from fedmon.experiment.check.plan import plan
 from fedmon.experiment.conditions import Metric
@@ -28,14 +28,12 @@ Server = own("planned::Server")
 Client = own("planned::Client", _needs=(Need(verb="deploy", of="planned::Server", state=STARTED),))
 
 
-@clsinit_copy
 class SubServer(Server):  # type: ignore[misc,valid-type] # made above
     """Is a server, too."""
 
     _rtype = "planned::SubServer"
 
 
-@clsinit_copy
 class MyProcess(LocalProcess):
     """A process under another name."""
 

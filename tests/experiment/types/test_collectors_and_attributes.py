@@ -23,7 +23,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import VerbBegan
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
+from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.types import register_aggregation
 from fedmon.experiment.types.aggregator import MAX_ATTRIBUTE_BYTES, aggregation
 from fedmon.experiment.types.collector import Collector
@@ -32,7 +32,6 @@ from tests.experiment.types.conftest import process, python
 from tests.support.waiting import wait_until
 
 
-@clsinit_copy
 class Remote(ResourceManager):
     """Has traces on another machine, by paths that mean something else here."""
 
@@ -89,7 +88,6 @@ def test_a_collector_does_not_warn_of_a_resource_that_never_started(
     assert not caplog.records
 
 
-@clsinit_copy
 class Link(ResourceManager):
     """Has a trace behind a connection that its release closes."""
 
