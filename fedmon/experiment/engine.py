@@ -242,18 +242,14 @@ class Engine:
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
-        self._put(HookJob(functools.partial(self._begin, 0, None, work)))
+        self.run_hook(0, None, work)
 
     def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
         # What ends a resource must not wait for hooks that do not end.
         limited = None if verb in (None, "fail", "release") else guid
-        self._put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
-
-    def _put(self, job: HookJob) -> None:
-        """Have a thread run a job; during actions, when these are performed: until then it could only block."""
-        self.hooks.put(job)
-        if not self._is_performing:
+        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
+        if not self._is_performing:  # else when all actions are: until then it could only block
             self.hooks.start()
 
     def wait(
