@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
@@ -141,6 +143,8 @@ class Monitor(LinkedResource):
 
     def end_work(self) -> None:
         """End the recording and the watch; samples that are known to exist have a moment to arrive."""
+        from fedmon.common.store.recording import Recording
+
         with self.lock:  # a second caller waits for the end
             self._is_ending = True
             record, watch, self._record, self._watch = self._record, self._watch, None, None
@@ -152,4 +156,6 @@ class Monitor(LinkedResource):
                 while record.counts.pending and not deadline.passed():
                     threading.Event().wait(_LOOK_EVERY_S)
                 record.close()
-                self.note("samples", record.counts.stored)
+                # Without a sample there is no file; with one, it may have those of an earlier process.
+                with contextlib.suppress(StorageError), Recording(record.path, read_only=True) as kept:
+                    self.note("samples", sum(each.samples for each in kept.extents()))

@@ -241,7 +241,11 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     assert ec.wait_finished([first, second, monitor], timeout=60), ec.explain(second)
     assert ec.wait_started(alone, timeout=60)
     ec.stop(alone)
-    assert (ec.state(alone), ec.get(alone, "samples") > 0) == (STOPPED, True)
+    count = ec.get(alone, "samples")
+    assert (ec.state(alone), count > 0) == (STOPPED, True)
+    ec.start(alone)
+    ec.stop(alone)
+    assert ec.get(alone, "samples") >= count  # of both times
 
 
 def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
