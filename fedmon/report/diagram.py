@@ -158,8 +158,7 @@ def drawn(
     """Return a drawing as "png" or "svg"; ``legend`` names the colours of boxes. Raises MissingExtraError."""
     places, ways = laid_out(list(boxes), edges)
     handles = len(legend) + len({edge.kind for edge in edges})
-    xs = [x + side for x, _ in places.values() for side in (-_WIDTH / 2, _WIDTH / 2)]
-    xs += [x for way in ways for x, _ in way] or [0.0]
+    xs = [x + side for x, _ in chain(places.values(), *ways) for side in (-_WIDTH / 2, _WIDTH / 2)] or [0.0]
     low, middle = min((y for _, y in places.values()), default=0.0) - _ROW / 2, (min(xs) + max(xs)) / 2
     width = max(max(xs) - min(xs) + 1.0 + 2 * _MARGIN, _NARROWEST)
     columns = max(1, int(width / _LEGEND_COLUMN))
