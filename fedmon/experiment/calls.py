@@ -36,12 +36,13 @@ __all__ = ["Function", "Tasks", "prepared"]  # types among them are registered
 class Tasks:
     """Numbers functions and has the engine call them; safe from any thread.
 
-    A function of a module is noted in the journal, and called by a process that reconnects, too.
+    A function of a module is noted in the journal, and called by a process that reconnects, too. ``tracked`` has those
+    whose outcome a caller asks for.
     """
 
     def __init__(self, engine: Engine, last: int) -> None:
         self._engine, self._numbers = engine, itertools.count(last + 1)
-        self._tracked: dict[int, Task] = {}
+        self.tracked: dict[int, Task] = {}
         self._left: dict[int, bool] = {}  # by number, whether the journal has it
 
     def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
@@ -51,7 +52,7 @@ class Tasks:
         now = self._engine.now()
         at, number = moment_of(date, now=now), next(self._numbers)
         if is_tracked:
-            self._tracked[number] = task = nepi("scheduler").Task(at, callback)
+            self.tracked[number] = task = nepi("scheduler").Task(at, callback)
             task.id = number
         for hook in here.hooks:
             hook.has_scheduled = True
@@ -61,10 +62,6 @@ class Tasks:
         self._left[number] = bool(function)
         self._engine.at(at, functools.partial(self._run, number, callback))
         return number
-
-    def get(self, number: int) -> Task | None:
-        """Return a tracked task; None for another one."""
-        return self._tracked.get(number)
 
     def resume(self, left: TaskScheduled) -> None:
         """Schedule a task again that another process left."""
@@ -88,7 +85,7 @@ class Tasks:
             return
         if is_noted:
             self._engine.note(TaskDone(number=number))
-        task = self._tracked.get(number)
+        task = self.tracked.get(number)
         try:
             result, status = callback(), TaskStatus.DONE
         except BaseException as error:  # noqa: BLE001 - the exception is the task's result, sys.exit too

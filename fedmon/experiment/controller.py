@@ -194,8 +194,10 @@ class ExperimentController:
         """
         left = replayed_run(run_dir)
         try:
-            policy = failure.policy_left_in(left.folder) if fm is None else fm
-            made = cls(left=left, fm=policy, federation=federation)
+            document = left.folder / DOCUMENT
+            if fm is None and document.is_file():
+                fm = failure.manager_of(read(document).failures)
+            made = cls(left=left, fm=fm, federation=federation)
         except BaseException:
             if left.journal is not None:
                 left.journal.close()
@@ -291,8 +293,7 @@ class ExperimentController:
         self.shutdown()
 
     def __repr__(self) -> str:
-        count = plural(len(self.resources), "resource")
-        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}, {count}>"
+        return f"<experiment {self.exp_id}, run {self.run_id}: {self.ecstate.name}>"
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -746,7 +747,7 @@ class ExperimentController:
 
     def get_task(self, tid: int) -> Task | None:
         """Return a task that was scheduled with ``track=True``, None for another one."""
-        return self.tasks.get(tid)
+        return self.tasks.tracked.get(tid)
 
     def inform_failure(self, guid: int | str) -> None:
         """Have the failure manager judge a resource that failed; for subclasses too. Raises UnknownGuidError."""

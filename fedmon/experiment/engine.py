@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -68,13 +68,11 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.failed or self.timed_out or self.left)
 
 
-class HookJob:
+class HookJob(NamedTuple):
     """A call for `Hooks`; only verbs, those with a ``guid``, have a limit."""
 
-    __slots__ = ("call", "guid")
-
-    def __init__(self, call: Callable[[], object], *, guid: int | None = None) -> None:
-        self.call, self.guid = call, guid
+    call: Callable[[], object]
+    guid: int | None
 
 
 class Hooks:
@@ -240,15 +238,11 @@ class Engine:
         else:
             self._schedule(moment, functools.partial(self.run, work))
 
-    def run(self, work: Callable[[], object]) -> None:
-        """Call a function in a thread for hooks."""
-        self.run_hook(0, None, work)
-
-    def run_hook(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
-        """Call a function in a thread for hooks that does a verb of a resource, or takes the resource up."""
+    def run(self, work: Callable[[], object], guid: int = 0, verb: Verb | None = None) -> None:
+        """Call a function in a thread for hooks; ``guid`` is the resource that it does a verb of, or takes up."""
         # What ends a resource must not wait for hooks that do not end.
         limited = None if verb in (None, "fail", "release") else guid
-        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), guid=limited))
+        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), limited))
         if not self._is_performing:  # else when all actions are: until then it could only block
             self.hooks.start()
 
@@ -365,7 +359,7 @@ class Engine:
         """Perform an action of the machine."""
         match action:
             case Call(guid=guid, verb=verb, reason=reason):
-                self.run_hook(guid, verb, functools.partial(self._call, guid, verb, reason))
+                self.run(functools.partial(self._call, guid, verb, reason), guid, verb)
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
             case Alarm(timer=timer, at=moment):

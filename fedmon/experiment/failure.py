@@ -6,15 +6,12 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Container, Iterable
-from pathlib import Path
 
 from fedmon.experiment.check.graph import titled
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
-from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason
 from fedmon.experiment.events import Leveled
-from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.situation import Resource
 from fedmon.experiment.states import FailureLevel
@@ -189,9 +186,3 @@ def policy_of(manager: FailureManager, known: Container[int]) -> FailurePolicy |
         elif group:
             quorums.append(QuorumDescription(at_least=min(quorum.at_least, len(group)), group=group))
     return FailurePolicy(policy="quorum", quorums=tuple(quorums)) if quorums else None
-
-
-def policy_left_in(run_dir: Path) -> FailureManager:
-    """Return the failure manager of the document in a run's folder. Raises DescriptionError, StorageError."""
-    path = run_dir / DOCUMENT
-    return manager_of(read(path).failures if path.is_file() else None)

@@ -176,13 +176,6 @@ def _line(event: AnyEvent) -> bytes:
         raise UnwritableEventError(f"{type(event).__name__} cannot be written down in the journal: {error}") from error
 
 
-def _event(line: bytes, number: int, path: Path) -> AnyEvent:
-    try:
-        return _DECODER.decode(line)
-    except msgspec.DecodeError as error:
-        raise StorageError(f"line {number} of {path} is not an event of an experiment: {error}") from error
-
-
 class Reports:
     """The numbers of the reports that conditions know, by their source; those without a gap take no memory."""
 
@@ -334,7 +327,12 @@ class Follower:
 
     def _take(self, line: bytes) -> None:
         self._lines += 1
-        event = _event(line, self._lines, self.path)
+        try:
+            event = _DECODER.decode(line)
+        except msgspec.DecodeError as error:
+            raise StorageError(
+                f"line {self._lines} of {self.path} is not an event of an experiment: {error}"
+            ) from error
         self.run.take(event)
         self._on_event(event)
         self.began = self.began or event.t

@@ -275,7 +275,7 @@ class Registry:
             engine.perform(action)
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:
-                engine.run_hook(guid, seen.calling, functools.partial(self._resources[guid].take_up, seen.calling))
+                engine.run(functools.partial(self._resources[guid].take_up, seen.calling), guid, seen.calling)
 
     # --- problems for plans -----------------------------------------------------------------------------------------
 

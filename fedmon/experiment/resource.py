@@ -43,7 +43,6 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 
 _T = TypeVar("_T", bound="type[ResourceManager]")
 _VERBS: frozenset[str] = frozenset(get_args(Verb))
-_DECLARING = frozenset({"own_attributes", "own_traces", "_register_attributes", "_register_traces"})
 _UNREGISTERED = Resource(guid=0, rtype="")
 Moment = datetime.datetime | float | None
 logger = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ class ResourceManager:
     def __init_subclass__(cls) -> None:
         """Register the attributes and traces of a subclass that declares some."""
         super().__init_subclass__()
-        if not _DECLARING.isdisjoint(vars(cls)):
+        if not {"own_attributes", "own_traces", "_register_attributes", "_register_traces"}.isdisjoint(vars(cls)):
             cls._clsinit_copy()
 
     @classmethod

@@ -79,7 +79,7 @@ def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tm
     assert ec.ecstate.name == "TERMINATED"
     assert ec.run_dir == str(tmp_path / "test" / ec.run_id)
     assert len(ec.run_id) == 20
-    assert repr(ec) == f"<experiment test, run {ec.run_id}: TERMINATED, 2 resources>"  # at the end of a notebook's cell
+    assert repr(ec) == f"<experiment test, run {ec.run_id}: TERMINATED>"  # at the end of a notebook's cell
     assert repr(ec.get_resource(first)) == "<resource 1 (test::Short)>"
 
 

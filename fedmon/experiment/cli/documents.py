@@ -129,7 +129,7 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
         return name, picture_of(as_reached(follower.run.state), title=f"{name}, run {run}")
     found = checking.check(what)
     if errors := found.plan.errors:
-        told = f"{plural(len(errors), 'error')} in {what}; fedmon experiment check names them"
-        sys.stderr.write(escape_control(f"fedmon: {told}\n", keep="\n"))
+        count = plural(len(errors), "error")
+        sys.stderr.write(f"fedmon: {count} in {escape_control(str(what))}; fedmon experiment check names them\n")
     name = found.description.exp_id
     return name, picture_of(found.plan.state, title=name, problems=found.plan.problems)
