@@ -186,7 +186,8 @@ class ToolRun:
                 monitor.close()
         if self._options.json:
             self._print_json(end.reason, end.exit_code, is_merged=is_merged)
-        self._announce(told)
+        if early is None:
+            self._announce(told)
         return 0 if monitor.problem is None else monitor.problem.exit_code
 
     def _write_up(self) -> tuple[bool, str]:

@@ -123,6 +123,14 @@ def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -
     assert last == f"fedmon: results in {tmp_path}/run"
 
 
+def test_a_command_that_cannot_run_has_no_results_to_tell_of(tmp_path: Path) -> None:
+    words = [FEDMON, "job", "-d", str(tmp_path), "--", "./missing"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+
+    assert done.returncode == 127
+    assert done.stderr.splitlines()[1:] == ["fedmon: cannot run ./missing: No such file or directory"]
+
+
 def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "all_metrics.csv").mkdir(parents=True)
     (tmp_path / "run" / "configs").touch()
