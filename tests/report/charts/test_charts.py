@@ -231,6 +231,9 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
          for seq, t, read in ((0, (0, 10, 20, 30, 30.01), [0, 100, 200, 300, 400]),
                               (5, (40, 40.01, 50), [500, 100, 200]), (8, (50.01,), [900]))],
         "disk_traffic_per_node", {"read": {10: 10, 20: 10, 30: 10, 40: 20, 50: 10.01}}),
+    "between the samples of a short job nothing is invented": (
+        [samples({"host_threads": [4, 2, 3, 3, 1]}, t=[T0, T0 + 10, T0 + 20, T0 + 30, T0 + 31])],
+        "threads_per_node", {"Threads": {0: 4, 10: 2, 20: 3, 30: 3}}),
     "all nodes are joined by time and not by row, defect 39": (
         [samples({"host_threads": [10, 11, 10, 10]}), samples({"host_threads": [100] * 4}, node="n2", seq=20)],
         "threads_all_nodes", {"Threads": {0: 10, 1: 11, 2: 10, 3: 10, 20: 100, 21: 100, 22: 100, 23: 100}}),
