@@ -31,7 +31,7 @@ _SHORT_S = 300.0
 """Charts up to this length are shown in seconds since their begin."""
 _LONGEST, _MOST_ROWS, _BESIDE_PT = 32, 3, 24.0
 """Most letters of a label, most rows of a legend, and the room beside a label for its sign and the distance."""
-_SMALL_PT, _TITLE_PT = 7.0, 9.0
+_SMALLEST_PT, _SMALL_PT, _TITLE_PT = 6.0, 7.0, 9.0
 _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
 
@@ -89,9 +89,12 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
             axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
                          linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
-    size = _TITLE_PT - (width < SIZE_IN[0] / 1.5)
-    title = shorten(escape_control(chart.title), int(_room_pt(width) / (0.7 * size)) - len(unit))
-    made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=size, va="top", weight="bold", parse_math=False)
+    title, size = escape_control(chart.title), _TITLE_PT - (width < SIZE_IN[0] / 1.5)
+    text = made.text(0.1 / width, 1 - 0.06 / height, title + unit, size=size, va="top", weight="bold", parse_math=False)
+    # A long title gets smaller letters, and is cut only beyond that; its first letters may be the wider ones.
+    if (share := 0.95 * _room_pt(width) * made.dpi / 72 / text.get_window_extent().width) < 1:
+        text.set_fontsize(max(_SMALLEST_PT, share * size))
+        text.set_text(shorten(title, int(share * size / _SMALLEST_PT * len(title + unit)) - len(unit)) + unit)
     axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
     axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
     axes.set_axisbelow(True)
