@@ -149,6 +149,7 @@ def test_charts_are_data_in_the_page(written: tuple[Path, Path]) -> None:
     assert titles["Job: memory"]["lines"][0]["label"] == "n1"
     assert titles["Job: memory"]["lines"][0]["values"][0] == 1.46
     assert page.charts["span"] == [BEGIN_T, BEGIN_T + 550]
+    assert "@media (scripting:none){.charts{display:none}}" in written[0].read_text()
     assert len(re.findall(r"<figure", written[0].read_text().partition("<details>")[0])) <= 12
 
 
