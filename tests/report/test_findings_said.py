@@ -120,6 +120,9 @@ SAID: dict[str, Said] = {
     "memory asked for comes with the line to copy": Said(
         memory, case(node(job={"job_memory_peak_bytes": 2 * GIB}, document=SLURM)),
         ("3.0 GiB would have been enough, with a reserve. For example: #SBATCH --mem=3G",)),
+    "less than a GiB is told and copied in MiB": Said(
+        memory, case(node(job={"job_memory_peak_bytes": GIB / 16}, document=SLURM)),
+        ("128 MiB would have been enough, with a reserve. For example: #SBATCH --mem=128M",)),
     "the node that came closest to its limit is named": Said(
         memory, case(*(node(name, job={"job_memory_peak_bytes": amount * GIB}, document=SLURM)
                        for name, amount in (("a", 4), ("b", 15), ("c", 8)))),

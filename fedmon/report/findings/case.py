@@ -266,12 +266,13 @@ def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None
     ``mem`` and ``ncpus`` and OAR's ``core`` are for the whole job, so there is no line for a job on several nodes.
     Source: Slurm, sbatch(1), "--mem"; OpenPBS, pbs_resources(7B), "mem" and "Requesting resources".
     """
-    gib = None if memory_bytes is None else math.ceil(memory_bytes / 2**30)
+    mib = math.ceil((memory_bytes or 0) / 2**20)
+    memory = f"{mib}M" if mib < 1024 else f"{math.ceil(mib / 1024)}G"
     nodes = node.document.get("nodes")
     is_one = not (isinstance(nodes, list) and len(nodes) > 1)
     lines = {
-        "slurm": "" if cpus is not None else f"#SBATCH --mem={gib}G",
-        "pbs": "" if not is_one else f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
+        "slurm": "" if cpus is not None else f"#SBATCH --mem={memory}",
+        "pbs": "" if not is_one else f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={memory.lower()}b",
         "oar": f"#OAR -l core={cpus}" if cpus is not None and is_one else "",
     }
     scheduler = str(node.document.get("scheduler") or "").lower()
