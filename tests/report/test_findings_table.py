@@ -110,6 +110,8 @@ JOBS: dict[str, Job] = {
     "shorter than the first sample": Job((node(document=TOLD, hardware=NO_GPUS),), {"samples": N, "ending": G}, ALL),
     "of a few samples": Job((job(busy((1.0, 1.0)), samples=4),), {"samples": N, "cpu-efficiency": N},
                             ALL | {"samples"}),
+    "of a few samples, CPUs not known": Job((job(busy((1.0, 1.0)), of_host={"host_cpu_count": 64.0}, cpus=None,
+                                                  samples=4),), {"samples": N, "cpu-efficiency": N}, ALL),
     "on a machine that others share": Job((job(of_host=modes(user=0.7, steal=0.2)),), {"steal": W}, ALL, "steal"),
 }  # fmt: skip
 
@@ -124,4 +126,5 @@ def test_a_job_gets_the_findings_that_it_must_and_none_that_it_must_not(name: st
     assert [one.name for one in findings if one.name in well and one.severity in BAD] == []
     assert not first or findings[0].name == first
     assert any(advice in one.advice for one in findings)
+    assert "samples" not in found or not any(one.advice for one in findings if one.name == "cpu-efficiency")
     assert all(one.text.startswith(("Not measured", "How the job ended")) for one in findings if one.severity is U)

@@ -55,8 +55,8 @@ def find(case: Case) -> list[Finding]:
 
 
 def _softened(one: Finding) -> Finding:
-    """Downgrade a finding based on few samples to a note."""
-    if one.name in _ALWAYS or one.severity not in (Severity.PROBLEM, Severity.WARNING):
+    """Downgrade a finding based on few samples to a note without advice."""
+    if one.name in _ALWAYS or one.severity in (Severity.GOOD, Severity.UNKNOWN):
         return one
     text = f"{one.text} Too few samples to rely on it."
     return msgspec.structs.replace(one, severity=Severity.NOTE, text=text, advice="")
