@@ -25,10 +25,13 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     of_host = {f'host_pressure_seconds_total{{resource="{resource}",stalled="{kind}"}}': share * 1000}
     of_job = {f'job_pressure_seconds_total{{resource="{resource}",kind="{kind}"}}': share * 1000}
 
-    assert bool(stalls.pressure(case(node(job={}, host=of_host)), resource)) is is_told
     told = stalls.pressure(case(node(job=of_job)), resource)
     assert bool(told) is is_told
-    assert told is None or "of the job waited" in told.text
+    assert told is None or ("of the job waited" in told.text and told.severity is W)
+
+    of_others = stalls.pressure(case(node(job={}, host=of_host)), resource)
+    assert bool(of_others) is is_told
+    assert of_others is None or ("which other jobs may share" in of_others.text and not of_others.advice)
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,15 @@ def pressure(case: Case, resource: str) -> Finding | None:
     if not shares:
         return None
     is_jobs = of_job.keys() >= shares.keys()
-    who = ("some thread" if kind == "some" else "all work") + (" of the job" if is_jobs else "")
+    whose = " of the job" if is_jobs else "" if case.job is None else " of the machine, which other jobs may share,"
+    who = ("some thread" if kind == "some" else "all work") + whose
+    is_theirs = bool(case.job) and not is_jobs
     return Finding(
         name=f"pressure-{resource}",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE if is_theirs else Severity.WARNING,
         title=f"Waiting for {words}",
         text=f"{who.capitalize()} waited for {words}: {_times(shares)}.",
-        advice=advice,
+        advice="" if is_theirs else advice,
         figures={"ratio": max(shares.values())},
         nodes=tuple(shares),
     )
