@@ -200,7 +200,7 @@ def begin_record(
     if path is None and to is None:
         raise InvalidInputError("neither a file nor a store is given: name one of them, or both")
     if not asker.dialect.encode(asker.request(Monitor, action="status")):
-        raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
+        raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them instead")
     buffer = settings.folder / BUFFER_NAME
     url = None if to is None else import_url(to, tenant=settings.store.tenant)
     record = Record(
