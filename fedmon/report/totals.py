@@ -180,7 +180,7 @@ class CoveredTime:
         if is_first:
             away_s = float(block.t[0]) - self.last_t
             if self.samples and not self._has_ended and 0 < HOLE_FACTOR * self.typical_s < away_s:
-                self._note(Hole(away_s, self.last_t, float(block.t[0]), 0, block.seq, block.boot), away_s)
+                self._note(Hole(away_s, self.last_t, float(block.t[0]), 0, block.seq, block.boot))
             self.boot, self.boots = block.boot, self.boots + 1
             self._last = (float(block.t[0]), float(block.mono[0]), block.seq - 1)
             self.first_t = min(self.first_t, float(block.t[0])) if self.samples else float(block.t[0])
@@ -219,15 +219,14 @@ class CoveredTime:
             return elapsed
         for at in np.flatnonzero(is_hole):
             after_t = float(block.t[at - 1]) if at else before_t
-            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0,
-                        block.seq + int(at), block.boot)  # fmt: skip
-            self._note(hole, hole.seconds - float(usual[at]))
-        # Of a hole the usual distance is kept: the sample after it stands for the time just before it.
+            # Of a hole the usual distance is kept: the sample after it stands for the time just before it.
+            self._note(Hole(float(elapsed[at] - usual[at]), after_t, float(block.t[at]), missing if at == 0 else 0,
+                            block.seq + int(at), block.boot))  # fmt: skip
         return np.where(is_hole, usual, elapsed)
 
-    def _note(self, hole: Hole, seconds: float) -> None:
+    def _note(self, hole: Hole) -> None:
         self.hole_count += 1
-        self.hole_seconds += seconds
+        self.hole_seconds += hole.seconds
         self.holes = sorted((*self.holes, hole), reverse=True)[:_MOST]
 
     def _note_clock(self, block: Block, drift: Floats) -> None:

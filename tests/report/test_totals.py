@@ -59,7 +59,7 @@ def test_a_hole_is_no_time_of_the_mean_but_time_in_which_counters_grew() -> None
 
     assert found.missing == 20
     assert (found.hole_count, found.hole_seconds) == (1, 100)
-    assert found.holes[0].missing == 20
+    assert (found.holes[0].missing, found.holes[0].seconds) == (20, 100)
     assert found.series["x"].mean == pytest.approx(2.0)
     assert found.series["host_x_total"].per_second == 1
 
