@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26585, 121, 16739),
     "plan": (1268, 8, 845),
     "report": (9104, 50, 5678),
-    "researcher": (9928, 46, 6499),
+    "researcher": (9955, 46, 6522),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30
