@@ -17,7 +17,7 @@ from fedmon.broker.configuration import Access, production_files, revoking, writ
 from fedmon.broker.engine import BrokerEngine, EngineName, choose_engine
 from fedmon.broker.file_store import StoreLimits
 from fedmon.broker.folder import BrokerFolder, Reload, default_folder
-from fedmon.broker.ports import BrokerStartError, certificate_problem, is_loopback
+from fedmon.broker.ports import BrokerStartError, is_loopback
 from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
 from fedmon.common.errors import ConflictError, NotFoundError, SettingsError
 from fedmon.common.options import JsonOption
@@ -119,10 +119,6 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
         warnings.append(
             "no TLS: passwords and messages can be read on their way; put broker.crt and broker.key into certificates"
         )
-    elif broker.has_tls:
-        certificate = folder.path / "certificates" / "broker.crt"
-        if problem := certificate_problem(broker.host, broker.port, certificate):
-            warnings.append(f"the certificate {certificate} needs renewal, or no party connects: {problem}")
     urls = {role: broker.url_for(role) for role in Role}
     _emit(
         {

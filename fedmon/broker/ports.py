@@ -5,16 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import pathlib
 import socket
-import ssl
-import time
 from typing import Any
 
 from fedmon.common.errors import ConflictError, FedmonError
-
-_TLS_S = 5.0
-_RENEWED_S = 30 * 86_400.0
 
 
 class PortInUseError(ConflictError):
@@ -95,23 +89,6 @@ def _address(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketK
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first: every broker and client speaks it.
     return min(found, key=lambda entry: entry[0] != socket.AF_INET)
-
-
-def certificate_problem(host: str, port: int, certificate: pathlib.Path) -> str:
-    """Say why a listener's own certificate lets no party in, now or within 30 days; empty if it does."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the default one is strict about more than dates
-    context.load_verify_locations(certificate)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        with (
-            socket.create_connection((reachable_host(host), port), timeout=_TLS_S) as raw,
-            context.wrap_socket(raw) as encrypted,
-        ):
-            end = str((encrypted.getpeercert() or {})["notAfter"])
-    except OSError as error:
-        return str(getattr(error, "verify_message", error))
-    return f"it ends on {end}" if ssl.cert_time_to_seconds(end) - time.time() < _RENEWED_S else ""
 
 
 def is_open(host: str, port: int, *, timeout_s: float) -> bool:

@@ -11,13 +11,13 @@ from fedmon.broker.configuration import template
 from tests.support.requirements import require
 
 
-def make_broker_certificate(folder: Path, *, days: int = 365) -> None:
-    """Fill ``certificates/`` of a broker's folder, by the README's own lines, with another life if wanted."""
+def make_broker_certificate(folder: Path) -> None:
+    """Fill ``certificates/`` of a broker's folder, by the README's own lines."""
     require(shutil.which("openssl"), "openssl is not on PATH")
     block = re.search(r"```sh certificates\n(.*?)```", template("README.md"), re.DOTALL)
     assert block is not None
     (folder / "certificates").mkdir(mode=0o700, exist_ok=True)
-    _run(["sh", "-ec", block[1].replace("-req -days 365", f"-req -days {days}")], folder)
+    _run(["sh", "-ec", block[1]], folder)
 
 
 def make_client_authority(folder: Path, name: str) -> None:

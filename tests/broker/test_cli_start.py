@@ -175,18 +175,6 @@ def test_with_a_certificate_in_its_folder_it_speaks_tls_and_takes_a_renewed_one_
     assert (facts["tls"], facts["warnings"]) == (True, [])
 
 
-@pytest.mark.parametrize(("days", "problem"), [(0, "certificate has expired"), (29, "it ends on ")])
-def test_a_certificate_that_needs_renewal_is_told_at_the_start(days: int, problem: str, tmp_path: Path) -> None:
-    require_engine("mosquitto")
-    with_one_user(tmp_path)
-    make_broker_certificate(tmp_path, days=days)
-
-    with foreground("start", "--port", "0", "--data-dir", tmp_path) as running:
-        (warning,) = running.facts["warnings"]
-
-    assert f"broker.crt needs renewal, or no party connects: {problem}" in warning
-
-
 def test_with_client_certificates_it_needs_the_authorities_and_no_password_and_takes_revocations(
     tmp_path: Path,
 ) -> None:
