@@ -376,8 +376,7 @@ def remove_token(
 
 
 FilesDir = Annotated[
-    pathlib.Path | None,
-    typer.Option(help="Folder of the broker, or of the files beside its folder secrets; default: one in your home."),
+    pathlib.Path | None, typer.Option(help="Folder of the files, beside the folder secrets; default: one in your home.")
 ]
 TokenFile = Annotated[
     pathlib.Path | None,
@@ -423,9 +422,7 @@ def start_repository(
         from fedmon.broker.repository import serve
     except ImportError as error:
         raise NotFoundError(f"{error}: install fedmon with its extra [broker], as its README says") from None
-    folder = data_dir or default_folder()
-    if data_dir is None or (folder / "secrets").is_dir():
-        folder /= "files"
+    folder = data_dir or default_folder() / "files"
     broker = BrokerFolder(folder.parent)
     token_path = token_file or broker.path / "secrets" / "repository-token"
     # Without the option, the empty file of `config write` means that parties will have tokens.

@@ -392,7 +392,7 @@ def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path)
 
 def test_a_named_token_file_is_made_in_a_production_folder_unless_a_party_has_a_token(tmp_path: Path) -> None:
     answer("config", "write", tmp_path)
-    start = ("repository", "start", "--port", "0", "--data-dir", tmp_path)
+    start = ("repository", "start", "--port", "0", "--data-dir", tmp_path / "files")
 
     with foreground(*start) as unnamed:
         pass
@@ -430,11 +430,13 @@ def test_a_token_that_cannot_be_made_or_removed_is_refused(
 def test_open_uploads_need_no_token_on_loopback_and_none_is_asked_for(tmp_path: Path) -> None:
     command = [*FEDMON, "repository", "start", "--port", "0", "--data-dir", str(tmp_path), "--open-uploads"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        following = next(line for line in running.stdout if line.startswith("next: "))
-        base = following.split('"')[1]
-        url = upload(CONTENT, RepositorySettings(url=f"{base}/upload/"))
-        running.terminate()
+        try:
+            assert running.stdout is not None
+            following = next(line for line in running.stdout if line.startswith("next: "))
+            base = following.split('"')[1]
+            url = upload(CONTENT, RepositorySettings(url=f"{base}/upload/"))
+        finally:
+            running.terminate()
 
     assert url.endswith(DIGEST)
     assert following == f'next: in researcher.toml, [repository] url = "{base}"\n'
