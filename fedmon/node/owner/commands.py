@@ -137,7 +137,6 @@ class OwnerCommands:
         policy = Policy(settings.policy, settings.id)
         plans = collections.Counter(plan.status.value for plan in registers.plans.all())
         report, moment = registers.database.mark("report"), registers.database.restored
-        datasets = self.dataset_list()["datasets"]
         try:
             set_aside = sorted(path.name for path in self._folder.path.glob(_SET_ASIDE))
         except OSError:  # such as too many open files
@@ -157,8 +156,7 @@ class OwnerCommands:
                 "max_jobs": settings.runs.max_jobs,
             },
             "release": {"mode": settings.release.mode, "held": len(self._held())},
-            "datasets": len(datasets),
-            "unusable": {each["name"]: each["problem"] for each in datasets if each["problem"]},
+            "datasets": len(registers.datasets.all()),
             "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
             "grants": {
                 "without_limit": registers.plans.grants.without_limit(),
@@ -313,11 +311,10 @@ class OwnerCommands:
         return {"dataset": self._dataset(record)}
 
     def _dataset(self, record: DatasetRecord) -> Document:
-        """Return a record, the researchers that may see it (None: all that are obeyed), and its present problem."""
+        """Return a record and its rule: the researchers that may see it (None: all that are obeyed)."""
         rules = self.settings.policy.datasets
         rule = rules.get(record.dataset_id, rules.get(record.name))
-        listed_to, problem = None if rule is None else list(rule), record.problem(self._folder.path)
-        return {**msgspec.to_builtins(record), "listed_to": listed_to, "problem": problem}
+        return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
 
     def _dataset_names(self) -> dict[str | None, str]:
         return {each.dataset_id: each.name for each in self.registers.datasets.all()}

@@ -80,13 +80,13 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
             leads_to = path.resolve(strict=True)
             mode = leads_to.stat().st_mode
         if leads_to != path:
-            return "its path now leads through a link: check it, then confirm it with 'fedmon node dataset edit --path'"
+            return "its path now leads through a link; its owner confirms it with 'fedmon node dataset edit --path'"
         is_folder, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
         is_of_its_type = (is_file and self.data_type not in FOLDERS) or (is_folder and self.data_type not in TABLES)
         if not (is_of_its_type and os.access(path, os.R_OK | os.X_OK * is_folder)):
             return f"this node cannot read it as a dataset of type {self.data_type!r} now"
         if node_folder.is_relative_to(path):
-            return "it holds the folder of the node itself, with its keys: move one of them"
+            return "it holds the folder of the node itself, with its keys"
         return ""
 
 

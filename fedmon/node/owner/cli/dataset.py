@@ -67,7 +67,11 @@ def add(
 def list_(shell: Shell, tags: Tags = None) -> None:
     """List the datasets, or those that carry all of the tags."""
     nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
-    shell.show("dataset-list", lambda result: _table(result["datasets"]) or nothing, tags=_split(tags))
+    found = shell.call("dataset-list", tags=_split(tags))["datasets"]
+    unusable = problems(shell, found)
+    told = [record(f"no plan gets dataset {name!r}: {problem}") for name, problem in unusable.items()]
+    document = {"datasets": found, "unusable": unusable}
+    shell.emit(document, lambda: "\n".join([_table(found), *told]) if found else nothing)
 
 
 @verb(app, "show")
@@ -121,6 +125,17 @@ def remove(shell: Shell, dataset: Which = None) -> None:
     )
 
 
+def problems(shell: Shell, datasets: list[dict[str, Any]]) -> dict[str, str]:
+    """Return by their names the datasets that no plan can be given, with the reason.
+
+    The shell looks, not the node: a file system that hangs would hold up all of its requests.
+    """
+    from fedmon.node.registers.datasets import DatasetRecord
+
+    found = {each.name: each.problem(shell.folder.path) for each in msgspec.convert(datasets, list[DatasetRecord])}
+    return {name: problem for name, problem in found.items() if problem}
+
+
 def _named(dataset: str | None, shell: Shell) -> str:
     return dataset or shell.ask("DATASET", "Name or id of the dataset")
 
@@ -142,10 +157,7 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     rows = [
         [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
-    problems = [
-        record(f"no plan gets dataset {each['name']!r}: {each['problem']}") for each in datasets if each.get("problem")
-    ]
-    return "\n".join([table(["name", "type", "shape", "tags", "listed to"], rows), *problems]) if rows else ""
+    return table(["name", "type", "shape", "tags", "listed to"], rows)
 
 
 def _screen(result: dict[str, Any]) -> str:
@@ -163,7 +175,6 @@ def _screen(result: dict[str, Any]) -> str:
         "columns": (", ".join(columns[:_SHOWN_COLUMNS]) + more) or "-",
         "parameters": msgspec.json.encode(parameters).decode() if parameters else "-",
         "path": f"{dataset['path']} (stays here)",
-        "problem": f"no plan gets it: {problem}" if (problem := dataset.get("problem")) else None,
         "listed to": _listed_to(dataset),
         "created": seconds(dataset["created"]),
         "modified": seconds(dataset["modified"]),

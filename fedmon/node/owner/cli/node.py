@@ -18,6 +18,7 @@ from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
+from fedmon.node.owner.cli.dataset import problems
 from fedmon.node.owner.cli.shell import Shell, ago, default_folder, dir_option, fields, group, verb
 from fedmon.node.owner.control import DaemonNotRunningError, daemon_pid
 
@@ -146,6 +147,7 @@ def status(shell: Shell) -> None:
     Its connection, accepted researchers, plans, runs and results.
     """
     document = shell.call("status")
+    document["unusable"] = problems(shell, shell.call("dataset-list")["datasets"])
     shell.emit({"running": document["live"] is not None, **document}, lambda: fields(dict(_lines(document))))
 
 
@@ -232,7 +234,7 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
     if held := document["release"]["held"]:
         yield f"{plural(held, 'result waits', 'results wait')} for your decision: fedmon node results"
-    for name, problem in document.get("unusable", {}).items():
+    for name, problem in document["unusable"].items():
         yield f"no plan gets dataset {name!r}: {problem}"
     if refused:
         last = refused[0]
