@@ -243,16 +243,15 @@ class OwnerCommands:
             for name in PolicySettings.__struct_fields__
             if getattr(rules, name) != getattr(effective, name)
         ]
-        policy, going_on = Policy(effective, self.settings.id), self.registers.jobs.going_on()
+        policy = Policy(effective, self.settings.id)
         return {
             **_rules(policy),
             "overridden_by": overridden,
             "notes": [
                 *(
-                    f"job {each.job.job_id} of {each.researcher_id} goes on; stop it with: fedmon node runs stop "
-                    f"{each.job.job_id}"
-                    for each in going_on
-                    if policy.refusal(each.researcher_id) and each.job.state is not JobState.HELD
+                    f"a job of {each.researcher_id} goes on; stop it with: fedmon node runs stop {each.job.job_id}"
+                    for each in self.registers.jobs.going_on()
+                    if verb == "deny" and policy.refusal(each.researcher_id) and each.job.state is not JobState.HELD
                 ),
                 *(["no rule matched: nothing changed"] if verb == "deny" and rules == before else []),
                 *(

@@ -223,7 +223,7 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
     notes = node.owner("policy-change", verb="deny", wish={"researchers": ["*"]})["notes"]
     try:
         # when it ends
-        assert f"job {job_id} of alice goes on; stop it with: fedmon node runs stop {job_id}" in notes
+        assert f"a job of alice goes on; stop it with: fedmon node runs stop {job_id}" in notes
         node.runs.stop_by_owner(job_id, by="owner")
         node.concluded(job_id)
         assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]

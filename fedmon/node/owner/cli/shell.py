@@ -58,7 +58,7 @@ class Shell:
             return
         print(shown := text())
         if needs := self.needs(shown):
-            print(f"note: {needs}", file=sys.stderr)  # not folded: it is for copying
+            self.note(needs)
 
     def needs(self, shown: str) -> str:
         """Tell which ``--dir`` the commands in a text need; empty if none is missing."""
@@ -73,10 +73,10 @@ class Shell:
         return document
 
     def note(self, text: str) -> None:
-        """Print a note for the reader to standard error."""
+        """Print a note for the reader to standard error, with the ``--dir`` that commands in it need."""
         if not self.as_json:
-            needs = f"; {self.needs(text)}" if self.needs(text) else ""
-            print("\n".join(folded(one_line(f"note: {text}{needs}"))), file=sys.stderr)
+            needs = self.needs(text)
+            print(f"note: {one_line(text)}{needs and '; '}{needs}", file=sys.stderr)  # not folded: it is for copying
 
     def ask(self, option: str, question: str, default: str | None = None) -> str:
         """Ask for a missing argument. Raises InvalidInputError naming the option if there is no terminal."""
