@@ -727,7 +727,7 @@ def _run(record: JobRecord) -> Document:
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
     job = msgspec.to_builtins(record.job)
     if record.decision is not None and record.job.state is JobState.HELD:
-        job["reason"] = f"{record.decision.reason}, as soon as the node runs"
+        job["reason"] = f"{record.decision.reason}; {record.researcher_id} is not told yet"
     return {"researcher_id": record.researcher_id, **job, "result": result}
 
 

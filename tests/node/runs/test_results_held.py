@@ -279,7 +279,7 @@ def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path)
         ]
         reasons = {each["job_id"]: each["reason"] for each in done(desk, "run-list")["runs"]}
     assert [each["sent"] for each in decided] == [False, False]
-    assert reasons[jobs[0]] == "released by the owner of the node, as soon as the node runs"
+    assert reasons[jobs[0]] == "released by the owner of the node; alice is not told yet"
     assert "the owner decides" in reasons[jobs[2]]
 
     # then the next daemon sends the one, tells of the other, and still holds the third
