@@ -14,7 +14,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors import agent, cpu, kernel, sensors
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, CollectorUnavailableError, Lane, Why, why
 from fedmon.node.collectors.files import Reasons, SourceCollector, Values
-from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts, parse_mounts
+from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
 
 class PortableCollector(SourceCollector):
@@ -135,8 +135,5 @@ def _network() -> Values:
 
 
 def _mounts() -> Mounts:
-    try:
-        parts = psutil.disk_partitions(all=False)
-    except FileNotFoundError:  # a /proc with processes alone (subset=pid) has no list of file systems
-        return parse_mounts((THIS_MACHINE.proc / "self" / "mounts").read_bytes())
-    return choose_mounts({part.mountpoint: (part.device, part.fstype) for part in parts})
+    # Without `all`, psutil reads a list that a /proc with processes alone (subset=pid) lacks.
+    return choose_mounts({part.mountpoint: (part.device, part.fstype) for part in psutil.disk_partitions(all=True)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -45,11 +44,13 @@ def test_this_machine_is_probed_without_any_node(tmp_path: Path) -> None:
 
 
 def test_where_proc_shows_processes_alone_file_systems_are_measured() -> None:
-    require(os.geteuid() == 0 and shutil.which("unshare"), "another /proc takes root and unshare")
-    other = 'umount -l /proc; mount -t proc -o subset=pid proc /proc; exec "$0" -m fedmon node probe --json'
-    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", other, sys.executable]
+    require(shutil.which("unshare"), "unshare is not on PATH")
+    other = 'umount -l /proc && mount -t proc -o subset=pid proc /proc && exec "$@"'
+    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", other, "sh"]
+    require(subprocess.run([*words, "true"], capture_output=True).returncode == 0, "no other /proc can be mounted here")
 
-    ran = subprocess.run(words, env=plain_environment(), capture_output=True, text=True, check=True)
+    probe = [*words, sys.executable, "-m", "fedmon", "node", "probe", "--json"]
+    ran = subprocess.run(probe, env=plain_environment(), capture_output=True, text=True, check=True)
 
     assert metrics_of(json.loads(ran.stdout))["host_filesystem_size_bytes"]["reason"] is None
 
