@@ -211,15 +211,15 @@ def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_co
         environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
         right = environ | {"FEDMON_REPOSITORY_TOKEN_FILE": running.facts["token_file"]}
         told = [
-            diagnosed(*words, **environ | token)[1]
+            diagnosed(*words, **environ | token)
             for words in (("--broker", mosquitto.url), ("--dir", folder))
             for token in (right, {"FEDMON_REPOSITORY_TOKEN_FILE": str(wrong)})
         ]
 
-    assert [each["repository"]["verdict"] for each in told] == ["ok", "failed"] * 2
-    assert "401 Unauthorized: uploads need a token" in told[1]["repository"]["found"]
+    assert [(code, checks["repository"]["verdict"]) for code, checks in told] == [(0, "ok"), (1, "failed")] * 2
+    assert "401 Unauthorized: uploads need a token" in told[1][1]["repository"]["found"]
     # the broker of a node that does not run is tried
-    assert (told[2]["connection"]["verdict"], told[2]["node"]["verdict"]) == ("ok", "skipped")
+    assert [told[2][1][name]["verdict"] for name in ("connection", "node")] == ["ok", "skipped"]
 
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
