@@ -99,7 +99,7 @@ class Tasks:
 def _check_callable(function: object) -> None:
     if not callable(function):
         raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and not its result")
-    if any(map(inspect.iscoroutinefunction, (function, function.__call__))):
+    if any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
         raise InvalidTaskError(f"{function!r:.80} is a coroutine function: give one that calls asyncio.run with it")
 
 

@@ -180,8 +180,8 @@ def test_an_exception_of_a_function_keeps_its_traceback(ec: ExperimentController
     async def later() -> None:
         pass
 
-    later_too = type("Later", (), {"__call__": staticmethod(later)})()
-    guid, never = ec.call(divide, 0), ec.call(divide, 1)
+    made_later = type("Later", (), {"__call__": staticmethod(later)})  # to call it makes an instance
+    guid, never, _ = ec.call(divide, 0), ec.call(divide, 1), ec.call(made_later)
     ec.deploy(guid)
 
     found = ec.wait_finished(guid, timeout=60)
@@ -195,7 +195,7 @@ def test_an_exception_of_a_function_keeps_its_traceback(ec: ExperimentController
     with pytest.raises(InvalidStateError, match="is NEW, and has no result; wait_finished waits for it"):
         ec.result(never)
     for ask in (ec.call, lambda wrong: ec.schedule("1s", wrong)):
-        for wrong in (later, later_too):
+        for wrong in (later, made_later()):
             with pytest.raises(InvalidTaskError, match="is a coroutine function"):
                 ask(wrong)
         with pytest.raises(InvalidTaskError, match="3 cannot be called: give a function"):
