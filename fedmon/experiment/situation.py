@@ -221,8 +221,8 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
             continue
         ends_at = want.added.get(condition.number, want.since) + condition.timeout_s
         if ends_at <= now + _SLACK_S:
-            group = ", ".join(one.title for one in map(resources.get, condition.group) if one is not None)
-            return Impossible(f"waited {condition.timeout_s:g} s for {group} {condition.aim}")
+            members = list(filter(None, map(resources.get, condition.group)))
+            return Impossible(f"waited {condition.timeout_s:g} s for {_titles(members)} {condition.aim}")
         due = ends_at if due is None else min(due, ends_at)
     return found if due == found.due else Blocked(found.guids, due)
 
@@ -261,11 +261,15 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
             # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
             return Blocked((missing[len(missing) // 2],))
     elif len(there) + len(missing) < needed:
-        failed = ", ".join(one.title for one in lost) or "none"
+        failed = _titles(lost) or "none"
         return Impossible(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
     elif len(there) < needed:
         return Blocked(tuple(missing))
     return _after(condition, there, now) if condition.delay_s and there else MET
+
+
+def _titles(those: list[Resource]) -> str:
+    return ", ".join(one.title for one in those[:3]) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
 
 
 def _after(condition: StateCondition, there: list[Resource], now: float) -> Verdict:
