@@ -13,7 +13,6 @@ from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, has
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
-_MANY = 8
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,9 +188,8 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
 
 def _named(state: State, guids: tuple[int, ...]) -> str:
     found = map(state.resources.__getitem__, guids)
-    return joined(
-        [f"resource {one.guid} ({one.name or one.rtype}, {one.state.name})" for one in found], most=_MANY, last=", "
-    )
+    titles = [f"resource {one.guid} ({one.name or one.rtype}, {one.state.name})" for one in found]
+    return joined(titles, most=8, last=", ")
 
 
 def _chain(state: State, guid: int, now: float) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -37,7 +37,7 @@ _DERIVED = "host_memory_used_ratio"
 """Computed by a Monitor from two metrics of the table."""
 _NEAR = 0.85
 """Names that are less alike than this are not typing errors, but metrics of plug-ins and users."""
-_MANY = 12
+_few = functools.partial(joined, most=12, last=", ")
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,10 +218,6 @@ def _lines(plan: ExperimentPlan) -> Iterator[str]:
         yield f"{counted}: the experiment cannot work"
     else:
         yield f"no errors, {counted}" if counted else "no problems found"
-
-
-def _few(words: Sequence[str]) -> str:
-    return joined(words, most=_MANY, last=", ")
 
 
 def _told(plan: ExperimentPlan, step: Step) -> str:
