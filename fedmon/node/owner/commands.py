@@ -633,8 +633,13 @@ class OwnerCommands:
         if found is None:
             record = self._jobs().add(job_id, pids=pids, cgroup=cgroup, name=name)
         else:
-            record = _watch_found(self._jobs(), found, job_id=job_id, cgroup=cgroup, name=name)
+            from fedmon.node.job.processes import is_overhead_now  # what finds batch jobs is needed for these alone
+
             pids = tuple(pid for pid, _ in found.processes)
+            record = self._jobs().add(
+                job_id, pids=pids, cgroup=cgroup, name=name, marker=found.marker, starts=dict(found.processes),
+                overhead=dict(found.overhead), is_overhead_now=is_overhead_now, origin=found.origin,
+            )  # fmt: skip
             facts = {"scheduler": found.origin.scheduler, "method": found.origin.method}
         self.registers.audit.record(
             "job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=self._by
@@ -760,13 +765,3 @@ def _logged(folder: JobFolder) -> list[str]:
 
 def _job(record: WatchedJob) -> Document:
     return {"state": "watched" if record.ended is None else "ended", **msgspec.to_builtins(record)}
-
-
-def _watch_found(jobs: JobWatches, found: FoundJob, *, job_id: str, cgroup: str | None, name: str) -> WatchedJob:
-    from fedmon.node.job.processes import is_overhead_now  # what finds batch jobs is needed for these alone
-
-    starts = dict(found.processes)
-    return jobs.add(
-        job_id, pids=list(starts), cgroup=cgroup, name=name, marker=found.marker, starts=starts,
-        overhead=dict(found.overhead), is_overhead_now=is_overhead_now, origin=found.origin,
-    )  # fmt: skip
