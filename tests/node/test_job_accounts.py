@@ -196,10 +196,11 @@ def test_the_peak_of_one_process_is_the_least_that_the_job_had(proc: ProcTree) -
         ({"group": 5, "session": 5}, False),
         ({"environ": b"A=1\0FEDMON_JOB_ID=a\0"}, True),
         ({"environ": b"FEDMON_JOB_ID=ab\0"}, False),
+        ({"environ": b"FEDMON_JOB_ID=a\0", "start": 99}, False),  # `fedmon job` itself, or a shell above it
         ({"parent": 11}, True),
         ({"parent": 11, "flags": 0x0020_0000}, False),
     ],
-    ids=["session", "group", "pipeline", "stranger", "variable", "another variable", "child", "kernel thread"],
+    ids=["session", "group", "pipeline", "stranger", "variable", "another variable", "older", "child", "kernel thread"],
 )
 def test_an_orphan_is_known_by_a_sign_of_the_job(proc: ProcTree, wish: dict[str, Any], is_known: bool) -> None:
     proc.put(10, parent=7, environ=b"FEDMON_JOB_ID=a\0")

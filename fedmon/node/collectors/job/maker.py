@@ -96,7 +96,9 @@ class JobMaker:
                     logger.info("the job's cgroup cannot be watched, its processes are: %s", error)
             births = self._roots_of(pids, starts or {})
             marked, proc = os.fsencode(marker), self._roots.proc
-            members = Descendants(births, self._births, proc=proc, marker=marked, excluded=excluded)
+            # A scheduler's list may lack older processes. Of a command the tool itself, or its shell, bears the marker.
+            since = 0 if starts else min(birth.start for birth in births)
+            members = Descendants(births, self._births, proc=proc, marker=marked, excluded=excluded, since=since)
             watched = JobReading(self._tree(members), cpu=None, mono=mono)
             own_cgroup = own(found, proc, [birth.pid for birth in births], watched.tree.pids)
             if own_cgroup is not None:

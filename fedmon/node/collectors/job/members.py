@@ -223,7 +223,8 @@ class Descendants:
       programs in a shell's pipeline is, or
     - its environment holds the job's ``marker``, such as ``FEDMON_JOB_ID=7``; only if that of a root does.
 
-    An orphan without any of these signs is like any other process.
+    An orphan without any of these signs, or one that began before ``since`` clock ticks after the boot, is like any
+    other process.
     """
 
     def __init__(
@@ -234,9 +235,10 @@ class Descendants:
         proc: Path,
         marker: bytes,
         excluded: Excluded,
+        since: int,
     ) -> None:
         self._roots, self._births, self._marker = {(each.pid, each.start) for each in roots}, births, marker
-        self._proc, self._excluded = os.fsencode(proc), excluded
+        self._proc, self._excluded, self._since = os.fsencode(proc), excluded, since
         self._position: int | None = None
         self._has_settled = self._is_marked = False
         self._outside: set[int] = set()
@@ -280,7 +282,7 @@ class Descendants:
             strangers = []
             for birth in left:
                 folder = b"%s/%d" % (self._proc, birth.pid)
-                if birth.is_kernel_thread or known.get(birth.pid) == birth.start:
+                if birth.is_kernel_thread or birth.start < self._since or known.get(birth.pid) == birth.start:
                     continue
                 if not self._is_own(birth, folder, known):
                     strangers.append(birth)
