@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import gc
 import importlib
@@ -21,7 +20,6 @@ _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _HELP = ("-h", "--help")
 _WIDEST_NAMES = 20
-_PLAIN = str.maketrans("─━●◐○✕…▁▂▃▄▅▆▇", "-#*+ox~_.-=+*#")
 _TYPES = {"str": "text", "int": "integer", "float": "number"}
 TAKES_WORDS = "run_words"
 """Name of a function that reads the words of its verb without typer, and returns the exit code."""
@@ -148,10 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = words[:1] == ["--debug"]
     del words[:debug]
     configure_cli_logging("DEBUG" if debug else "WARNING")
-    codecs.register_error("plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="plain")
+            # A terminal that cannot show a character gets its code, and not an error.
+            stream.reconfigure(errors="backslashreplace")
     own = _own(words)
     as_json = "--json" in own
     if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
@@ -171,12 +169,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         gc.freeze()  # this process is about to end, and need not look through all that is there first
     sys.exit(code)
-
-
-def _plain(error: Any) -> tuple[str, int]:
-    """Return text for a terminal that is not UTF-8: signs of tables as one letter each, other letters by their code."""
-    text = error.object[error.start : error.end]
-    return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode(), error.end
 
 
 class _JsonTerminal(io.TextIOBase):

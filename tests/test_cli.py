@@ -152,16 +152,6 @@ def test_a_word_that_is_not_utf8_is_one_error_where_only_text_will_do(mosquitto:
     assert done.stderr == "fedmon: 'tag\\udcff' is not UTF-8 text\n"
 
 
-def test_a_terminal_that_is_not_utf8_shows_tables_in_ascii_and_codes_of_other_letters(tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "nœud", node_id="west", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
-
-    done = fedmon("node", "config", "show", "--dir", str(folder), environ=plain_environment(PYTHONIOENCODING="ascii"))
-
-    title, _, _, rule, *_ = done.stdout.splitlines()
-    assert title == f"Settings of {tmp_path}/n\\u0153ud/node.toml"
-    assert set(rule) == {"-", " "}
-
-
 def test_an_error_of_ours_is_one_line_or_one_document_and_its_exit_code(tmp_path: Path) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL="http://nowhere")
 
