@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from fedmon import __version__
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = _own(words)
     as_json = "--json" in own
     if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
-        sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
+        sys.stdout = _JsonTerminal(sys.stdout.buffer, sys.stdout.encoding, "backslashreplace", line_buffering=True)
     try:
         try:
             code = _run(words)
@@ -171,24 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-class _JsonTerminal(io.TextIOBase):
+class _JsonTerminal(io.TextIOWrapper):
     """A terminal that shows JSON with hidden characters as escapes."""
-
-    def __init__(self, terminal: TextIO) -> None:
-        self._terminal = terminal
 
     def write(self, text: str) -> int:
         """Write JSON, or a whole part of it."""
-        self._terminal.write(escape_json(text))
-        return len(text)
-
-    def flush(self) -> None:
-        """Show the written output."""
-        self._terminal.flush()
-
-    def fileno(self) -> int:
-        """Return the terminal's descriptor, for a reader of another stream that has enough."""
-        return self._terminal.fileno()
+        return super().write(escape_json(text))
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
