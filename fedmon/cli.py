@@ -333,7 +333,8 @@ def command_at(place: str) -> Any:
 def _call_types(command: Any) -> None:
     """Call values in help and errors as users do: an argument by its name, and `str` and `float range` by words."""
     for param in command.params:
-        param.type.name = _TYPES.get(param.type.name.partition(" ")[0], param.type.name)
+        kind = param.type.name.removesuffix(" range")
+        param.type.name = _TYPES.get(kind, kind)
         if param.param_type_name == "argument" and param.nargs == 1 and param.metavar is None:
             param.metavar = param.name.upper()
     for inner in getattr(command, "commands", {}).values():
