@@ -7,6 +7,7 @@ import gc
 import importlib
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _HELP = ("-h", "--help")
 _WIDEST_NAMES = 20
+_TAKES_NEXT = re.compile(r"--(?!json$|help$)[^=]+|-[^h]")
 _TYPES = {"str": "text", "int": "integer", "float": "number"}
 TAKES_WORDS = "run_words"
 """Name of a function that reads the words of its verb without typer, and returns the exit code."""
@@ -304,13 +306,8 @@ def _own(words: Sequence[str]) -> list[str]:
 
 def _has_argument(words: Sequence[str]) -> bool:
     """Tell whether the words of `jobs` name a run: all its options but --json take a value."""
-    before = ""
-    for word in words:
-        takes_next = before[:1] == "-" and before not in ("--json", *_HELP) and "=" not in before
-        if word[:1] != "-" and not (takes_next and (before[:2] == "--" or len(before) == 2)):
-            return True
-        before = "" if takes_next else word
-    return False
+    pairs = zip(["", *words], words, strict=False)
+    return any(word[:1] != "-" and not _TAKES_NEXT.fullmatch(before) for before, word in pairs)
 
 
 def command_at(place: str) -> Any:

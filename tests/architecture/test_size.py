@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (549, 4, 299),
+    ".": (546, 4, 296),
     "broker": (1957, 10, 1110),
     "common": (8187, 49, 4612),
     "compat": (2941, 18, 1921),
