@@ -8,10 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.text import joined
 from fedmon.report.export import write
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import Plan, find_job, plan
@@ -118,22 +116,13 @@ def frame(
 ) -> pd.DataFrame:
     """Return a table as a data frame of pandas, all of it in memory; see WideTable and TidyTable.
 
-    Missing numbers are NaN. Raises NotFoundError for an unknown job, or if no metric is called so, StorageError, and
-    MissingExtraError.
+    Missing numbers are NaN. Raises NotFoundError for an unknown job, StorageError, and MissingExtraError.
     """
     with opened(source) as found, report_extra("a data frame"):
         from fedmon.report.export.tables import data_frame
 
-        return data_frame(_table(found, metrics, job, tidy=tidy, rates=rates, since_t=since_t, until_t=until_t))
-
-
-def _table(
-    source: Source, metrics: Sequence[str] | None, job: str | None, *, tidy: bool, **selection: Any
-) -> WideTable:
-    table = (TidyTable if tidy else WideTable)(source, metrics=metrics, job=job, **selection)
-    if metrics and not table.plan.columns:
-        raise NotFoundError(f"no metric of the recording is called {joined(metrics, last=' or ')}")
-    return table
+        kind = TidyTable if tidy else WideTable
+        return data_frame(kind(found, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t))
 
 
 def save(
@@ -158,7 +147,8 @@ def save(
     at the end. Raises NotFoundError, InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
     with opened(source) as found:
-        table = _table(found, metrics, job, tidy=tidy, rates=rates, since_t=since_t, until_t=until_t)
+        kind = TidyTable if tidy else WideTable
+        table = kind(found, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
         write(table, path, format=format, key=key or key_of(found, job), replace=replace)
     if progress is not None:
         progress(1.0)
