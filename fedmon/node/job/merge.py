@@ -260,7 +260,7 @@ class _Steps:
             chosen = export.FORMATS[name]
             # Only files that hold one table each would be replaced by those of another job.
             stem = table.name if chosen.is_appended or not self._is_shared else f"{table.name}_{self._folder.key}"
-            path = self._folder.path / f"{stem}{chosen.suffix}"
+            path = self._folder.path / f"{stem}{chosen.suffixes[0]}"
             export.write(table, path, format=name, key=self._folder.key, replace=True)
             yield path
 

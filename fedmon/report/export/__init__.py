@@ -29,21 +29,17 @@ class Table(Protocol):
     @property
     def name(self) -> str:
         """A short word of letters, digits and underscores for file names and keys, such as ``wide``."""
-        ...
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, in order."""
-        ...
 
     @property
     def rows(self) -> int:
         """How many rows there will be at most."""
-        ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, in order. Raises StorageError when a recording cannot be read."""
-        ...
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +52,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     is_text: bool = False
     is_appended: bool = False
-
-    @property
-    def suffix(self) -> str:
-        """The usual ending of a file."""
-        return self.suffixes[0]
 
     def load(self) -> Callable[..., Any]:
         """Return the function that writes. Raises MissingExtraError."""

@@ -13,7 +13,7 @@ from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
 from fedmon.report.selection import find_job, known_jobs
 from fedmon.report.source import Source
-from fedmon.report.training import of_job
+from fedmon.report.training import VALUE, of_job
 from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
     Computed,
@@ -31,8 +31,6 @@ from fedmon.report.views.view_table import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_VALUE = "user_value"
 
 NAMES = Names(host="host", time="time", job="job")
 
@@ -91,7 +89,7 @@ class UserTable:
 
     def __init__(self, name: str, source: Source, job: str | None) -> None:
         self.name = name
-        self._wide = WideTable(source, metrics=[_VALUE], job=job, rates=False)
+        self._wide = WideTable(source, metrics=[VALUE], job=job, rates=False)
         others = set() if job is None else set(known_jobs(source)) - {find_job(source, job)}
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}

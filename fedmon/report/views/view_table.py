@@ -109,7 +109,6 @@ class ViewQuantity(Protocol):
 
     def values(self, at: Instants) -> Floats | None:
         """Compute it for a place; NaN is an unknown value. None if it cannot be told at all."""
-        ...
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):

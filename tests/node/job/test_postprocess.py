@@ -79,7 +79,7 @@ def test_all_that_is_asked_for_is_written_with_its_labels_and_for_its_owner_only
     folder = job(tmp_path)
     written = run(folder, *FORMATS, report=True)
     assert errors(caplog) == []
-    tables = {f"{name}{one.suffix}" for one in FORMATS.values() for name in ("cpu_metrics", "all_metrics")}
+    tables = {f"{name}{one.suffixes[0]}" for one in FORMATS.values() for name in ("cpu_metrics", "all_metrics")}
     assert tables | {"metrics/cpu_metrics.json", "job-report-4711.html"} <= set(written)
     assert any(name.startswith("plots/") and name.endswith(".png") for name in written)
     assert {0o600} == {(folder.path / name).stat().st_mode & 0o777 for name in written}

@@ -106,7 +106,7 @@ def test_another_library_reads_what_was_written_and_hostile_text_survives_in_val
     )
     table = FixedTable(parts=[pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema)])
 
-    file = written(table, tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    file = written(table, tmp_path / f"x{FORMATS[name].suffixes[0]}", key="all")
     names, hosts, first, second = READERS[name](file)
 
     escaped = [one.replace("\0", "%00") if name in ("orc", "hdf5") else one for one in schema.names]
@@ -150,7 +150,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(name: str, tmp_path: Path) -
             yield self.parts[0]
             raise StorageError("the recording is gone")
 
-    file = written(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all")
+    file = written(table_of("a"), tmp_path / f"x{FORMATS[name].suffixes[0]}", key="all")
     before = file.read_bytes()
 
     with pytest.raises(StorageError, match="gone"):
@@ -175,7 +175,7 @@ for file in map(Path, sys.argv[1:]):
     except StorageError as error:
         print(error)
 """
-    files = [written(table_of("a"), tmp_path / f"x{FORMATS[name].suffix}", key="all") for name in READERS]
+    files = [written(table_of("a"), tmp_path / f"x{FORMATS[name].suffixes[0]}", key="all") for name in READERS]
     before = [file.read_bytes() for file in files]
 
     done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=60)
