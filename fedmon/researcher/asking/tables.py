@@ -27,7 +27,7 @@ STATE_COLOURS = {
     "stale": "#af8700", "busy": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
 }  # fmt: skip
 BAD_COLOUR = "red"
-GIVE_WAY = ("description", "type", "began", "rounds")
+GIVE_WAY = ("description", "type", "began", "rounds", "shape")
 """Columns that a narrow terminal leaves out, in this order."""
 MARKS = {"green": ("●", "32"), "#0087af": ("◐", "38;5;31"), "#af8700": ("○", "38;5;136"), BAD_COLOUR: ("✕", "31")}
 """The sign of a state that holds without its colour, and the colour as a code of terminals."""

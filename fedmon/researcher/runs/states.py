@@ -244,10 +244,9 @@ class RunList(Outcomes[JobsReply]):
         }
 
     def summary(self) -> str:
-        """Return the number of runs."""
-        if not self:
-            return super().summary()
-        return f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
+        """Return the number of nodes that answered and of runs, or the reason for an empty table."""
+        told, runs = super().summary(), plural(len(self.runs()), "run")
+        return f"{told.removesuffix('.')}, {runs} of {self.circumstances.researcher_id}." if self else told
 
     def text(self, limit: int | None = None) -> str:
         """Return the newest runs as a table, and how many more there are."""

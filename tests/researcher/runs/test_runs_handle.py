@@ -717,7 +717,8 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
         second.job_id: "1 running",
     }
     assert list(runs.runs()[first.job_id]) == ["a", "b"]
-    assert str(runs).endswith("runs of alice that 2 nodes know: 2")
+    assert str(runs).endswith("2 of 2 nodes: ok, 2 runs of alice.")
+    assert "2 runs of alice. connected to the broker at " in runs.explanation()
     shown = short_ids(runs.runs())[first.job_id]
     assert shown in str(runs)
     assert shown not in runs.text(limit=1)
