@@ -88,7 +88,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rows=self.rows[:rows], more=self.more + left_out)
 
     def narrowed(self, width: int) -> Table:
-        """Return the table with as many columns as fit, at least two; those without any value go, of order 0 stay."""
+        """Return the table without empty columns, and with as many as fit; the first two and those of order 0 stay."""
         columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
         widths = [max(map(len, column)) for column in columns]
         shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
