@@ -16,7 +16,7 @@ import typer
 
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, clean_up_at_signals
-from fedmon.common.text import size
+from fedmon.common.text import shorten, size
 from fedmon.node.owner.cli.runs import quantities
 from fedmon.plan import parcels
 from fedmon.plan.values import arguments_of, spelled
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
 _PIECE_BYTES = 32_768
+_MAX_SHOWN = 1_000
 
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
@@ -171,7 +172,7 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
         yield f"error    {problem.type}: {problem.message}"
     for each in result["values"] if result else []:
         shape = "" if each["shape"] is None else f" {each['shape']}"
-        yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
+        yield f"result   {each['name']}  {each['type']}{shape} {shorten(each['value'], _MAX_SHOWN)}".rstrip()
     if result:
         most = size(document["limits"]["output_bytes"])
         yield f"size     {size(result['size_bytes'])} of {most} at most, {result['format']}"

@@ -104,6 +104,18 @@ def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(
     assert 'File "mean.py", line 10, in run\n    age = context.dataset.columns()["age"]' in done.stderr
 
 
+def test_a_long_value_is_cut_in_text_alone(plan: Path) -> None:
+    returned = "return {'rows': list(range(1_000))}"
+    plan.write_text(f"from fedmon import TrainingPlan\nclass Long(TrainingPlan):\n    def run(self, _): {returned}\n")
+
+    text, document = (check(str(plan), "--no-sandbox", *words).stdout for words in ((), ("--json",)))
+
+    row = text.splitlines()[3]
+    assert row.startswith("result   rows  list [1000] [0, 1, 2, ")
+    assert len(row) < 1_050
+    assert json.loads(json.loads(document)["result"]["values"][0]["value"]) == list(range(1_000))
+
+
 def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
     plan.write_text(LOUD)
 
