@@ -89,20 +89,16 @@ class Collector(Protocol):
     @property
     def name(self) -> str:
         """Return the word under which this collector is reported."""
-        ...
 
     @property
     def lane(self) -> Lane:
         """Return how often this collector is read: with each tick, or when its lane's time is over."""
-        ...
 
     def collect(self, now: Instant, /) -> Reading:
         """Read everything once; ``now`` is the instant that all collectors of this tick share."""
-        ...
 
     def probe(self) -> Mapping[str, str | None]:
         """Map each metric of this collector (or one series of it) to None when it is measured, else to the reason."""
-        ...
 
 
 def why(error: OSError) -> CollectorUnavailableError:

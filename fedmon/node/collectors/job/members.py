@@ -141,11 +141,9 @@ class Members(Protocol):
 
     def joined(self, members: Mapping[int, Process], mono: float) -> Sequence[Birth]:
         """Return the new members, at the first call all, parents before their children."""
-        ...
 
     def settled(self, members: Mapping[int, Process]) -> None:
         """Note the members, after a tick at which one came, changed or left."""
-        ...
 
 
 class Excluded:
