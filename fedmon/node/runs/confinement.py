@@ -93,8 +93,10 @@ class Trials:
 
         Raises StorageError, ConflictError, LauncherError and OSError.
         """
-        folder = JobFolder(self._folder / "job")
-        order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
+        # Not the same name again: the keeper of the trial before may still be removing its cgroup and files.
+        job_id = new_id()
+        folder = JobFolder(self._folder / job_id)
+        order = msgspec.structs.replace(order, job_id=job_id, folder=str(folder.path), runtime=str(self._runtime))
         lay_out(self._runtime)
         self._launcher.launch(order, source, inputs)
         try:
@@ -152,10 +154,10 @@ class Trials:
 
     def _clear(self) -> None:
         """End and remove a trial, also that of a process that was killed."""
-        folder = JobFolder(self._folder / "job")
-        if folder.stop(JobState.STOPPED, "interrupted"):
-            folder.wait()
-        folder.kill_leftovers()
+        for folder in map(JobFolder, self._folder.glob("*/")):
+            if folder.stop(JobState.STOPPED, "interrupted"):
+                folder.wait()
+            folder.kill_leftovers()
         with contextlib.suppress(OSError):  # the next trial tries it again
             remove_tree(self._folder)
 

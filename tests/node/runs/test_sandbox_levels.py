@@ -17,14 +17,17 @@ import pytest
 import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.cgroup import JobGroup, kill_in
+from fedmon.node.cgroup import JobGroup, kill_in, left_folders
 from fedmon.node.runs.confinement import SELF_TEST, Trials
-from fedmon.node.runs.folder import LEVELS, Interpreter, JobOrder, Limits
+from fedmon.node.runs.folder import LEVELS, TMP, Interpreter, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
+from tests.node.runs.kept_jobs import plan_of
 from tests.support.requirements import require
+from tests.support.waiting import wait_until
 
+LIMITS = Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20)
 NEEDS = "from fedmon.node.runs.sandbox.interpreter import look_at; print(*look_at(None).needs, sep='\\n')"
 
 
@@ -79,7 +82,7 @@ def test_a_level_that_confines_nothing_does_not_pass(
     order = JobOrder(
         name="self-test",
         interpreter=look_at(None),
-        limits=Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
+        limits=LIMITS,
         level=weaker,
         minimum=None,
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
@@ -92,6 +95,19 @@ def test_a_level_that_confines_nothing_does_not_pass(
     assert ending is not None
     assert ending.state is JobState.SUCCEEDED
     assert problem in msgspec.json.decode(result)["problem"]
+
+
+def test_a_keeper_that_cleans_up_late_takes_nothing_from_the_next_trial(trials: Trials) -> None:
+    order = JobOrder(name="waits", interpreter=look_at(None), limits=LIMITS, level="limits", minimum="limits")
+    with trials.running(order, plan_of("return {}")) as first:
+        first.wait()
+    with trials.running(order, plan_of("signal.pause()")) as second:
+        wait_until(second.started, what="the second plan")
+        cgroup = left_folders(second.cgroup)
+
+        first.remove()
+
+        assert (left_folders(second.cgroup), (second.path / TMP).is_dir()) == (cgroup, True)
 
 
 def test_a_python_needs_neither_the_folder_of_fedmon_nor_whole_trees() -> None:
