@@ -55,12 +55,14 @@ class Launcher:
         """
         folder = JobFolder(Path(order.folder))
         message = os.fsencode(folder.path.absolute())
+        contents = {"order": msgspec.json.encode(order), "plan": plan}
+        if isinstance(inputs, bytes):
+            contents["inputs"] = inputs
         with contextlib.ExitStack() as opened, self._lock:
-            given = [sealed("order", msgspec.json.encode(order)), sealed("plan", plan)]
-            if isinstance(inputs, bytes):
-                given.append(sealed("inputs", inputs))
-            for each in given:
-                opened.callback(os.close, each)
+            given: list[int] = []
+            for name, content in contents.items():
+                given.append(sealed(name, content))
+                opened.callback(os.close, given[-1])
             if isinstance(inputs, int):
                 given.append(inputs)
             if self._is_stopped:

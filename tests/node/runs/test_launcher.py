@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -82,6 +83,20 @@ def test_a_launcher_that_was_stopped_before_it_began_never_begins(tmp_path: Path
         stopped.launch(FOREVER, order)
 
     assert not Path(order.folder).exists()
+
+
+def test_a_plan_that_does_not_fit_into_memory_leaves_no_descriptor(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with KeptJobs(tmp_path) as full:
+        order, before = full.order("large"), os.listdir("/proc/self/fd")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                full.launch(f"'{'x' * 70_000}'", order)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+        assert set(os.listdir("/proc/self/fd")) <= set(before)
 
 
 @pytest.mark.parametrize(
