@@ -61,6 +61,7 @@ _KNOWN_TYPES = frozenset(
 _MAX_TEXT = 4_000
 """Characters of each text of a job in a message, where a control character takes six bytes."""
 _UNNAMED = "Exception"
+_CHANGED = "the result differs from the one of the plan"
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -106,18 +107,12 @@ def _end_of(text: str | None) -> str | None:
 
 def without_result(job: JobReport, problem: FedmonError) -> JobReport:
     """Return a job that ended well, and whose result does not reach its researcher."""
-    state = JobState.FAILED
     if isinstance(problem, NoRepositoryError):
         reason = str(problem)
-    elif isinstance(problem, InvalidInputError):
-        state, reason = JobState.INVALID_RESULT, "the result of the plan is not a parcel of values and plain arrays"
     else:
         logger.error("the result of job %s stays in its folder: %s", job.job_id, problem)
-        reason = (
-            "the result could not be stored in the node's file repository; its owner has it for a day, and the log "
-            "says why"
-        )
-    return msgspec.structs.replace(job, state=state, reason=reason)
+        reason = "the result could not be sent; its owner has it for a day, and the node's log says why"
+    return msgspec.structs.replace(job, state=JobState.FAILED, reason=reason)
 
 
 def fitting(members: Iterable[T], budget: int) -> list[T]:
@@ -142,7 +137,7 @@ def inline(path: Path, parcel: Parcel) -> Parcel | None:
     with storage_errors(path, "read the result"):
         content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != parcel.sha256:
-        raise InvalidInputError("the result differs from the one of the plan")
+        raise InvalidInputError(_CHANGED)
     whole = parcel.carrying(content)
     return whole if len(msgspec.json.encode(whole)) <= INLINE_BYTES else None
 
@@ -169,6 +164,8 @@ def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parce
     if repository.url is None:
         raise NoRepositoryError(parcel.size_bytes)
     with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != parcel.sha256:
+            raise InvalidInputError(_CHANGED)
         url = upload_from(file, repository, sha256=parcel.sha256, deadline_s=_TRANSFER_S)
     try:
         return msgspec.convert({**msgspec.structs.asdict(parcel), "url": url}, Parcel)

@@ -18,7 +18,7 @@ import msgspec
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import seconds_from_now, utc_now
-from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
 from fedmon.common.files import storage_errors
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings.values import NodeSettings
@@ -70,7 +70,7 @@ from fedmon.node.workers import Workers
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
-UNSENT = "it was released, and could not be stored in the node's file repository"
+UNSENT = "it was released, and could not be sent; the node's log says why"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""
@@ -598,7 +598,7 @@ class Runs:
             return  # it was stopped while its result was on its way
         if isinstance(delivered, Parcel):
             self._conclude(active, job, delivered)
-        elif active.record.decision is None or isinstance(delivered, InvalidInputError):
+        elif active.record.decision is None:
             self._conclude(active, without_result(job, delivered))
         else:
             logger.error("the released result of job %s is held again: %s", job.job_id, delivered)
