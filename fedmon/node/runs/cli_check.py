@@ -139,14 +139,12 @@ def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | L
         found = folder.events(offset)
         is_over, offset = is_over and found.next_offset == offset, found.next_offset
         yield from (event for event in found.events if isinstance(event, Reported | Logged))
-        for name, at in printed.items():
-            place = at
-            while (piece := folder.trace(name, place, _PIECE_BYTES)).next_offset > place:
+        for name in (STDOUT, STDERR):
+            while (piece := folder.trace(name, printed[name], _PIECE_BYTES)).next_offset > printed[name]:
                 if piece.skipped_bytes:
                     sys.stderr.write(f"[{piece.skipped_bytes} bytes are not kept]\n")
                 sys.stderr.write(piece.text)
-                place = piece.next_offset
-            printed[name] = place
+                printed[name] = piece.next_offset
 
 
 def _line(text: str) -> None:

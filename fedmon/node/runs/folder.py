@@ -322,10 +322,10 @@ class JobFolder:
 
         Their files and the cgroup are removed.
         """
-        killed = {each.pid for each in self._left_over() if not each.is_zombie}
+        killed = {each.pid for each in with_limit(_MARK, self.mark) if not each.is_zombie}
         kill_in(self._cgroup_folders())
         if killed:
-            end_all(self._left_over)
+            end_all(lambda: with_limit(_MARK, self.mark))
         remove_cgroup(self._cgroup_folders())
         with contextlib.suppress(OSError):  # removed later with the folder
             remove_tree(self.path / TMP)
@@ -335,9 +335,6 @@ class JobFolder:
         """Remove the folder with everything in it, once its keeper has ended. Raises OSError and StorageError."""
         remove_cgroup(self._cgroup_folders())  # left by a keeper that was killed at its very end
         remove_tree(self.path)
-
-    def _left_over(self) -> list[Birth]:
-        return with_limit(_MARK, self.mark)
 
     def _cgroup_folders(self) -> list[Path]:
         started = self.started()
