@@ -103,10 +103,10 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError(f"its digest is {found[:12]}, not {self.sha256[:12]} as announced")
         return content
 
-    def carrying(self, content: bytes | memoryview) -> Parcel:
+    def carrying(self, content: bytes) -> Parcel:
         """Return it with its bytes inside."""
         if self.format == "json":
-            return msgspec.structs.replace(self, json=bytes(content).decode())
+            return msgspec.structs.replace(self, json=content.decode())
         return msgspec.structs.replace(self, base64=b64encode(content).decode())
 
 

@@ -203,9 +203,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     from fedmon.plan import parcels
 
     parcel = parcels.pack(inputs)
-    stream = io.BytesIO()
-    stream.writelines(parcel.pieces)
-    content = stream.getbuffer()
+    content = b"".join(parcel.pieces)
     about = Parcel(format=parcel.format, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     inline = about.carrying(content) if len(content) <= MAX_PAYLOAD_BYTES else None
     most_bytes = INLINE_BYTES if repository.url else MAX_PAYLOAD_BYTES
@@ -219,8 +217,7 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     from fedmon.common.http import upload_from
 
     patience_s = 60.0 + len(content) / SLOWEST_BYTES_S
-    del content
-    url = upload_from(stream, repository, sha256=about.sha256, deadline_s=patience_s)
+    url = upload_from(io.BytesIO(content), repository, sha256=about.sha256, deadline_s=patience_s)
     return msgspec.structs.replace(about, url=url)
 
 
