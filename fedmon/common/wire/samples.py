@@ -85,15 +85,6 @@ class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
     def as_batches(self) -> list[Batch]:
         """Return the samples as batches."""
         return [
-            Batch(
-                node_id=self.node_id,
-                boot=self.boot,
-                stream=self.stream,
-                seq=part.seq,
-                t=part.t,
-                mono=part.mono,
-                columns=part.columns,
-                reasons=part.reasons,
-            )
+            Batch(node_id=self.node_id, boot=self.boot, stream=self.stream, **msgspec.structs.asdict(part))
             for part in self.batches
         ]
