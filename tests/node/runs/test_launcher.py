@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,9 +258,10 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
         stop(others, other)
 
 
-def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs, *, is_removed: bool) -> None:
     # given a process that left its family and its environment
-    folder = jobs.launch(HIDES, jobs.order("hidden"))
+    folder = jobs.launch(HIDES, jobs.order(f"hidden-{is_removed}"))
     text = wait_until(lambda: folder.trace("stdout", 0, 100).text, what="the hidden process")
     hidden = find_birth(int(text))
     assert hidden is not None
@@ -267,7 +269,9 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     wait_until(lambda: not folder.is_alive())
     assert find_birth(hidden.pid) is not None
 
-    # when what is left is looked for
+    # when what is left is looked for, also without its folder
+    if is_removed:
+        shutil.rmtree(folder.path)
     killed = folder.kill_leftovers()
 
     # then it is known by its mark
