@@ -20,6 +20,7 @@ from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import EVENTS, LOCK, STOP, JobFolder
+from fedmon.node.runs.register import JobRegister
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
@@ -314,19 +315,20 @@ def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_p
         jobs = [node.begin(WAITS) for _ in range(2)]
         for job_id in jobs:
             node.runs._active[job_id].change(scalars=7)
-        execute, register = node.local.registers.database.execute, node.runs.register
+        execute, written = node.local.registers.database.execute, JobRegister(node.local.registers.database)
         execute(
             f"CREATE TEMP TRIGGER full BEFORE UPDATE ON main.runs WHEN NEW.job_id = '{jobs[1]}' "
             "BEGIN SELECT RAISE(ABORT, 'full'); END"
         )
         with pytest.raises(StorageError):
             node.runs.register.save()
+        for register, scalars in ((node.runs.register, 7), (written, 0)):
+            assert [record.job.scalars for record in register.going_on()] == [scalars, scalars]
 
         execute("DROP TRIGGER full")
         node.runs.register.save()
 
-        kept = [register.find(job_id) for job_id in jobs]
-        assert [record and record.job.scalars for record in kept] == [7, 7]
+        assert [record.job.scalars for record in written.going_on()] == [7, 7]
 
 
 def test_a_damaged_record_costs_no_other_job(tmp_path: Path) -> None:
