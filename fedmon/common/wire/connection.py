@@ -128,6 +128,7 @@ class BrokerConnection:
         self._stopping = False
         self._was_up = False
         self._error: ConnectionFailedError | None = None
+        self._told = dict[BrokerHost, str]()
         self._permanent = False
         self._up_since = math.inf
         self._lasting_s = QUICK_LOSS_S
@@ -223,7 +224,7 @@ class BrokerConnection:
     def _keep_connected(self) -> None:
         hosts = self._broker.hosts
         factor = 2 ** (1 / len(hosts))  # doubles with each round of all hosts
-        backoff = Backoff(FIRST_RETRY_S, longest_s=LAST_RETRY_S, factor=factor, jitter=0.8)
+        backoff = Backoff(FIRST_RETRY_S / len(hosts), longest_s=LAST_RETRY_S, factor=factor, jitter=0.8)
         for host in itertools.cycle(hosts):
             lasted_s, cause = self._connect_once(host)
             if self._stopping:
@@ -234,10 +235,10 @@ class BrokerConnection:
             elif self._tries >= DOWN_AFTER_ROUNDS * len(hosts):
                 self._quick_losses = 0
             self._failed(ConnectionFailedError(host.host, host.port, cause), host)
-            is_short = self._tries < LONG_DOWN_AFTER_ROUNDS * len(hosts)
-            if is_short and self._quick_losses < QUICK_LOSSES and not self._permanent:
+            is_losing = self._quick_losses >= QUICK_LOSSES
+            if not (is_losing or self._permanent or self._tries >= LONG_DOWN_AFTER_ROUNDS * len(hosts)):
                 backoff.reset()
-            backoff.longest_s = LAST_CONTESTED_RETRY_S if contested else LAST_RETRY_S
+            backoff.longest_s = LAST_CONTESTED_RETRY_S if is_losing and contested else LAST_RETRY_S
             with self._changed:
                 if self._changed.wait_for(lambda: self._stopping, timeout=backoff.next_s()):
                     return
@@ -312,9 +313,9 @@ class BrokerConnection:
         self._tell(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
-        first = self._error is None or str(self._error) != str(error)
+        first = self._told.get(host) != error.cause
         with self._changed:
-            self._error = error
+            self._error, self._told[host] = error, error.cause
             # Waiting cannot help: someone must change a password, a certificate or an id.
             self._permanent = any(words in error.cause for words in _PERMANENT)
             self._changed.notify_all()

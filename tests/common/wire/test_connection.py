@@ -186,8 +186,12 @@ def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.Lo
             assert connection.is_connected
 
 
+def cluster_that_is_down() -> BrokerSettings:
+    return broker_from_url(f"mqtt://127.0.0.1:{free_port()},127.0.0.1:{free_port()}")
+
+
 def test_a_broker_that_is_down_is_tried_every_half_second_and_one_that_keeps_us_out_more_and_more_seldom() -> None:
-    tried, refused, boots = list[float](), list[float](), list[None]()
+    tried, rotated, refused, boots = list[float](), list[Link](), list[float](), list[None]()
 
     def refuse(client: socket.socket) -> None:
         refused.append(time.monotonic())
@@ -200,26 +204,31 @@ def test_a_broker_that_is_down_is_tried_every_half_second_and_one_that_keeps_us_
         down = made(
             local(free_port()), on_link=lambda _: tried.append(time.monotonic()), will=lambda: boots.append(None)
         )
+        cluster = made(cluster_that_is_down(), on_link=rotated.append)
         thrown_out = made(local(losing, "5"), [("a", 0)])
-        with started(down), started(thrown_out), started(made(local(refusing))):
+        with started(down), started(cluster), started(thrown_out), started(made(local(refusing))):
             wait_until(lambda: min(map(len, (tried, refused, lost))) > 8, what="enough attempts")
 
     to_down, to_refusing, to_losing = (
         [after - before for before, after in itertools.pairwise(each[:9])] for each in (tried, refused, lost)
     )
     assert statistics.median(to_down) < 0.75
+    assert len(rotated) > 1.3 * len(tried)
     assert statistics.median(to_losing[:2]) < 0.75 < min(max(to_refusing), max(to_losing))
     assert not boots
 
 
-def test_a_broker_that_stays_down_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmon.common.wire.connection.LONG_DOWN_AFTER_ROUNDS", 3)
+def test_a_broker_that_stays_down_is_tried_more_and_more_seldom_and_warned_of_once_a_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedmon.common.wire.connection.LONG_DOWN_AFTER_ROUNDS", 1)
     tried = list[float]()
-    broker = broker_from_url(f"mqtt://127.0.0.1:{free_port()}")
-    with started(made(broker, on_link=lambda _: tried.append(time.monotonic()))):
-        wait_until(lambda: len(tried) > 8, what="enough attempts")
+    down = made(cluster_that_is_down(), on_link=lambda _: tried.append(time.monotonic()), id_is_contested=lambda: True)
+    with started(down):
+        wait_until(lambda: len(tried) > 12, what="enough attempts")
 
-    assert max(after - before for before, after in itertools.pairwise(tried)) > 0.75
+    assert 0.75 < max(after - before for before, after in itertools.pairwise(tried)) < 5
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
