@@ -30,6 +30,7 @@ _SYMBOLS = {
     Unit.PER_SECOND: "/s",
 }
 _PREFIXED = frozenset({Unit.HERTZ, Unit.WATTS, Unit.JOULES, Unit.PER_SECOND})
+_UNITS_OF_RATES = {Unit.SECONDS: Unit.RATIO, Unit.BYTES: Unit.BYTES_PER_SECOND, Unit.JOULES: Unit.WATTS}
 GROUPS = (host, energy, gpu, job)
 
 METRICS: Mapping[str, Metric] = MappingProxyType({row.name: row for group in GROUPS for row in group.ROWS})
@@ -46,19 +47,7 @@ def format_value(metric: Metric | str, value: float | None) -> str:
     known = metric_of(metric) if isinstance(metric, str) else metric
     if value is None or not math.isfinite(value):
         return MISSING
-    match known.unit if known else None:
-        case Unit.RATIO:
-            return text.percent(value)
-        case Unit.BYTES:
-            return text.size(value)
-        case Unit.SECONDS:
-            return text.duration(value)
-        case Unit.COUNT | Unit.NONE | None:
-            return text.number(value)
-        case Unit.BYTES_PER_SECOND:
-            return f"{text.size(value)}/s"
-        case unit:
-            return _with_symbol(value, unit)
+    return _in_unit(value, known.unit if known else Unit.NONE)
 
 
 def format_rate(metric: Metric | str, per_second: float | None) -> str:
@@ -66,15 +55,8 @@ def format_rate(metric: Metric | str, per_second: float | None) -> str:
     known = metric_of(metric) if isinstance(metric, str) else metric
     if per_second is None or not math.isfinite(per_second):
         return MISSING
-    match known.unit if known else None:
-        case Unit.SECONDS:
-            return text.percent(per_second)
-        case Unit.BYTES:
-            return f"{text.size(per_second)}/s"
-        case Unit.JOULES:  # a joule a second is a watt
-            return _with_symbol(per_second, Unit.WATTS)
-        case _:
-            return f"{text.number(per_second)}/s"
+    unit = _UNITS_OF_RATES.get(known.unit) if known else None
+    return _in_unit(per_second, unit) if unit else f"{text.number(per_second)}/s"
 
 
 def is_counter(series: str) -> bool:
@@ -83,7 +65,19 @@ def is_counter(series: str) -> bool:
     return known.kind is Kind.COUNTER if known is not None else metric_name(series).endswith("_total")
 
 
-def _with_symbol(value: float, unit: Unit) -> str:
-    if unit in _PREFIXED:
-        return text.scaled(value, _SYMBOLS[unit])
-    return f"{text.number(value)} {_SYMBOLS[unit]}"
+def _in_unit(value: float, unit: Unit) -> str:
+    match unit:
+        case Unit.RATIO:
+            return text.percent(value)
+        case Unit.BYTES:
+            return text.size(value)
+        case Unit.SECONDS:
+            return text.duration(value)
+        case Unit.COUNT | Unit.NONE:
+            return text.number(value)
+        case Unit.BYTES_PER_SECOND:
+            return f"{text.size(value)}/s"
+        case _ if unit in _PREFIXED:
+            return text.scaled(value, _SYMBOLS[unit])
+        case _:
+            return f"{text.number(value)} {_SYMBOLS[unit]}"

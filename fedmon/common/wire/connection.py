@@ -72,7 +72,6 @@ class Will(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     payload: bytes
-    qos: int = 1
     retain: bool = True
 
 
@@ -420,7 +419,7 @@ class MqttClient:
 
     def publish_and_wait(self, will: Will, timeout_s: float) -> None:
         """Send a message and wait until the broker has it, or ``timeout_s`` has passed."""
-        info = self._client.publish(will.topic, will.payload, qos=will.qos, retain=will.retain)
+        info = self._client.publish(will.topic, will.payload, qos=1, retain=will.retain)
         with contextlib.suppress(ValueError, RuntimeError):
             info.wait_for_publish(min(1.0, timeout_s))
 
@@ -460,7 +459,7 @@ class MqttClient:
         self._acknowledge_quickly()
         # Not before: while a broker is down, no attempt costs a node a write of its boot.
         if (will := self._will()) is not None:
-            self._client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
+            self._client.will_set(will.topic, will.payload, qos=1, retain=will.retain)
 
     def _acknowledge_quickly(self) -> None:
         with contextlib.suppress(OSError, AttributeError):

@@ -166,7 +166,7 @@ class Session:
         if not self.connection.is_connected:
             return None
         self.consumers.farewell(time.monotonic())
-        return Will(topic=self._marker_topic, payload=b"end", qos=1, retain=False)
+        return Will(topic=self._marker_topic, payload=b"end", retain=False)
 
     def status(self) -> FederationStatus:
         """Return the state of this process."""
