@@ -70,9 +70,8 @@ class OutgoingLogHandler(logging.Handler):
     """Hands records of fedmon's loggers to ``send(level, logger_name, text, created)``.
 
     ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. Records that ``allows()`` denies are dropped
-    and counted in ``dropped``, and the next one says how many.
-    Paths of this machine are taken out. ``send`` must return at once; its own records are not handed out again.
-    Safe from any thread.
+    and counted in ``dropped``, and the next one says how many. Paths of this machine are taken out. ``send`` must
+    return at once; its own records are not handed out again. Safe from any thread.
     """
 
     def __init__(
