@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from fedmon.common.errors import FedmonError
 
@@ -98,7 +98,7 @@ class Backlog(Generic[T]):
 
 
 class Actor:
-    """A thread that runs jobs one at a time; a context manager.
+    """A thread that runs jobs one at a time.
 
     Every method is safe from any thread, all but `call` from its own too. A job that raises is logged and ends nothing.
     If an inbox is full, `post` drops the job and counts it in ``dropped``, because a network thread must never wait.
@@ -112,13 +112,6 @@ class Actor:
         self._changed = threading.Condition(threading.Lock())
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close(timeout_s=10.0)
 
     def start(self) -> None:
         """Start the thread; jobs that were posted before run first."""

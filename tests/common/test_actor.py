@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +16,14 @@ from fedmon.common.errors import FedmonError
 PATIENCE_S = 60.0
 
 
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Actor]:
+    actor = Actor(name)
+    actor.start()
+    yield actor
+    assert actor.close(timeout_s=PATIENCE_S)
+
+
 def test_urgent_jobs_run_before_bulk_ones_and_each_kind_in_its_order() -> None:
     ran: list[str] = []
     actor = Actor("ordered")
@@ -21,9 +31,9 @@ def test_urgent_jobs_run_before_bulk_ones_and_each_kind_in_its_order() -> None:
         actor.post(lambda name=name: ran.append(f"bulk {name}"), priority=Priority.BULK)  # type: ignore[misc]
         actor.post(lambda name=name: ran.append(f"urgent {name}"))  # type: ignore[misc]
 
-    with actor:
-        assert actor.close(timeout_s=PATIENCE_S)
+    actor.start()
 
+    assert actor.close(timeout_s=PATIENCE_S)
     assert ran == ["urgent a", "urgent b", "bulk a", "bulk b"]
 
 
@@ -39,7 +49,7 @@ def test_a_full_inbox_drops_and_counts_by_jobs_and_by_bytes() -> None:
 
 
 def test_a_job_that_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with Actor("sturdy") as actor:
+    with running("sturdy") as actor:
         actor.post(lambda: 1 // 0)
         with pytest.raises(BusyError, match="sturdy failed at a job; the log says why"):
             actor.call(lambda: 1 // 0, timeout_s=PATIENCE_S)
@@ -50,7 +60,7 @@ def test_a_job_that_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureF
 
 def test_a_call_that_was_given_up_never_runs() -> None:
     held, ran = threading.Event(), []
-    with Actor("slow") as actor:
+    with running("slow") as actor:
         actor.post(held.wait)
         with pytest.raises(BusyError, match=r"did not get to it within 0\.01 s"):
             actor.call(lambda: ran.append(1), timeout_s=0.01)
@@ -63,7 +73,7 @@ def test_a_call_that_was_given_up_never_runs() -> None:
 
 def test_a_timer_centuries_away_stops_no_other() -> None:
     done = threading.Event()
-    with Actor("timed") as actor:
+    with running("timed") as actor:
         actor.at(1e12, lambda: None)
         actor.post(lambda: actor.at(time.monotonic() + 0.01, done.set))
         assert done.wait(PATIENCE_S)
@@ -77,7 +87,7 @@ def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pyt
         thrice.release()
         raise FedmonError("disk is full")
 
-    with Actor("periodic") as actor:
+    with running("periodic") as actor:
         actor.every(0.005, fail)
         for _ in range(3):
             assert thrice.acquire(timeout=PATIENCE_S)
