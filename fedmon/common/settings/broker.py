@@ -74,11 +74,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("broker: password_file is given without username; set broker.username too")
 
     @property
-    def has_identity(self) -> bool:
-        """Whether the broker is told who we are, so that it can hold every party to its own name."""
-        return self.username is not None or self.cert_file is not None
-
-    @property
     def url(self) -> str:
         """The URL form of hosts and encryption, without user."""
         return f"{'mqtts' if self.tls else 'mqtt'}://{','.join(map(str, self.hosts))}"

@@ -393,9 +393,10 @@ class PartySettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity_is_strict(self) -> bool:
         """Whether messages without a sender in their topic are refused."""
-        if self.wire == "fedbiomed4":
-            return False
-        return self.broker.has_identity if self.strict_identity is None else self.strict_identity
+        if self.wire == "fedbiomed4" or self.strict_identity is not None:
+            return bool(self.strict_identity)
+        # A broker that is told who we are can hold every party to its own name.
+        return self.broker.username is not None or self.broker.cert_file is not None
 
 
 class NodeSettings(PartySettings, frozen=True, kw_only=True):
