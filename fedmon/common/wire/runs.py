@@ -7,7 +7,6 @@ makes; a node that is asked to start a job twice starts it once.
 from __future__ import annotations
 
 import enum
-import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -99,6 +98,8 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError("not valid base64") from None
         if len(content) != self.size_bytes:
             raise InvalidInputError(f"it has {len(content)} bytes, not the {self.size_bytes} that were announced")
+        import hashlib  # loads OpenSSL, which `fedmon job` does without
+
         if (found := hashlib.sha256(content).hexdigest()) != self.sha256:
             raise InvalidInputError(f"its digest is {found[:12]}, not {self.sha256[:12]} as announced")
         return content
