@@ -14,7 +14,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (546, 4, 296),
     "broker": (1957, 10, 1110),
-    "common": (8160, 49, 4601),
+    "common": (8161, 49, 4601),
     "compat": (2941, 18, 1921),
     "demo": (803, 6, 562),
     "doctor": (420, 2, 276),
@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26581, 121, 16736),
     "plan": (1268, 8, 845),
     "report": (9082, 50, 5664),
-    "researcher": (9951, 46, 6518),
+    "researcher": (9924, 46, 6495),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -122,7 +122,7 @@ class SampleConsumer(Closing):
 class Consumers:
     """All consumers of this process: they share resent pages, and one lease a node with the smallest interval wished.
 
-    Belongs to the inbox thread, but for `add`, `remove`, `renew`, `not_online`, `wake` and `all`, safe from any thread.
+    Belongs to the inbox thread, but for `add`, `remove`, `not_online`, `wake` and `all`, safe from any thread.
     ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
     """
 
@@ -149,12 +149,6 @@ class Consumers:
         """Undo `add`."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
-            self._changed()
-        self.wake()
-
-    def renew(self) -> None:
-        """Ask nodes again, for the present wishes."""
-        with self._lock:
             self._changed()
         self.wake()
 

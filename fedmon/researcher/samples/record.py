@@ -46,8 +46,6 @@ MERGED_TOGETHER = 10
 """Pieces of merging in one transaction; other writers of the file wait meanwhile."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 STOP_WITHIN_S = 30.0
-LAST_WITHIN_S = 2.0
-"""How long the end of a record waits for the last samples of its nodes."""
 BUFFER_NAME, BUFFER_BYTES = "record-buffer.fmr", 2 * 1024 * 1024 * 1024
 """The recording in the researcher's folder that buffers samples for a store if no other is named."""
 
@@ -100,8 +98,6 @@ class Record(SampleConsumer):
         self.store: StorePush | None = None
         self.path = path
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
-        self._granting: set[NodeId] = set()
-        self._awaited: set[NodeId] = set()
         self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
@@ -143,10 +139,9 @@ class Record(SampleConsumer):
         return dict(positions)
 
     def close(self) -> None:
-        """End with the newest samples of all nodes, and everything written that came in order; may be called twice."""
+        """End with everything written that came in order; may be called twice."""
         if self.closed:
             return
-        self._take_last()
         self.closed = True
         self._consumers.remove(self)
         if not self._writer.stop():
@@ -156,15 +151,6 @@ class Record(SampleConsumer):
             self.store.stop()
 
     stop = close
-
-    def _take_last(self) -> None:
-        """Have nodes send the batches that are still open, and wait a moment for them."""
-        self._awaited = self._granting.difference(self._consumers.not_online(self._granting))
-        self.wish = msgspec.structs.replace(self.wish, live=True)
-        self._consumers.renew()
-        deadline, tick = Deadline(LAST_WITHIN_S), threading.Event()
-        while (self._awaited or not self.follower.is_complete) and not deadline.passed():
-            tick.wait(0.01)
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
@@ -181,8 +167,6 @@ class Record(SampleConsumer):
         self._writer.lose(want, reason)
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        self._granting.add(node_id)
-        self._awaited.discard(node_id)
         boot = self.follower.newest_boot(node_id)
         document = {
             "streams": reply.streams,

@@ -228,11 +228,6 @@ class StreamFollower:
         )
         return sum(account.missing.total for account in accounts) + self._held_samples
 
-    @property
-    def is_complete(self) -> bool:
-        """Tell whether all samples that nodes told of were delivered or given up."""
-        return not self.pending and all(last < account.next for _, _, account, last in list(self._announced))
-
     def newest_boot(self, node_id: NodeId) -> int:
         """Return the newest boot heard of, -1 if there is none."""
         node = self._nodes.get(node_id)
