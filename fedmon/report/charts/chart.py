@@ -16,7 +16,7 @@ from fedmon.common.store.recording_reader import chooser
 from fedmon.common.text import joined as told
 from fedmon.common.text import short_ids
 from fedmon.report.bins import Binned, Bins, SeriesKey
-from fedmon.report.blocks import Floats, labels_of
+from fedmon.report.blocks import Floats, labels_of, usual_distance
 from fedmon.report.charts.catalogue import (
     DEVICES,
     FIRST_OF_JOB,
@@ -196,11 +196,9 @@ class _Maker:
     def _grid(self, keys: Sequence[SeriesKey]) -> Floats:
         """Return the moments of all charts: as dense as samples, but no more than a picture can show."""
         span = self._bins.end - self._bins.start
-        pairs = (
-            np.diff(t) for key in keys if not key.series.startswith("user_") and len(t := self._bins.of(key).t) > 1
-        )
-        # Extra samples, as at the end of a job, lie closer: between the others there would be moments without one.
-        usual = min((float(np.quantile(apart, 0.5, method="lower")) for apart in pairs), default=span)
+        found = (self._bins.of(key) for key in keys if not key.series.startswith("user_"))
+        distances = (np.diff(binned.t)[~binned.gaps] for binned in found)
+        usual = min((float(np.quantile(usual_distance(apart), 0.1)) for apart in distances if len(apart)), default=span)
         if usual <= self._bins.width_s:
             steps, first = np.arange(self._bins.count, dtype=np.float64), self._bins.start + self._bins.width_s / 2
             return np.asarray(first + self._bins.width_s * steps, dtype=np.float64)

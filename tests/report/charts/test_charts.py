@@ -234,6 +234,10 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "between the samples of a short job nothing is invented": (
         [samples({"host_threads": [4, 2, 3, 3, 1]}, t=[T0, T0 + 10, T0 + 20, T0 + 30, T0 + 31])],
         "threads_per_node", {"Threads": {0: 4, 10: 2, 20: 3, 30: 3}}),
+    "a short phase of frequent samples is drawn with each of them": (
+        [samples({"host_threads": [*[1.0] * 20, *[2.0, 3.0] * 5]},
+                 t=[T0 + at for at in (*range(0, 191, 10), *range(191, 201))])], "threads_per_node",
+        {"Threads": {**dict.fromkeys(range(191), 1), **{191 + at: 2 + at % 2 for at in range(10)}}}),
     "all nodes are joined by time and not by row, defect 39": (
         [samples({"host_threads": [10, 11, 10, 10]}), samples({"host_threads": [100] * 4}, node="n2", seq=20)],
         "threads_all_nodes", {"Threads": {0: 10, 1: 11, 2: 10, 3: 10, 20: 100, 21: 100, 22: 100, 23: 100}}),
