@@ -89,12 +89,11 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
             axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
                          linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
-    title, size = escape_control(chart.title), _TITLE_PT - (width < SIZE_IN[0] / 1.5)
-    text = made.text(0.1 / width, 1 - 0.06 / height, title + unit, size=size, va="top", weight="bold", parse_math=False)
-    # A long title gets smaller letters, and is cut only beyond that; its first letters may be the wider ones.
-    if (share := 0.95 * _room_pt(width) * made.dpi / 72 / text.get_window_extent().width) < 1:
-        text.set_fontsize(max(_SMALLEST_PT, share * size))
-        text.set_text(shorten(title, int(share * size / _SMALLEST_PT * len(title + unit)) - len(unit)) + unit)
+    title, room = escape_control(chart.title), _room_pt(width) / 0.7
+    # A long title gets smaller letters before it is cut.
+    size = min(_TITLE_PT - (width < SIZE_IN[0] / 1.5), max(_SMALLEST_PT, room / len(title + unit)))
+    title = shorten(title, round(room / size) - len(unit))
+    made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=size, va="top", weight="bold", parse_math=False)
     axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
     axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
     axes.set_axisbelow(True)
