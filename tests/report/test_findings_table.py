@@ -112,6 +112,7 @@ JOBS: dict[str, Job] = {
                             ALL | {"samples"}),
     "of a few samples, CPUs not known": Job((job(busy((1.0, 1.0)), of_host={"host_cpu_count": 64.0}, cpus=None,
                                                   samples=4),), {"samples": N, "cpu-efficiency": N}, ALL),
+    "of a few samples, all CPUs": Job((job(busy((4.0, 1.0)), samples=4),), {"samples": N, "cpu-efficiency": N}, ALL),
     "on a machine that others share": Job((job(of_host=modes(user=0.7, steal=0.2)),), {"steal": W}, ALL, "steal"),
 }  # fmt: skip
 

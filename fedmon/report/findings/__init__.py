@@ -55,8 +55,8 @@ def find(case: Case) -> list[Finding]:
 
 
 def _softened(one: Finding) -> Finding:
-    """Downgrade a finding based on few samples to a note without advice."""
-    if one.name in _ALWAYS or one.severity in (Severity.GOOD, Severity.UNKNOWN):
+    """Turn advice from few samples into a note without advice."""
+    if one.name in _ALWAYS or not one.advice:
         return one
     text = f"{one.text} Too few samples to rely on it."
     return msgspec.structs.replace(one, severity=Severity.NOTE, text=text, advice="")
