@@ -25,7 +25,7 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     of_host = {f'host_pressure_seconds_total{{resource="{resource}",stalled="{kind}"}}': share * 1000}
     of_job = {f'job_pressure_seconds_total{{resource="{resource}",kind="{kind}"}}': share * 1000}
 
-    told = stalls.pressure(case(node(job=of_job)), resource)
+    told = stalls.pressure(case(node(job=of_job), node("n2", job={}, host=of_host)), resource)
     assert bool(told) is is_told
     assert told is None or ("of the job waited" in told.text and told.severity is W)
 

@@ -68,19 +68,18 @@ def pressure(case: Case, resource: str) -> Finding | None:
          if (share := pressure_share(node, resource, kind, of_job=of_job)) is not None}
         for of_job in (True, False)
     )  # fmt: skip
-    shares = past(of_machine | of_job, limit)
+    shares = past(of_job or of_machine, limit)
     if not shares:
         return None
-    is_jobs = of_job.keys() >= shares.keys()
-    whose = " of the job" if is_jobs else "" if case.job is None else " of the machine, which other jobs may share,"
+    is_shared = case.job is not None and not of_job
+    whose = " of the job" if of_job else " of the machine, which other jobs may share," if is_shared else ""
     who = ("some thread" if kind == "some" else "all work") + whose
-    is_theirs = bool(case.job) and not is_jobs
     return Finding(
         name=f"pressure-{resource}",
-        severity=Severity.NOTE if is_theirs else Severity.WARNING,
+        severity=Severity.NOTE if is_shared else Severity.WARNING,
         title=f"Waiting for {words}",
         text=f"{who.capitalize()} waited for {words}: {_times(shares)}.",
-        advice="" if is_theirs else advice,
+        advice="" if is_shared else advice,
         figures={"ratio": max(shares.values())},
         nodes=tuple(shares),
     )
