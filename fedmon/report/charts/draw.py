@@ -67,7 +67,8 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
 
     made = Figure(figsize=size_in)
     width, height = size_in
-    labels, columns = _legend(chart, width)
+    room_pt = (width - 0.2) * 72
+    labels, columns = _legend(chart, room_pt)
     rows = -(-len(labels) // columns) if len(labels) > 1 else 0
     bottom, top = 0.42 + 0.16 * rows, 0.28
     axes: Any = made.add_axes((0.62 / width, bottom / height, 1 - 0.74 / width, 1 - (bottom + top) / height))
@@ -89,10 +90,10 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
             axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
                          linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
-    title, room = escape_control(chart.title), _room_pt(width) / 0.7
+    title, letters_pt = escape_control(chart.title), room_pt / 0.7
     # A long title gets smaller letters before it is cut.
-    size = min(_TITLE_PT - (width < SIZE_IN[0] / 1.5), max(_SMALLEST_PT, room / len(title + unit)))
-    title = shorten(title, round(room / size) - len(unit))
+    size = min(_TITLE_PT - (width < SIZE_IN[0] / 1.5), max(_SMALLEST_PT, letters_pt / len(title + unit)))
+    title = shorten(title, round(letters_pt / size) - len(unit))
     made.text(0.1 / width, 1 - 0.06 / height, f"{title}{unit}", size=size, va="top", weight="bold", parse_math=False)
     axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
     axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
@@ -107,22 +108,18 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
     return made
 
 
-def _room_pt(width_in: float) -> float:
-    return (width_in - 0.2) * 72
-
-
-def _legend(chart: Chart, width_in: float) -> tuple[list[str], int]:
+def _legend(chart: Chart, room_pt: float) -> tuple[list[str], int]:
     """Return the labels of lines and limits, and the number of columns; longer labels than fit are cut."""
     names = (*(line.label for line in chart.lines), *(label for label, _ in chart.limits))
     # The legend leaves out a label with a leading underscore.
     labels = [shorten(escape_control(f" {name}" if name.startswith("_") else name), _LONGEST) for name in names]
-    room, letter = _room_pt(width_in), 0.6 * _SMALL_PT
+    letter = 0.6 * _SMALL_PT
     for rows in range(1, _MOST_ROWS + 1):
         columns = -(-len(labels) // rows)
         widths = np.array_split([_BESIDE_PT + letter * len(label) for label in labels], columns)
-        if sum(map(max, widths)) <= room:
+        if sum(map(max, widths)) <= room_pt:
             return labels, columns
-    return [shorten(label, int((room / columns - _BESIDE_PT) / letter)) for label in labels], columns
+    return [shorten(label, int((room_pt / columns - _BESIDE_PT) / letter)) for label in labels], columns
 
 
 def _lines(axes: Any, chart: Chart, x: Any, factor: float, labels: Sequence[str]) -> None:
