@@ -21,16 +21,10 @@ def ending(case: Case) -> Finding | None:
     if failed := int(told_number(case.document, "failed_before") or 0):
         why += f" An earlier command of it failed: {exit_text(failed)}."
     if code is None and case.ended_t is None:
-        span = case.span
-        until = f" The last sample is of {moment(span[1])}." if span is not None else ""
-        return Finding(
-            name="ending",
-            severity=Severity.UNKNOWN,
-            title="How it ended",
-            text=f"How the job ended was not recorded: it may still run, or the tool was killed.{until}{why}",
-            figures={"exit_code": None, "elapsed_seconds": elapsed_s},
-        )
-    if code is None:
+        until = f" The last sample is of {moment(span[1])}." if (span := case.span) is not None else ""
+        text = f"How the job ended was not recorded: it may still run, or the tool was killed.{until}"
+        severity = Severity.UNKNOWN
+    elif code is None:
         severity, text = Severity.NOTE, f"The measuring ended{after}; the job's exit code is unknown."
     elif code == 0:
         severity, text = Severity.WARNING if failed else Severity.GOOD, f"The job ended with exit code 0{after}."
