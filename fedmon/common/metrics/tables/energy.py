@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from fedmon.common.metrics.metric import Metric, metrics
 
-_NODE = "psys; else packages, dram and GPUs; else hwmon power over time"
-_SHARE = "node_energy_joules_total by CPU time, GPUs by share of use"
-
 ROWS: list[Metric] = [
     *metrics(
         "/sys/class/powercap/*/energy_uj",
@@ -27,7 +24,7 @@ ROWS: list[Metric] = [
         labels=("chip", "sensor"),
     ),
     *metrics(
-        _NODE,
+        "psys; else packages, dram and GPUs; else hwmon power over time",
         {
             "node_energy_joules_total": "Energy that the machine drew since the node's start, by method: psys (the"
             " platform's counter), components (packages, dram and GPUs), hwmon (power sensors integrated over time),"
@@ -50,7 +47,7 @@ ROWS: list[Metric] = [
         labels=("region", "name", "gco2e_per_kwh", "date", "source", "table", "pue"),
     ),
     *metrics(
-        _SHARE,
+        "node_energy_joules_total by CPU time, GPUs by share of use",
         {
             "job_energy_joules_total": "The job's share of the machine's energy since the job was seen first; all jobs"
             " together never get more than the machine drew.",

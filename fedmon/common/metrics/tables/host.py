@@ -6,21 +6,9 @@ from fedmon.common.metrics.metric import Metric, Unit, metrics
 
 _STAT = "/proc/stat, first line"
 _CORES = "/proc/stat, the lines of single CPUs"
-_ACTIVITY = "/proc/stat"
-_VMSTAT = "/proc/vmstat"
-_MEMINFO = "/proc/meminfo"
-_LOADAVG = "/proc/loadavg"
-_DISKSTATS = "/proc/diskstats"
-_NETDEV = "/proc/net/dev"
-_STATVFS = "statvfs of each mount in /proc/self/mounts"
-_PRESSURE = "/proc/pressure/cpu, memory, io"
 _HWMON = "/sys/class/hwmon/*"
 _CPUFREQ = "cpufreq/scaling_cur_freq of each CPU, else /proc/cpuinfo"
-_NODE_MEMINFO = "/sys/devices/system/node/node*/meminfo"
-_NODE_NUMASTAT = "/sys/devices/system/node/node*/numastat"
 _PORT = "/sys/class/infiniband/*/ports/*"
-_COUNTERS = f"{_PORT}/counters"
-_TRAFFIC = f"{_PORT}/counters_ext/*_64, else counters"
 _LABELS = ("device", "port")
 
 ROWS: list[Metric] = [
@@ -51,7 +39,7 @@ ROWS: list[Metric] = [
         labels=("cpu", "mode"),
     ),
     *metrics(
-        _MEMINFO,
+        "/proc/meminfo",
         {
             "host_memory_total_bytes": "Memory that the system has.",
             "host_memory_available_bytes": "Memory that programs can still get without swapping.",
@@ -67,7 +55,7 @@ ROWS: list[Metric] = [
         },
     ),
     *metrics(
-        _LOADAVG,
+        "/proc/loadavg",
         {
             "host_load1": "Processes running or waiting for CPU or disk, averaged over 1 minute.",
             "host_load5": "Processes running or waiting for CPU or disk, averaged over 5 minutes.",
@@ -77,7 +65,7 @@ ROWS: list[Metric] = [
         },
     ),
     *metrics(
-        _STATVFS,
+        "statvfs of each mount in /proc/self/mounts",
         {
             "host_filesystem_size_bytes": "Size of a local file system.",
             "host_filesystem_free_bytes": "Space that nothing uses, the part reserved for root included.",
@@ -86,7 +74,7 @@ ROWS: list[Metric] = [
         labels=("mountpoint",),
     ),
     *metrics(
-        _DISKSTATS,
+        "/proc/diskstats",
         {
             "host_disk_read_bytes_total": "Bytes read from a disk.",
             "host_disk_written_bytes_total": "Bytes written to a disk.",
@@ -97,7 +85,7 @@ ROWS: list[Metric] = [
         labels=("device",),
     ),
     *metrics(
-        _NETDEV,
+        "/proc/net/dev",
         {
             "host_network_receive_bytes_total": "Bytes that an interface received.",
             "host_network_transmit_bytes_total": "Bytes that an interface sent.",
@@ -111,7 +99,7 @@ ROWS: list[Metric] = [
         labels=("interface",),
     ),
     *metrics(
-        _ACTIVITY,
+        "/proc/stat",
         {
             "host_context_switches_total": "Switches of a CPU from one thread to another.",
             "host_interrupts_total": "Interrupts that were served.",
@@ -121,7 +109,7 @@ ROWS: list[Metric] = [
         },
     ),
     *metrics(
-        _VMSTAT,
+        "/proc/vmstat",
         {
             "host_page_faults_total": "Page faults, with and without reading a disk.",
             "host_page_faults_major_total": "Page faults that had to read a disk.",
@@ -132,7 +120,7 @@ ROWS: list[Metric] = [
     ),
     *metrics("/proc/uptime", {"host_uptime_seconds": "Time since the system started."}),
     *metrics(
-        _PRESSURE,
+        "/proc/pressure/cpu, memory, io",
         {
             "host_pressure_seconds_total": "Time in which some, or all, threads with work waited for a"
             " resource. Linux keeps `full` of the CPU at 0 for a whole machine.",
@@ -166,7 +154,7 @@ ROWS: list[Metric] = [
         labels=("cpu",),
     ),
     *metrics(
-        _NODE_MEMINFO,
+        "/sys/devices/system/node/node*/meminfo",
         {
             "host_numa_memory_total_bytes": "Memory of a NUMA node.",
             "host_numa_memory_free_bytes": "Memory of a NUMA node that nothing uses.",
@@ -176,7 +164,7 @@ ROWS: list[Metric] = [
         labels=("node",),
     ),
     *metrics(
-        _NODE_NUMASTAT,
+        "/sys/devices/system/node/node*/numastat",
         {
             "host_numa_hits_total": "Pages that were wanted from this node and taken from it.",
             "host_numa_misses_total": "Pages that were taken from this node and wanted from another.",
@@ -206,7 +194,7 @@ ROWS: list[Metric] = [
         ),
     ),
     *metrics(
-        _TRAFFIC,
+        f"{_PORT}/counters_ext/*_64, else counters",
         {
             "infiniband_receive_bytes_total": "Bytes that a port received: the kernel's count of four octets, times"
             " four.",
@@ -221,7 +209,7 @@ ROWS: list[Metric] = [
         labels=_LABELS,
     ),
     *metrics(
-        _COUNTERS,
+        f"{_PORT}/counters",
         {
             "infiniband_symbol_errors_total": "Minor errors of the link.",
             "infiniband_link_recoveries_total": "Times that the link recovered from an error by itself.",

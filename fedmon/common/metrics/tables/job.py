@@ -6,16 +6,9 @@ from fedmon.common.metrics.metric import Metric, Unit, metrics
 
 _PERF = "perf stat"
 _TABLES = "perf stat, with the table of the micro-architecture"
-_PER_UNIT = "perf stat, generic hardware events"
 _STAT = "/proc/PID/stat of its processes"
-_CPU = "cgroup: cpu.stat (v2), cpuacct.usage, split as cpuacct.stat does (v1); else " + _STAT
 _STATUS = "/proc/PID/status and /proc/PID/task/TID/status"
 _SMAPS = "/proc/PID/smaps_rollup"
-_IO = "/proc/PID/io"
-_MEMORY = "cgroup: memory.current (v2), memory.usage_in_bytes (v1)"
-_MEMORY_STAT = "cgroup: memory.stat"
-_DISK = "cgroup: io.stat (v2), blkio.throttle.io_service_bytes_recursive and io_serviced_recursive (v1)"
-_PROGRAM = "the program that reports it"
 
 ROWS: list[Metric] = [
     *metrics(
@@ -42,7 +35,7 @@ ROWS: list[Metric] = [
     ),
     *metrics(_PERF, {"perf_cpus_utilized": "CPUs that a job kept busy: its task clock by the time."}),
     *metrics(
-        _PER_UNIT,
+        "perf stat, generic hardware events",
         {
             "perf_instructions_per_cycle": "Instructions retired in each cycle of a core, in user mode.",
             "perf_branch_miss_ratio": "Share of the branches that were predicted wrongly.",
@@ -84,7 +77,7 @@ ROWS: list[Metric] = [
         labels=("of", "method"),
     ),
     *metrics(
-        _CPU,
+        "cgroup: cpu.stat (v2), cpuacct.usage, split as cpuacct.stat does (v1); else " + _STAT,
         {
             "job_cpu_user_seconds_total": "CPU time in user mode of all processes that the job ever had, since their"
             " start. Those that ended stay counted; without a cgroup, usage after the last reading counts only"
@@ -128,7 +121,7 @@ ROWS: list[Metric] = [
         {"job_memory_swap_bytes": "Memory that was swapped out; a page shared by processes counts its part for each."},
     ),
     *metrics(
-        _IO,
+        "/proc/PID/io",
         {
             "job_io_read_bytes_total": "Bytes that its processes read by calls (rchar), from a cache, pipe or disk"
             " alike.",
@@ -151,13 +144,16 @@ ROWS: list[Metric] = [
         },
         labels=("kind",),
     ),
-    *metrics(_MEMORY, {"job_memory_charged_bytes": "Memory that is charged to the job's cgroup, file cache included."}),
+    *metrics(
+        "cgroup: memory.current (v2), memory.usage_in_bytes (v1)",
+        {"job_memory_charged_bytes": "Memory that is charged to the job's cgroup, file cache included."},
+    ),
     *metrics(
         "cgroup: memory.max (v2), memory.limit_in_bytes (v1)",
         {"job_memory_limit_bytes": "Memory that the job's cgroup may have; absent where there is no limit."},
     ),
     *metrics(
-        _MEMORY_STAT,
+        "cgroup: memory.stat",
         {
             "job_memory_anon_bytes": "Memory of the job's cgroup that no file backs.",
             "job_memory_cache_bytes": "Memory of the job's cgroup that holds file contents.",
@@ -178,7 +174,7 @@ ROWS: list[Metric] = [
         },
     ),
     *metrics(
-        _DISK,
+        "cgroup: io.stat (v2), blkio.throttle.io_service_bytes_recursive and io_serviced_recursive (v1)",
         {
             "job_disk_read_bytes_total": "Bytes that the job's cgroup read from a device.",
             "job_disk_written_bytes_total": "Bytes that the job's cgroup wrote to a device.",
@@ -201,7 +197,7 @@ ROWS: list[Metric] = [
         labels=("resource", "kind"),
     ),
     *metrics(
-        _PROGRAM,
+        "the program that reports it",
         {
             "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null if it was"
             " not finite. `job` is there when the program named one, `group` in runs of a training.",
