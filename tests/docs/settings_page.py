@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 from fedmon.common.settings.keys import (
     HISTORIC,
     OTHER_VARIABLES,
-    PARTIES,
     SECTIONS,
     Key,
+    Party,
     documented_file,
     keys_of,
     toml_literal,
 )
 
+PARTIES: tuple[Party, ...] = get_args(Party)
 _BEFORE = """\
 # Settings
 

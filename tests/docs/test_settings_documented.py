@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.ids import checked_id
-from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, PARTIES, Party, documented_file, keys_of
+from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Party, documented_file, keys_of
 from fedmon.common.settings.sources import load_node, load_researcher
-from tests.docs.settings_page import page
+from tests.docs.settings_page import PARTIES, page
 
 ROOT = Path(__file__).parents[2]
 SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text(encoding="utf-8")

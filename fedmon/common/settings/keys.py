@@ -17,7 +17,6 @@ from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.values import ANY_NAME, NodeSettings, PluginSettings, ResearcherSettings
 
 Party = Literal["node", "researcher"]
-PARTIES: tuple[Party, ...] = ("node", "researcher")
 _OWN: Mapping[Party, type[msgspec.Struct]] = {"node": NodeSettings, "researcher": ResearcherSettings}
 
 HISTORIC: Mapping[str, tuple[str, str]] = {
