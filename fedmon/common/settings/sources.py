@@ -53,15 +53,19 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     that last one may be absent. A missing id is made once and kept in the folder. Raises SettingsError, and
     StorageError when the folder cannot be made.
     """
+    from platformdirs import PlatformDirs
+
     if path is None and (named := environ.get("FEDMON_RESEARCHER_FILE")):
         try:
             path = Path(named).expanduser()
         except RuntimeError as error:
             raise SettingsError(f"FEDMON_RESEARCHER_FILE = {named!r}: {error}") from None
-    found, _ = _sections("researcher", path or _default_file(), environ, may_be_absent=path is None)
+    usual = PlatformDirs("fedmon", appauthor=False)
+    file = path or usual.user_config_path / RESEARCHER_FILE
+    found, _ = _sections("researcher", file, environ, may_be_absent=path is None)
     own = found["researcher"]
-    folder = own.pop("folder", None) or _default_folder()
-    with _named(path or _default_file()):
+    folder = own.pop("folder", None) or usual.user_data_path / "researcher"
+    with _named(file):
         parts = _parts("researcher", found)
         researcher_id = own.pop("id", None) or kept_researcher_id(folder)
         return ResearcherSettings(id=researcher_id, folder=folder, **parts, **own)
@@ -187,15 +191,3 @@ def _parts(party: Party, found: Sections) -> dict[str, Any]:
 def _instead(wrong: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(wrong, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; allowed are {', '.join(known)}"
-
-
-def _default_file() -> Path:
-    from platformdirs import user_config_path
-
-    return user_config_path("fedmon", appauthor=False) / RESEARCHER_FILE
-
-
-def _default_folder() -> Path:
-    from platformdirs import user_data_path
-
-    return user_data_path("fedmon", appauthor=False) / "researcher"
