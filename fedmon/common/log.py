@@ -57,10 +57,12 @@ def configure_cli_logging(level: str) -> None:
     ``level`` is one of LEVELS. Only the shell's commands call this; a library never configures logging.
     """
     logger = logging.getLogger(OUR_LOGGER)
-    for handler in [h for h in logger.handlers if isinstance(h, _TerminalHandler)]:
-        logger.removeHandler(handler)
-    logger.addHandler(handler := _TerminalHandler())
+    for earlier in [h for h in logger.handlers if isinstance(h, _TerminalHandler)]:
+        logger.removeHandler(earlier)
+    handler = _TerminalHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: not hasattr(record, "fedmon_remote"))  # `fedmon logs` prints those of nodes
+    logger.addHandler(handler)
     logger.setLevel(level)
     for library in ("matplotlib", "fpdf"):  # of no use to a reader: temporary folders, letters that a font lacks
         logging.getLogger(library).setLevel(logging.ERROR)
@@ -121,10 +123,6 @@ class OutgoingLogHandler(logging.Handler):
 
 
 class _TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg] # generic only in the stubs
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr  # which a screen that is drawn in place replaces
         super().emit(record)
