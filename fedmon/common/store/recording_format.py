@@ -66,10 +66,7 @@ def encode(batches: Sequence[Batch]) -> bytes:
     entries: list[Any] = []
     parts: list[bytes] = []
     for column in map(written, columns):
-        if not apart or not isinstance(column[1], list):
-            entries.append(column)
-            continue
-        part = _compressed(column)
+        part = _compressed(column) if apart and isinstance(column[1], list) else b""
         if len(part) <= _INLINE_BYTES:
             entries.append(column)
         else:
