@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,6 @@ from fedmon.common.store.recording_file import (
     Bounds,
     Key,
     RecordingFile,
-    Stream,
     StreamTable,
     add_batches,
 )
@@ -74,23 +73,6 @@ class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
     oldest_t: float
     last_t: float
     samples: int
-
-    @classmethod
-    def of(cls, stream: Stream) -> Self:
-        """Return the extent of a stream that has samples."""
-        node_id, name, boot = stream.key
-        stored = stream.stored
-        return cls(
-            node_id=node_id,
-            boot=boot,
-            stream=name,
-            ranges=tuple(stored),
-            oldest_seq=stored.first,
-            last_seq=stored.last,
-            oldest_t=stream.oldest_t,
-            last_t=stream.last_t,
-            samples=stored.total,
-        )
 
 
 class Recording(Closing):
@@ -237,7 +219,21 @@ class Recording(Closing):
     def extents(self) -> list[RecordedStream]:
         """Return the extent of each stream, by node, stream and boot."""
         with self._current():
-            return [RecordedStream.of(stream) for stream in self._streams.in_order() if stream.stored]
+            return [
+                RecordedStream(
+                    node_id=node_id,
+                    boot=boot,
+                    stream=name,
+                    ranges=tuple(stream.stored),
+                    oldest_seq=stream.stored.first,
+                    last_seq=stream.stored.last,
+                    oldest_t=stream.oldest_t,
+                    last_t=stream.last_t,
+                    samples=stream.stored.total,
+                )
+                for (node_id, name, boot), stream in sorted(self._streams.items())
+                if stream.stored
+            ]
 
     def streams(self, node_id: str) -> set[str]:
         """Name every stream of a node that ever had a sample."""
