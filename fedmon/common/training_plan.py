@@ -72,13 +72,7 @@ class TrainingPlan:
 
     def code(self) -> str:
         """Return the import lines and the source of the class. Raises InvalidPlanError when Python kept no source."""
-        try:
-            source = class_source(type(self))
-        except LookupError as error:
-            raise InvalidPlanError(
-                f"the source of class {type(self).__name__} is not available ({error}): "
-                "write it into a file and give its path"
-            ) from None
+        source = class_source(type(self))
         return "\n".join(self.dependencies()) + "\n\n\n" + source
 
     def save_code(self, path: Path | str) -> Path:
@@ -110,7 +104,7 @@ def _check_import(line: object) -> None:
 def class_source(kind: type) -> str:
     """Return the source of a class, not indented, ending with a newline; of one typed into a notebook too.
 
-    Raises LookupError if Python kept no source.
+    Raises InvalidPlanError if Python kept no source.
     """
     import inspect
     import textwrap
@@ -121,7 +115,10 @@ def class_source(kind: type) -> str:
         # A notebook's module has no file, but each cell is kept as lines under a name that its functions know.
         found = next(_in_texts(kind, _cells(kind)), "")
     if not found:
-        raise LookupError("Python keeps no source of typed code")
+        raise InvalidPlanError(
+            f"the source of class {kind.__name__} is not available (Python keeps no source of typed code): "
+            "write it into a file and give its path"
+        )
     return found if found.endswith("\n") else found + "\n"
 
 
