@@ -51,11 +51,7 @@ def encode(message: object, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
     Raises InvalidMessageError when they would not fit into one MQTT message on every broker.
     """
     payload = _encoder.encode(message)
-    if len(payload) > max_bytes:
-        raise InvalidMessageError(
-            f"a message of {len(payload)} bytes is over the limit of {max_bytes}",
-            code=ErrorCode.TOO_LARGE.value,
-        )
+    _refuse_size(payload, max_bytes)
     return payload
 
 
@@ -156,7 +152,7 @@ def _decoded(payload: bytes, decoder: msgspec.json.Decoder[M], before: str = "")
 def _refuse_size(payload: bytes, max_bytes: int) -> None:
     if len(payload) > max_bytes:
         raise InvalidMessageError(
-            f"a payload of {len(payload)} bytes is over the limit of {max_bytes}", code=ErrorCode.TOO_LARGE.value
+            f"a message of {len(payload)} bytes is over the limit of {max_bytes}", code=ErrorCode.TOO_LARGE.value
         )
 
 
