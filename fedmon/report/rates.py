@@ -48,18 +48,16 @@ class Rates:
         """
         values, times = block.columns[name], clock_of(name, block.columns, block.mono)
         key = (block.node_id, block.boot, block.stream, name)
-        before = self._last.get(key)
+        before = self._last.get(key, (np.nan, np.inf))  # as if from a counter that went back
         is_known = ~(np.isnan(values) | np.isnan(times))
         if passed_over is not None:
-            is_known &= ~passed_over | (np.diff(values, prepend=np.inf if before is None else before[1]) < 0)
+            is_known &= ~passed_over | (np.diff(values, prepend=before[1]) < 0)
         known = np.flatnonzero(is_known)
         per_second = np.full(len(values), np.nan)
         if not len(known):
             return per_second
         readings, moments = values[known], times[known]
         self._last[key] = (float(moments[-1]), float(readings[-1]))
-        if before is None:
-            before = (float(moments[0]), np.nan)
         grown = np.diff(readings, prepend=before[1])
         elapsed = np.diff(moments, prepend=before[0])
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
