@@ -153,34 +153,26 @@ class Settling:
     """Decides from times alone whether the roster is settled; belongs to one thread, but for ``settled``.
 
     After connecting, retained presence arrives before the marker that we publish to ourselves; nodes without a retained
-    presence answer the first ping. The roster is settled when the marker is back and no new node was heard for 300 ms,
-    or 2 s have passed.
+    presence answer the first ping. The roster is settled when ``marker_is_back`` and no new node was heard for 300 ms,
+    the last at ``news_at``, or 2 s have passed.
     """
 
     def __init__(self) -> None:
         self._begun_at: float | None = None
-        self._news_at = 0.0
-        self._marker_back = False
+        self.news_at = 0.0
+        self.marker_is_back = False
         self.settled = threading.Event()
 
     def begin(self, now: float) -> None:
         """Start over: we are connected, and the marker and the first ping are on their way."""
-        self._begun_at = self._news_at = now
-        self._marker_back = False
+        self._begun_at = self.news_at = now
+        self.marker_is_back = False
         self.settled.clear()
 
     def interrupt(self) -> None:
         """Note that the connection is lost, and with it the settled state."""
         self._begun_at = None
         self.settled.clear()
-
-    def marker_back(self) -> None:
-        """Note that the marker came back."""
-        self._marker_back = True
-
-    def heard_new(self, now: float) -> None:
-        """Note that a node was heard for the first time."""
-        self._news_at = now
 
     def check(self, now: float) -> bool:
         """Return True once, at the moment when the roster becomes settled."""
@@ -195,7 +187,7 @@ class Settling:
         if self._begun_at is None or self.settled.is_set():
             return None
         cap_at = self._begun_at + CAP_S
-        return min(cap_at, self._news_at + QUIET_S) if self._marker_back else cap_at
+        return min(cap_at, self.news_at + QUIET_S) if self.marker_is_back else cap_at
 
 
 class Roster:

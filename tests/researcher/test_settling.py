@@ -18,9 +18,9 @@ def test_it_is_settled_after_a_quiet_while_or_at_the_cap(
     settling = Settling()
     settling.begin(100.0)
     if has_marker:
-        settling.marker_back()
+        settling.marker_is_back = True
     for at in news:
-        settling.heard_new(100.0 + at)
+        settling.news_at = 100.0 + at
 
     too_early = settling.check(100.0 + settled_at - 0.01)
     in_time = settling.check(100.0 + settled_at)
@@ -31,7 +31,7 @@ def test_it_is_settled_after_a_quiet_while_or_at_the_cap(
 def test_it_becomes_settled_once_and_is_not_when_the_connection_was_lost() -> None:
     settling = Settling()
     settling.begin(100.0)
-    settling.marker_back()
+    settling.marker_is_back = True
 
     first, second = settling.check(101.0), settling.check(101.0)
     settling.interrupt()

@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.text import UNLIMITED, ago, joined, moment, plural, short_ids, table
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.grants import GrantReport, rule_text
-from fedmon.common.wire.messages import ApprovalReply, Dataset, DatasetsReply, Pong, TrainingPlanStatusReply
+from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 from fedmon.common.wire.runs import RunReply, StopReply
 
 Row = dict[str, Any]
@@ -142,7 +142,17 @@ def reply_rows(reply: Reply) -> list[Row]:
         case Pong():
             return [{"agent": reply.agent_version, "boot": reply.boot}]
         case DatasetsReply():
-            return [_dataset_row(dataset) for dataset in reply.datasets]
+            return [
+                {
+                    "name": dataset.name,
+                    "type": dataset.data_type,
+                    "tags": dataset.tags,
+                    "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
+                    "description": dataset.description,
+                    "dataset_id": dataset.dataset_id,
+                }
+                for dataset in reply.datasets
+            ]
         case ApprovalReply():
             return [{"plan": reply.status.value, "note": reply.note, "sha256": reply.sha256[:SHOWN_DIGEST]}]
         case TrainingPlanStatusReply():
@@ -162,17 +172,6 @@ def reply_rows(reply: Reply) -> list[Row]:
             asked = {"name": job.name, "created": job.created} if isinstance(reply, RunReply) else {}
             return [{"job": job.job_id, "state": job.state.value, **asked, "why": job.reason}]
     return []
-
-
-def _dataset_row(dataset: Dataset) -> Row:
-    return {
-        "name": dataset.name,
-        "type": dataset.data_type,
-        "tags": dataset.tags,
-        "shape": None if dataset.shape is None else " x ".join(map(str, dataset.shape)),
-        "description": dataset.description,
-        "dataset_id": dataset.dataset_id,
-    }
 
 
 def _grant(report: GrantReport) -> str:

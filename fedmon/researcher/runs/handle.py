@@ -17,7 +17,7 @@ from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotC
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings.values import RepositorySettings
-from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply, TracePiece
+from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.roster import Moment, NodeState
@@ -331,7 +331,8 @@ def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, off
         log = msgspec.structs.replace(log, is_over=not reply.jobs[0].state.is_running)
         if trace is None:
             return msgspec.structs.replace(log, withheld=reply.withheld or "the node no longer keeps it")
-        texts.append(_with_gap(trace))
+        gap = f"\n[... {trace.skipped_bytes} bytes not kept ...]\n" if trace.skipped_bytes else ""
+        texts.append(gap + trace.text)
         # A node whose pages do not advance is not asked for more.
         ended = trace.next_offset <= log.next_offset or trace.next_offset >= trace.size_bytes
         log = msgspec.structs.replace(
@@ -355,10 +356,6 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
     if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
         raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon runs` lists those that nodes know")
     return outcome.reply
-
-
-def _with_gap(trace: TracePiece) -> str:
-    return f"\n[... {trace.skipped_bytes} bytes not kept ...]\n{trace.text}" if trace.skipped_bytes else trace.text
 
 
 class BadResultError(FedmonError):

@@ -5,6 +5,7 @@ A lease is asked for while there is a consumer, renewed in time, and given back 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
@@ -27,7 +29,7 @@ from fedmon.researcher.samples.resend import Resend, StreamFollower
 
 logger = logging.getLogger(__name__)
 
-LEASE_S, RENEW_EVERY_S = 30.0, 10.0
+LEASE_S, RENEW_EVERY_S, FLUSH_S = 30.0, 10.0, 2.0
 MANY_NODES = 1_000
 LONG_LEASE_S, RENEW_RARELY_S = 60.0, 20.0
 """With more nodes than that: each renewal is answered by every one of them."""
@@ -122,12 +124,15 @@ class SampleConsumer(Closing):
 class Consumers:
     """All consumers of this process: they share resent pages, and one lease a node with the smallest interval wished.
 
-    Belongs to the inbox thread, but for `add`, `remove`, `not_online`, `wake` and `all`, safe from any thread.
-    ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
+    Belongs to the inbox thread, but for `add`, `remove`, `flush`, `not_online`, `wake` and `all`, safe from any thread.
+    ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now. ``drain``
+    waits at most some seconds until the inbox has handled what came before.
     """
 
-    def __init__(self, asker: Asker, *, subscribe: Callable[[], None], wake: Callable[[], None]) -> None:
-        self._asker, self._subscribe, self.wake = asker, subscribe, wake
+    def __init__(
+        self, asker: Asker, *, subscribe: Callable[[], None], wake: Callable[[], None], drain: Callable[[float], None]
+    ) -> None:
+        self._asker, self._subscribe, self.wake, self._drain = asker, subscribe, wake, drain
         self.wishes: tuple[Wish, ...] = ()
         """Those that nodes were last asked for; without one and without consumers there is nothing to do."""
         self._renew_at: float | None = None
@@ -143,19 +148,28 @@ class Consumers:
         with self._lock:
             self.all += (consumer,)
             self._changed()
-        self.wake()
 
     def remove(self, consumer: SampleConsumer) -> None:
         """Undo `add`."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
             self._changed()
-        self.wake()
+
+    def flush(self, consumer: SampleConsumer) -> None:
+        """Have nodes that are online send the batches that are open, and deliver these, within about 2 s."""
+        there, interval_s = self._asker.roster.nodes(Moment.now()), consumer.wish.interval_s
+        nodes = [id_ for id_ in there if there[id_].state is NodeState.ONLINE and consumer.follower.follows(id_)]
+        request = self._asker.request(Monitor, action="start", interval_s=interval_s, lease_s=LEASE_S, live=True)
+        if consumer in self.all and self._asker.connection.is_connected:
+            with contextlib.suppress(FedmonError):
+                self._asker.answers(request, nodes, timeout_s=FLUSH_S)
+            self._drain(FLUSH_S)
 
     def _changed(self) -> None:
         # A node answers a new lease with a sample at once, which comes only to those who have subscribed before.
         self._subscribe()
         self._subscribed, self._wishes_changed = self.all, True
+        self.wake()
 
     def not_online(self, nodes: Iterable[str]) -> dict[NodeId, str]:
         """Return why those of the nodes that are not online are not; of unknown ones once the roster is settled."""

@@ -25,7 +25,7 @@ from fedmon.common.store.recording_file import Key
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.roster import Moment, NodeState, Roster
+from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, Resume, Start, StreamFollower
 from fedmon.researcher.samples.store import StorePush, import_url
@@ -139,9 +139,10 @@ class Record(SampleConsumer):
         return dict(positions)
 
     def close(self) -> None:
-        """End with everything written that came in order; may be called twice."""
+        """End with the newest samples, and everything written that came in order; may be called twice."""
         if self.closed:
             return
+        self._consumers.flush(self)
         self.closed = True
         self._consumers.remove(self)
         if not self._writer.stop():
@@ -217,7 +218,10 @@ def begin_record(
                 record.path,
                 url,
                 settings.store,
-                is_online=lambda: _online(asker.roster),
+                is_online=lambda: {
+                    str(node_id): node.state is NodeState.ONLINE
+                    for node_id, node in asker.roster.nodes(Moment.now()).items()
+                },
                 newest=record.newest,
             )
         except BaseException:
@@ -225,10 +229,6 @@ def begin_record(
             raise
     consumers.add(record)
     return record
-
-
-def _online(roster: Roster) -> dict[str, bool]:
-    return {str(node_id): node.state is NodeState.ONLINE for node_id, node in roster.nodes(Moment.now()).items()}
 
 
 def _start(found: Sequence[RecordedStream], *, since: float) -> Start:

@@ -96,6 +96,12 @@ class Inbox:
         """Call ``on_tick`` soon."""
         self._actor.post(self._tick)
 
+    def drain(self, timeout_s: float) -> None:
+        """Wait until the messages that came before are handled."""
+        handled = threading.Event()
+        self._actor.post(handled.set, priority=Priority.BULK)
+        handled.wait(timeout_s)
+
     @property
     def backlog(self) -> int:
         """How many messages wait."""

@@ -119,7 +119,7 @@ class Session:
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
         self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
-        self.consumers = Consumers(self.asker, subscribe=self._subscribe, wake=self.inbox.wake)
+        self.consumers = Consumers(self.asker, subscribe=self._subscribe, wake=self.inbox.wake, drain=self.inbox.drain)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""
@@ -142,13 +142,13 @@ class Session:
             raise
 
     def stop(self) -> None:
-        """End in order: callers that wait, listeners, the inbox, the connection, and the writing of replies."""
+        """End in order: consumers, callers that wait, the inbox, the connection, and the writing of replies."""
+        for consumer in self.consumers.all:
+            consumer.close()
         self.pending.stop()
         self.replies.release()
         for event in (self.roster.settled, *self._clearing.values()):
             event.set()
-        for consumer in self.consumers.all:
-            consumer.close()
         for stream in list(self.logs.streams):
             stream.remove()
         self.runs.close()
@@ -274,7 +274,7 @@ class Session:
             self._status(address, payload, retained=retained)
         elif topic == self._marker_topic:
             if payload == self._marker:
-                self.roster.settling.marker_back()
+                self.roster.settling.marker_is_back = True
         elif channel in _DECODERS:
             telling = _DECODERS[channel](payload)
             if self._is_from(address, telling):
@@ -405,7 +405,7 @@ class Session:
     def _changed(self, change: RosterChange) -> None:
         node = change.node
         if change.first_heard and not only_tells(node.node_id, node.capabilities):
-            self.roster.settling.heard_new(time.monotonic())
+            self.roster.settling.news_at = time.monotonic()
         for waiting in self.pending.all_open():
             waiting.node_changed(node.node_id, offline=node.state is NodeState.OFFLINE, came_up=change.came_up)
         if change.came_up:

@@ -50,12 +50,12 @@ def test_a_new_store_begins_with_what_nodes_still_keep_and_goes_on(
             node.sample(2)
             wait_until(lambda: record.counts.stored == 10)
             counts, positions = record.counts, record.positions
+            assert {request["live"] for request in node.sent("monitor") if request["action"] == "start"} == {False}
 
     assert stored(path) == rows((1, 0), (1, 1), (1, 2), *((2, seq) for seq in range(7)))
     assert (counts.late, counts.lost, counts.repeated, counts.pending, counts.nodes) == (8, 0, 0, 0, 1)
     assert counts.error == ""
     assert positions == {"a": {"host": RecordPosition(boot=2, seq=6, t=node.kept[2, "host"][6])}}
-    assert {request["live"] for request in node.sent("monitor") if request["action"] == "start"} == {False}
 
 
 @pytest.mark.parametrize("knows_since", [True, False], ids=["a node finds the beginning", "an older node"])
@@ -208,6 +208,30 @@ def test_closing_the_federation_writes_the_record_to_its_end(mosquitto: Broker, 
 
     assert record.closed
     assert len(stored(tmp_path / "store.fedmon")) == 7
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the record", "the federation"])
+def test_a_record_ends_with_what_nodes_still_kept_together(
+    mosquitto: Broker, federate: Open, tmp_path: Path, *, whole: bool
+) -> None:
+    federation, path = federate(), tmp_path / "store.fedmon"
+    with RecordingNode(mosquitto.port, "a") as node:
+        answer = node.answer
+
+        def end_batch(request: Any) -> Any:
+            if request.get("live"):
+                node.sample(3)
+            return answer(request)
+
+        record = federation.record(path)
+        node.wait(lambda: node.leased)
+        node.sample(5)
+        wait_until(lambda: record.counts.stored == 5)
+        node.answer = end_batch
+
+        (federation if whole else record).close()
+
+    assert len(stored(path)) == 8
 
 
 def opens_its_recording(node: RecordingNode) -> None:

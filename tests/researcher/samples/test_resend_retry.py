@@ -243,7 +243,7 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
         consumers.tick(bench.now)
         sent.append([message["action"] for message in bench.line.sent])
 
-    consumers = Consumers(bench.asker, subscribe=look, wake=look)
+    consumers = Consumers(bench.asker, subscribe=look, wake=look, drain=lambda _s: None)
     consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
     consumer.follower = bench.follower
     consumers.add(consumer)
@@ -253,7 +253,7 @@ def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() 
 
 def test_a_lease_is_renewed_once_after_a_standstill_however_long_it_was() -> None:
     bench = Bench()
-    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None)
+    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None, drain=lambda _s: None)
     consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
     consumer.follower = bench.follower
     consumers.add(consumer)
@@ -271,7 +271,7 @@ def test_a_lease_is_live_if_one_consumer_needs_it_and_renewed_more_rarely_above_
     bench = Bench()
     for number in range(nodes):
         bench.asker.roster.heard(NodeId(f"n{number}"), now=Moment.now(), revives=True)
-    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None)
+    consumers = Consumers(bench.asker, subscribe=lambda: None, wake=lambda: None, drain=lambda _s: None)
     for live in (False, True):
         consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None, live=live))
         consumer.follower = bench.follower
