@@ -41,16 +41,6 @@ def command(pid: int) -> str:
         return ""
 
 
-def running(text: str, *, count: int = 1) -> list[int]:
-    """Wait until so many processes with exactly this command line run, and return them."""
-
-    def found() -> list[int]:
-        pids = [pid for pid in psutil.pids() if command(pid) == text]
-        return pids if len(pids) == count else []
-
-    return wait_until(found, what=f"{count} {text}")
-
-
 def with_environment(name: str, value: object) -> list[int]:
     """Return the processes, without ourselves, with this variable in their environment."""
     found = []

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.batch.daemons import end, kill_all, launch, remove_cgroups, with_environment
+from tests.batch.daemons import command, end, kill_all, launch, remove_cgroups, with_environment
 from tests.support.ports import free_port
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -153,6 +153,15 @@ class Slurm:
         submitted = self.run("sbatch", *given, *options, str(file), environ=environ)
         assert submitted.returncode == 0, submitted.stderr
         return submitted.stdout.strip()
+
+    def running(self, text: str, *, count: int = 1) -> list[int]:
+        """Wait until so many processes of our jobs with exactly this command line run, and return them."""
+
+        def found() -> list[int]:
+            pids = [pid for pid in self._with_our_configuration() if command(pid) == text]
+            return pids if len(pids) == count else []
+
+        return wait_until(found, what=f"{count} {text}")
 
     def state(self, job_id: str) -> str:
         """Return the state of a job as squeue tells it; empty where it is unknown."""

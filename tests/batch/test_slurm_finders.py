@@ -12,7 +12,7 @@ import pytest
 from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import Confidence, Found, JobSearch, look_up
 from fedmon.node.job.identity import identify
-from tests.batch.daemons import command, running
+from tests.batch.daemons import command
 from tests.batch.slurm import Slurm
 
 pytestmark = pytest.mark.batch
@@ -41,8 +41,8 @@ def inside(slurm: Slurm, pid: int) -> Found:
 
 def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: Slurm) -> None:
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302 &\nwait\n")
-    running("sleep 300")
-    running("/usr/bin/sleep 302")
+    slurm.running("sleep 300")
+    slurm.running("/usr/bin/sleep 302")
 
     found = asked(slurm, job)
 
@@ -57,8 +57,8 @@ def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: 
 
 def test_an_orphan_that_left_its_session_is_found_by_cgroup_or_known_by_the_mark(slurm: Slurm) -> None:
     job = slurm.submit("#!/bin/sh\n(setsid sh -c 'sleep 301 &')\nsleep 300\n")
-    running("sleep 300")
-    (orphan,) = running("sleep 301")
+    slurm.running("sleep 300")
+    (orphan,) = slurm.running("sleep 301")
 
     found = asked(slurm, job)
 
@@ -72,7 +72,7 @@ def test_an_orphan_that_left_its_session_is_found_by_cgroup_or_known_by_the_mark
 def test_each_task_of_an_array_is_found_alone_by_either_of_its_names(slurm: Slurm) -> None:
     array = slurm.submit("#!/bin/sh\nexec sleep 31$SLURM_ARRAY_TASK_ID\n", "--array=3-7:2")
     for index in (3, 5, 7):
-        running(f"sleep 31{index}")
+        slurm.running(f"sleep 31{index}")
     listed = slurm.run("squeue", "--noheader", "--array", f"--jobs={array}", "--format=%A %K").stdout.splitlines()
 
     by_index = {index: names(asked(slurm, f"{array}_{index}")) for index in (3, 5, 7)}
@@ -83,7 +83,7 @@ def test_each_task_of_an_array_is_found_alone_by_either_of_its_names(slurm: Slur
 
 def test_two_nodes_on_one_machine_keep_their_processes_apart(slurm: Slurm) -> None:
     slurm.submit("#!/bin/sh\nsrun sleep 303\n", "--nodes=2", "--ntasks=2")
-    tasks = running("/usr/bin/sleep 303", count=2)
+    tasks = slurm.running("/usr/bin/sleep 303", count=2)
 
     found = [inside(slurm, pid) for pid in tasks]
 
@@ -93,7 +93,7 @@ def test_two_nodes_on_one_machine_keep_their_processes_apart(slurm: Slurm) -> No
 
 def test_a_job_of_another_user_is_found(slurm: Slurm) -> None:
     job = slurm.submit("#!/bin/sh\nexec sleep 304\n", "--uid=nobody", "--output=/dev/null")
-    running("sleep 304")
+    slurm.running("sleep 304")
 
     found = asked(slurm, job)
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fedmon.researcher.samples.watch import Watch
-from tests.batch.daemons import running
 from tests.batch.slurm import Slurm
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
@@ -23,7 +22,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
         tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.5}
     )
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302\n")
-    running("/usr/bin/sleep 302")
+    slurm.running("/usr/bin/sleep 302")
     with NodeProcess(folder, environ=slurm.environ), mosquitto.researcher(tmp_path) as federation:
         wait_until(lambda: federation.ping(timeout_s=1.0).ok, what="the node")
 
