@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import resource
 import sqlite3
 import stat
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +12,7 @@ import pytest
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.queue import TasksQueue, TasksQueueError
+from tests.support.full_disk import files_of_at_most
 
 
 @pytest.fixture
@@ -153,38 +150,21 @@ def test_a_planted_pickle_is_skipped_and_never_runs(folder: Path, tmp_path: Path
     assert not (tmp_path / "trap").exists()
 
 
-FULL_DISK = """
-    import resource, sys
-    from fedmon.common.errors import StorageError
-    from fedmon.common.store.queue import TasksQueue
-    queue = TasksQueue(sys.argv[1])
-    count = 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
-    try:
+def test_on_a_full_disk_adding_fails_clearly_and_reading_goes_on(folder: Path, queue: TasksQueue) -> None:
+    added: list[int] = []
+
+    def fill() -> None:
         while True:
-            queue.add_many([{"n": count, "text": "x" * 1000}])
-            count += 1
-    except StorageError as error:
-        print(str(error))
-    pending = queue.pending()
-    print([document["n"] for _, document, _ in pending] == list(range(count)), count > 10)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    queue.discard([key for key, _, _ in pending])
+            queue.add_many([{"n": len(added), "text": "x" * 1000}])
+            added.append(len(added))
+
+    with files_of_at_most(400_000), pytest.raises(StorageError, match=f"cannot write the queue in {folder}"):
+        fill()
+
+    assert len(added) > 10
+    assert numbers(queue) == added
+    queue.discard([key for key, _, _ in queue.pending()])
     queue.add_many([{"n": -1}])
     queue.close()
-    print([document["n"] for _, document, _ in TasksQueue(sys.argv[1]).pending()])
-"""
-
-
-def test_on_a_full_disk_adding_fails_clearly_and_reading_goes_on(folder: Path) -> None:
-    assert hasattr(resource, "RLIMIT_FSIZE")
-
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(folder)], capture_output=True, text=True, check=False
-    )
-
-    assert child.returncode == 0, child.stderr
-    error, complete, left = child.stdout.splitlines()
-    assert f"cannot write the queue in {folder}" in error
-    assert complete == "True True"
-    assert left == "[-1]"
+    with TasksQueue(folder) as again:
+        assert numbers(again) == [-1]

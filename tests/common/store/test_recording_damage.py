@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from fedmon.common.store.recording_reader import RecordingRows
 from tests.common.store.recordings import NODE, STREAM, batch, flat, missing, seqs
 from tests.support.compaction import compact
 from tests.support.databases import execute, locked
+from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import stays
 
 DAMAGE = "UPDATE batch SET body = zeroblob(length(body))"
@@ -270,41 +270,24 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-FULL_DISK = """
-    import resource, sys
-    from pathlib import Path
-    from fedmon.common.errors import StorageError
-    from fedmon.common.store.recording import Recording
-    from tests.common.store.recordings import batch, missing, seqs
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Recording(Path(sys.argv[1])) as recording:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-        first = 0
-        try:
-            while True:
-                recording.append([batch(first), batch(first, node="b")])
-                first += 10
-        except StorageError as error:
-            print(error)
-        print(seqs(recording.read("a")) == seqs(recording.read("b")) == list(range(first)), first > 100)
-        print(missing(recording, 0, first + 9) == [(first, first + 9)])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        print(recording.append([batch(first), batch(first, node="b")]))
-        print(seqs(recording.read("b")) == list(range(first + 10)))
-"""
-
-
 def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: Path) -> None:
-    assert hasattr(resource, "RLIMIT_FSIZE")
+    stored: list[int] = []
 
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=60
-    )
+    def fill() -> None:
+        while True:
+            recording.append([batch(len(stored)), batch(len(stored), node="b")])
+            stored.extend(range(len(stored), len(stored) + 10))
 
-    assert child.returncode == 0, child.stderr
-    error, *rest = child.stdout.splitlines()
-    assert f"cannot write the recording {path}" in error
-    assert rest == ["True True", "True", "20", "True"]
+    with Recording(path) as recording:
+        with files_of_at_most(200_000), pytest.raises(StorageError, match=f"cannot write the recording {path}"):
+            fill()
+
+        first = len(stored)
+        assert first > 100
+        assert seqs(recording.read("a")) == seqs(recording.read("b")) == stored
+        assert missing(recording, 0, first + 9) == [(first, first + 9)]
+        assert recording.append([batch(first), batch(first, node="b")]) == 20
+        assert seqs(recording.read("b")) == list(range(first + 10))
 
 
 CUT_OFF = """
