@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedmon.researcher.samples.watch import Watch
 from tests.batch.slurm import Slurm
+from tests.end_to_end.test_measuring import heard
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.shell_here import document
@@ -28,7 +28,11 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
 
         watched = _verb(slurm, folder, "watch", job)
         with federation.monitor() as watch:
-            seen = _of_job(watch, job)
+            heard(
+                watch,
+                lambda sample: sample.stream == f"job-{job}" and (sample.values.get("job_processes") or 0) >= 3,
+                what=f"three processes of job {job}",
+            )
             slurm.run("scancel", job)
             slurm.wait_ended(job)
             wait_until(lambda: _states(slurm, folder) == ["ended"], what="the end of the watch")
@@ -37,7 +41,6 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
         gone = fedmon(*words, environ=slurm.environ)
 
     assert watched["job"]["job_id"] == job
-    assert seen >= 3
     assert gone.returncode == 3
     assert "has ended" in gone.stderr
     assert "does not exist" in gone.stderr
@@ -49,17 +52,3 @@ def _verb(slurm: Slurm, folder: Path, *words: str) -> Any:
 
 def _states(slurm: Slurm, folder: Path) -> list[str]:
     return [job["state"] for job in _verb(slurm, folder, "list")["jobs"]]
-
-
-def _of_job(watch: Watch, job: str) -> float:
-    """Return how many processes of a job the researcher heard of, as soon as these are three."""
-    heard: list[float] = []
-
-    def came() -> bool:
-        sample = watch.next(timeout_s=1.0)
-        if sample is not None and sample.stream == f"job-{job}":
-            heard.extend(filter(None, [sample.values.get("job_processes")]))
-        return max(heard, default=0) >= 3
-
-    wait_until(came, what=f"a sample of job {job}")
-    return max(heard)
