@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from typing import Any, Self
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+
+from bench.echo_nodes import without_delay
 
 WAIT_S = 60.0
 
@@ -54,7 +55,7 @@ class Party:
             self._client.tls_set_context(context)
         if will:
             self._client.will_set(will[0], will[1], qos=1)
-        self._client.on_socket_open = _without_delay
+        self._client.on_socket_open = without_delay
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
@@ -155,7 +156,3 @@ class Party:
         with self._changed:
             self._done.add(mid)
             self._changed.notify_all()
-
-
-def _without_delay(_client: object, _userdata: object, line: Any) -> None:
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

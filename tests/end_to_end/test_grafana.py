@@ -79,11 +79,7 @@ def _add_gpu_machine(store: Store, path: Path) -> None:
     assert push.stop()
 
 
-def documents() -> list[Any]:
-    return [pytest.param(path, id=path.stem) for path in DASHBOARDS]
-
-
-@pytest.mark.parametrize("path", documents())
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_query_of_a_dashboard_finds_something(path: Path, filled: Store) -> None:
     document = json.loads(path.read_text())
     chosen = [BUILT_IN]
@@ -113,7 +109,7 @@ def _replaced(text: str, values: dict[str, str]) -> str:
     return replaced
 
 
-@pytest.mark.parametrize("path", documents())
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_panels_have_titles_units_and_places_of_their_own(path: Path) -> None:
     document = json.loads(path.read_text())
     panels = document["panels"]
