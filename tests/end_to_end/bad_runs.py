@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import textwrap
@@ -22,7 +21,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
 from fedmon.researcher.runs.handle import RunHandle
 from tests.support.brokers import Broker
-from tests.support.node_process import CELLS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import CELLS, NodeProcess, audited, plain_environment, write_node_folder
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -119,10 +118,9 @@ class Ward:
 
     def told(self, job_id: str) -> list[tuple[str, str]]:
         """Return what the audit has of the beginning and the end of a job."""
-        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
         return [
             (line["event"], line.get("state", ""))
-            for line in lines
+            for line in audited(self.folder)
             if line.get("job") == job_id and line["event"] in ("run", "run-refused", "run-outcome")
         ]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmon.common.ids import new_id
 from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, write_node_with_cells
+from tests.support.node_process import NodeProcess, audited, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
@@ -75,8 +74,7 @@ class Site:
 
     def audit(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of the audit about one event."""
-        lines = [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+        return audited(self.folder, event)
 
 
 def made(folder: Path, broker: Broker, settings: str = "", researchers: Sequence[str] = ("*",)) -> Path:

@@ -16,7 +16,7 @@ import pytest
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell import begun
@@ -66,8 +66,7 @@ def _ended_by_another_sigterm(node: NodeProcess) -> bool:
 def approved_without_audit(folder: Path) -> list[str]:
     """Return the plans that the register calls approved and that no line of the audit says so of."""
     listed = document_here("node", "plan", "list", "--dir", folder)["plans"]
-    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines() if line]
-    said = {line.get("sha256") for line in lines if "approved" in json.dumps(line)}
+    said = {line.get("sha256") for line in audited(folder) if "approved" in json.dumps(line)}
     return [plan["sha256"] for plan in listed if plan["status"] == "approved" and plan["sha256"] not in said]
 
 

@@ -15,7 +15,7 @@ from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import RECORD, Message, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
 from tests.support.shell_here import document_here
 from tests.support.waiting import stays, wait_until
 
@@ -296,10 +296,9 @@ def test_every_command_and_reply_is_in_the_audit(researcher: V4Researcher, folde
     assert still_answers(researcher)
 
     document_here("node", "audit", "verify", "--dir", folder)
-    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
-    asked = {line["id"] for line in lines if line["event"] == "command" and line["command"] == "ping"}
-    answered = {line["id"] for line in lines if line["event"] == "reply" and line["command"] == "pong"}
+    asked = {line["id"] for line in audited(folder, "command") if line["command"] == "ping"}
+    answered = {line["id"] for line in audited(folder, "reply") if line["command"] == "pong"}
     assert asked
     assert asked == answered
     assert node.alive()

@@ -21,7 +21,7 @@ from tests.node.owner.owner_shell import Terminal, refused, told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
 from tests.support.environment import researcher_environment
-from tests.support.node_process import NodeProcess, fedmon
+from tests.support.node_process import NodeProcess, audited, fedmon
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -132,8 +132,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
             again = fed.job(run.job_id)
             wait_until(lambda: again.states()["north"].succeeded, what="the result")
             assert again.result(timeout_s=60) == {"north": {"rows": 3}}
-    audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
-    events = Counter(line["event"] for line in audit if line.get("job") == run.job_id)
+    events = Counter(line["event"] for line in audited(folder) if line.get("job") == run.job_id)
     assert (events["run-held"], events["result-release"], events["run-outcome"]) == (1, 1, 1)
 
 
@@ -231,11 +230,10 @@ def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_un
         ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
         node.stop()
     assert len(ends) == len(outcomes)
-    audit = [line for line in map(json.loads, (folder / "audit.jsonl").read_text().splitlines()) if "job" in line]
-    approved = {line["job"] for line in audit if line["event"] == "result-release"}
+    approved = {line["job"] for line in audited(folder, "result-release")}
     left = {each["job"]["job_id"] for each in outcomes.values() if each["result"] is not None}
     assert left <= approved
-    ended = Counter(line["job"] for line in audit if line["event"] == "run-outcome")
+    ended = Counter(line["job"] for line in audited(folder, "run-outcome"))
     assert set(ended.values()) == {1}
     assert sum(row["results"] for row in told(folder, "released")["released"]) == len(left)
     assert left or points < 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -22,7 +21,7 @@ from tests.node.runs.kept_jobs import left_of
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
 from tests.support.listener import Listener
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, audited
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -99,9 +98,8 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
         node.stop()
     assert {f"job-{job_id}" for job_id in jobs} <= {each for each, _ in ends}
     assert len(ends) == len({each for each, _ in ends})
-    audit = [line for line in map(json.loads, (folder / "audit.jsonl").read_text().splitlines()) if "job" in line]
     for event in ("run", "run-outcome"):
-        assert set(Counter(line["job"] for line in audit if line["event"] == event).values()) == {1}
+        assert set(Counter(line["job"] for line in audited(folder, event)).values()) == {1}
     folders = [JobFolder(folder / "runs" / job_id) for job_id in jobs]
     for each in folders:
         assert len([event for event in each.events().events if isinstance(event, Started)]) <= 1

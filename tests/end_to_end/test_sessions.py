@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.broker.party import Party
 from tests.support.brokers import Broker
 from tests.support.clusters import CLUSTERS
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
@@ -62,9 +61,8 @@ def test_a_killed_node_of_a_cluster_has_a_session_and_comes_back_without_old_com
         asked = researcher.message("list", node_id=name)
         researcher.send(asked, topic=f"general/nodes/{name}/{name}")
         researcher.reply_to(asked)
-    commands = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
-    assert stale["id"] not in {line.get("id") for line in commands}
+    assert stale["id"] not in {line.get("id") for line in audited(folder)}
     assert stale["id"] not in {reply["id"] for reply in researcher.replies}
 
 
