@@ -77,21 +77,27 @@ def test_a_node_of_one_host_leaves_no_session(lasting_broker: Broker, tmp_path: 
     assert not holds_session(lasting_broker, client_id)
 
 
-def test_a_command_sent_while_a_node_changes_hosts_reaches_it(lasting_broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_a_command_sent_while_a_node_changes_hosts_reaches_it(
+    lasting_broker: Broker, tmp_path: Path, version: str
+) -> None:
+    name = f"moved{version[0]}"
     with Proxy(lasting_broker.port) as first, Proxy(lasting_broker.port) as second:
         url = f"mqtt://127.0.0.1:{first.port},127.0.0.1:{second.port}"
-        folder = write_node_folder(tmp_path / "moved", node_id="moved", url=url, runs=NO_RUNS)
+        folder = write_node_folder(
+            tmp_path / name, node_id=name, url=url, runs=NO_RUNS, broker={"mqtt_version": version}
+        )
         with (
             Listener(lasting_broker) as listener,
-            RawResearcher(lasting_broker, "moved") as researcher,
+            RawResearcher(lasting_broker, name) as researcher,
             NodeProcess(folder),
         ):
             wait_until(lambda: researcher.answered("pong"))
             second.cut()
             first.cut()
-            wait_until(lambda: [each["state"] for each in listener.presences("moved")[-1:]] == ["offline"])
-            meanwhile = researcher.message("list", node_id="moved")
-            researcher.send(meanwhile, topic="general/nodes/moved/moved")
+            wait_until(lambda: [each["state"] for each in listener.presences(name)[-1:]] == ["offline"])
+            meanwhile = researcher.message("list", node_id=name)
+            researcher.send(meanwhile, topic=f"general/nodes/{name}/{name}")
             second.heal()
 
             reply = researcher.reply_to(meanwhile)

@@ -16,15 +16,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from paho.mqtt import publish
 
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
-from tests.support.brokers import Broker
 from tests.support.ports import free_port
-from tests.support.proxy import Proxy
 from tests.support.stubborn import broker_that_gives_connections_away, greeter, peer
 from tests.support.waiting import wait_until
 
@@ -229,24 +226,6 @@ def test_a_broker_that_stays_down_is_tried_more_and_more_seldom_and_warned_of_on
 
     assert 0.75 < max(after - before for before, after in itertools.pairwise(tried)) < 5
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-
-
-@pytest.mark.parametrize("version", ["3.1.1", "5"])
-def test_a_session_is_kept_while_the_hosts_of_a_broker_change(version: str, mosquitto: Broker) -> None:
-    heard: list[bytes] = []
-    with Proxy(mosquitto.port) as one, Proxy(mosquitto.port) as other:
-        broker = broker_from_url(f"mqtt://127.0.0.1:{one.port},127.0.0.1:{other.port}", mqtt_version=version)
-        connection = made(
-            broker, [("asked/north", 1)], lambda _topic, payload, _: heard.append(payload), keeps_session=True
-        )
-        with started(connection):
-            connection.wait_connected(30)
-            for proxy in (one, other):
-                proxy.cut()
-            wait_until(lambda: not connection.is_connected, what="the loss of a host")
-            publish.single("asked/north", b"while away", qos=1, hostname="127.0.0.1", port=mosquitto.port)
-            other.heal()
-            wait_until(lambda: heard == [b"while away"], what="the message that waited")
 
 
 @pytest.mark.parametrize(
