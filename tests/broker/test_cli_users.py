@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +13,9 @@ from fedmon.broker.configuration import PRIVATE_FOLDERS, production_files
 from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
 from fedmon.common.files import LockFile
-from tests.broker.shell import FEDMON, answer, fedmon_broker
+from tests.broker.shell import answer, fedmon_broker
 from tests.support.passwords import PASSWORD, secret_file
+from tests.support.terminal import Terminal
 
 
 def users_in(folder: Path) -> Users:
@@ -80,26 +78,16 @@ def test_a_given_password_is_never_shown(tmp_path: Path) -> None:
     assert PASSWORD not in from_file.stdout + from_file.stderr + typed.stdout + typed.stderr
 
 
-@pytest.mark.parametrize(("typed", "code"), [(PASSWORD.encode() + b"\n", 0), (b"\x04", 1)], ids=["typed", "Ctrl-D"])
-def test_a_password_is_asked_for_on_a_terminal(typed: bytes, code: int, tmp_path: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(
-            sys.executable, [*FEDMON, "user", "add", "a", "--role", "node", "--ask", "--data-dir", str(tmp_path / "b")]
-        )
-    screen = b""
-    for prompt in (b"Password: ", b"Repeat for confirmation: "):
-        while prompt not in screen:
-            screen += os.read(terminal, 1000)
-        os.write(terminal, typed)
-        if code:
-            break
-    while code and b"fedmon: aborted" not in screen:
-        screen += os.read(terminal, 1000)
-    _, status = os.waitpid(child, 0)
-    os.close(terminal)
+@pytest.mark.parametrize(("typed", "code"), [(f"{PASSWORD}\n", 0), ("\x04", 1)], ids=["typed", "Ctrl-D"])
+def test_a_password_is_asked_for_on_a_terminal(typed: str, code: int, tmp_path: Path) -> None:
+    words = ("user", "add", "a", "--role", "node", "--ask", "--data-dir", str(tmp_path / "b"))
+    with Terminal("broker", *words) as terminal:
+        for prompt in ["Password: ", "Repeat for confirmation: "][: 2 - code]:
+            terminal.read_until(prompt)
+            terminal.press(typed)
+        ended, shown = terminal.end()
 
-    assert os.waitstatus_to_exitcode(status) == code
+    assert (ended, "fedmon: aborted" in shown) == (code, bool(code))
     assert users_in(tmp_path / "b").all() == [("a", Role.NODE)] * (not code)
 
 

@@ -17,13 +17,14 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError
 from tests.end_to_end.run_sites import SHA256, made
 from tests.end_to_end.test_runs_killed import VICTIMS, heard, is_back, kill
-from tests.node.owner.owner_shell import Terminal, refused, told
+from tests.node.owner.owner_shell import refused, told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
 from tests.support.environment import researcher_environment
 from tests.support.node_process import NodeProcess, audited, fedmon
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 ASK = "\n[metrics]\nenabled = false\n\n[runs]\nmax_jobs = 64\n\n[release]\nmode = 'ask'\n"
@@ -146,7 +147,7 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
     assert "wait for you, each of them (mode ask)" in status
     assert told(shared, "status")["release"] == {"mode": "ask", "held": 1}
 
-    with Terminal("results", "release", run.job_id, "--dir", str(shared)) as terminal:
+    with Terminal("node", "results", "release", run.job_id, "--dir", str(shared)) as terminal:
         shown = terminal.read_until("Let exactly this leave?")
         terminal.type("n")
         code, _ = terminal.end()
@@ -162,7 +163,7 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
     file.write_bytes(content.replace(b"3", b"4"))
     assert "not the result that the plan returned" in refused(shared, "results", "release", run.job_id, code=4)
     file.write_bytes(content)
-    with Terminal("results", "release", run.job_id[:30], "--dir", str(shared)) as terminal:
+    with Terminal("node", "results", "release", run.job_id[:30], "--dir", str(shared)) as terminal:
         terminal.read_until("Let exactly this leave?")
         terminal.type("y")
         code, _ = terminal.end()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.owner.owner_desks import events, made_folder
-from tests.node.owner.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_shell import node, refused, told
+from tests.support.terminal import Terminal
 
 TABLE = "id,age,weight\n1,30,70.5\n2,40,\n3,50,80.1\n"
 
@@ -123,7 +124,7 @@ def test_without_a_terminal_what_is_missing_is_named(folder: Path, words: tuple[
 
 
 def test_at_a_terminal_what_is_missing_is_asked_for(folder: Path) -> None:
-    with Terminal("dataset", "add", "--dir", str(folder)) as terminal:
+    with Terminal("node", "dataset", "add", "--dir", str(folder)) as terminal:
         for question, answer in (("folder", str(folder.parent / "a.csv")), ("Name", ""), ("Tags", "age, weight")):
             terminal.read_until(question)
             terminal.type(answer)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
-from tests.node.owner.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_shell import node, refused, told
 from tests.support.node_process import fedmon, plain_environment
+from tests.support.terminal import Terminal
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 HIDDEN = "rate = 0.1 # \u202e\u200b\x1b[2J\x07 end\nepochs = 3\n".encode()
@@ -127,7 +128,7 @@ def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Pat
     with desk_of(folder) as desk:
         ask_approval(desk, b"x = 1\n", name="forest", by="bob")
 
-    with Terminal("plan", "approve", "--dir", str(folder)) as terminal:
+    with Terminal("node", "plan", "approve", "--dir", str(folder)) as terminal:
         assert "forest    asked again" in terminal.read_until("sha256 or name")
         terminal.type("logistic")
         seen = terminal.read_until("exactly these bytes")
@@ -143,12 +144,12 @@ def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Pat
 def test_at_a_terminal_whole_digests_are_asked_about_too_unless_with_yes_and_no_is_no(folder: Path) -> None:
     (plan_id,) = _asked(folder, PLAN)
 
-    with Terminal("plan", "approve", plan_id, "--sha256", DIGEST, "--dir", str(folder)) as terminal:
+    with Terminal("node", "plan", "approve", plan_id, "--sha256", DIGEST, "--dir", str(folder)) as terminal:
         assert DIGEST in terminal.read_until("exactly these bytes")
         terminal.type("")
         refused_code, _ = terminal.end()
     before = told(folder, "plan", "list")["plans"][0]["status"]
-    with Terminal("plan", "approve", DIGEST[:6], "--yes", "--note", "again", "--dir", str(folder)) as terminal:
+    with Terminal("node", "plan", "approve", DIGEST[:6], "--yes", "--note", "again", "--dir", str(folder)) as terminal:
         code, shown = terminal.end()
 
     assert (refused_code, before, code) == (1, "pending", 0), shown

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedmon.common.clock import timestamp, utc_now
 from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
-from tests.node.owner.owner_shell import Terminal, node, refused, told
+from tests.node.owner.owner_shell import node, refused, told
+from tests.support.terminal import Terminal
 
 
 def _refused_of(folder: Path) -> dict[str, int]:
@@ -23,7 +24,7 @@ def test_a_prefix_of_a_researcher_is_allowed_at_a_terminal_or_with_yes(tmp_path:
         desk.registers.refused.save()
 
     assert "--yes" in refused(folder, "requests", "allow", "alic", code=2)
-    with Terminal("requests", "allow", "alic", "--dir", str(folder)) as terminal:
+    with Terminal("node", "requests", "allow", "alic", "--dir", str(folder)) as terminal:
         terminal.read_until("alice-of-ward-7 was refused 1 time")
         terminal.read_until("Obey this researcher")
         terminal.type("y")
