@@ -5,6 +5,8 @@ Most of them are tested where the part is that would show them; INDEX says where
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import time
 from pathlib import Path
@@ -17,7 +19,6 @@ from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch
 from tests.report.aliases.recorded import RecordedHost, Values
-from tests.support.named_tests import problem_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "howtos" / "migrating-from-perfmon.md"
@@ -77,6 +78,33 @@ INDEX: dict[int, str] = {
     43: f"{HERE}::test_weakness_42_43_options_and_keys_are_what_the_page_says",
 }
 """A test that fails if fedmon does the same, by the number of the weakness."""
+# Decorators of a whole test; a parameter may well be one that runs elsewhere.
+_LEFT_OUT = re.compile(r"^(?:pytestmark = .*)?pytest\.mark\.(?:skip|skipif|xfail|soak|batch|slow_docs)\b")
+
+
+def problem_of(node_id: str) -> str:
+    """Return why a test, as "file::name", does not run everywhere; "" where it does."""
+    file, _, name = node_id.partition("::")
+    if not (ROOT / file).is_file():
+        return f"there is no file {file}"
+    marks = _functions_of(file).get(name)
+    if marks is None:
+        return f"{file} has no test {name}"
+    left_out = [mark for mark in marks if _LEFT_OUT.search(mark)]
+    return f"{node_id} is left out: {left_out[0]}" if left_out else ""
+
+
+@functools.cache
+def _functions_of(file: str) -> dict[str, list[str]]:
+    """Return the tests of a file, each with its decorators."""
+    tree = ast.parse((ROOT / file).read_text())
+    marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    of_file = [mark for mark in marks if mark.startswith("pytestmark")]
+    return {
+        node.name: [*of_file, *map(ast.unparse, node.decorator_list)]
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
 
 
 def test_each_weakness_has_a_test_that_runs_everywhere() -> None:
