@@ -105,6 +105,7 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> Non
     with pytest.raises(RunHeldError):
         run.result(timeout_s=60)
 
+    assert "length <= 1000" in refused(shared, "results", "withhold", run.job_id, "--note", "x" * 1_001, code=2)
     told(shared, "results", "withhold", run.job_id, "--note", "too few patients")
     wait_until(lambda: run.states()["north"].state == "withheld", what="the note")
 
@@ -113,26 +114,30 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> Non
 
 
 def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, tmp_path: Path) -> None:
-    # given a held result, whose node and researcher both end
+    # given two held results, whose node and researcher both end
     with NodeProcess(folder) as node:
         with mosquitto.researcher(tmp_path) as fed:
             wait_until(lambda: fed.nodes().online, what="the node")
-            run = fed.run(plan(folder), tags=["cells"])
-            with pytest.raises(RunHeldError):
-                run.result(timeout_s=60)
+            run, other = (fed.run(plan(folder), tags=["cells"]) for _ in range(2))
+            for each in (run, other):
+                with pytest.raises(RunHeldError):
+                    each.result(timeout_s=60)
         node.kill()
 
-        # when the owner releases it while none of them is there, and the node starts again
+        # when the owner releases the one and withholds the other while none of them is there, and the node starts again
         document = told(folder, "results", "release", run.job_id)
         assert document["sent"] is False
+        assert told(folder, "runs", "show", run.job_id)["run"]["reason"].endswith("; alice is not told yet")
+        told(folder, "results", "withhold", other.job_id)
         node.start()
 
         # then the researcher has it when it is back, by the id of the run and as an outcome
         with mosquitto.researcher(tmp_path) as fed:
             wait_until(lambda: fed.nodes().online, what="the node")
-            again = fed.job(run.job_id)
+            again, withheld = fed.job(run.job_id), fed.job(other.job_id)
             wait_until(lambda: again.states()["north"].succeeded, what="the result")
             assert again.result(timeout_s=60) == {"north": {"rows": 3}}
+            wait_until(lambda: withheld.states()["north"].state == "withheld", what="the other")
     events = Counter(line["event"] for line in audited(folder) if line.get("job") == run.job_id)
     assert (events["run-held"], events["result-release"], events["run-outcome"]) == (1, 1, 1)
 
