@@ -70,25 +70,6 @@ def _hidden_again(shown: str) -> bytes:
     return source
 
 
-def test_a_diff_is_unified_and_of_the_visible_forms() -> None:
-    old = b"import os\n\ndef train():\n    return 1\n"
-    new = "import os\n\ndef train():\n    return 1\u202e\n".encode()
-
-    shown = diff(old, new, old_name="plan a", new_name="plan\x1bb")
-
-    assert shown.splitlines() == [
-        "--- plan a",
-        "+++ plan⟦U+001B⟧b",
-        "@@ -1,5 +1,5 @@",
-        " import os",
-        " ",
-        " def train():",
-        "-    return 1",
-        "+    return 1⟦U+202E⟧",
-        " ",
-    ]
-
-
 def test_the_same_bytes_have_no_difference_and_a_last_line_feed_is_one() -> None:
     assert diff(b"a\n", b"a\n") == ""
     assert diff(b"a\n", b"a") != ""

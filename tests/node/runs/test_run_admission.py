@@ -109,20 +109,6 @@ def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Ben
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "says"), [("linked", "now leads through a link"), ("gone", "cannot read it as a dataset of")]
-)
-def test_a_dataset_that_is_no_longer_what_was_offered_is_given_to_no_plan(
-    node: Bench, plan: str, name: str, says: str
-) -> None:
-    dataset_id, path = node.offer(name), node.path / f"{name}.csv"
-    moved = path.rename(node.path / f"moved-{name}.csv")
-    if name == "linked":
-        path.symlink_to(moved)
-
-    assert says in refused(node, code="failed", sha256=plan, dataset_id=dataset_id)
-
-
 def test_arguments_have_a_size(node: Bench, plan: str) -> None:
     assert "more than 65536" in refused(node, code="too-large", sha256=plan, arguments={"text": "x" * 70_000})
 

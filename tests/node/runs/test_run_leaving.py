@@ -45,13 +45,6 @@ def test_of_an_error_its_type_leaves_and_nothing_that_only_looks_like_one(kind: 
     assert leaving(said, output_leaves=True) == said
 
 
-def test_a_result_that_cannot_travel_is_not_described_where_words_stay() -> None:
-    told = leaving(job(JobState.INVALID_RESULT, "patients.SECRET: an array of objects"), output_leaves=False)
-
-    assert "SECRET" not in told.reason
-    assert "plain arrays" in told.reason
-
-
 @pytest.mark.parametrize("output_leaves", [True, False])
 def test_paths_of_the_node_are_told_to_nobody(output_leaves: bool) -> None:
     reason = (
