@@ -143,18 +143,23 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
         ambiguous = refused(folder, "requests", "allow", "researcher", code=4)
         told(folder, "requests", "allow", "researcher-1")
         assert one.ask("ping")["command"] == "pong"
+        other = two.ask("ping")["reason"]
         told(folder, "stop", "--timeout", "60")
         assert running.wait(60) == 0
 
     assert {reply["code"] for reply in replies} == {"refused"}
-    assert "fedmon node policy allow researcher-1" in replies[0]["reason"]
+    assert replies[0]["reason"] == (
+        "node hospital-a does not obey researcher researcher-1 (it obeys no researcher); "
+        "its owner would allow it with: fedmon node policy allow researcher-1"
+    )
+    assert "obeys other researchers only" in other
     assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
     assert all(each["first"] <= each["last"] for each in before)
     assert ["researcher-1", "2", "x"] in [line.split()[:3] for line in screen.splitlines()]
     assert "fedmon node requests allow RESEARCHER" in screen
     assert "* researcher researcher-2 was refused 1 time, last " in status
     assert "researcher-1, researcher-2" in ambiguous
-    assert [(each["researcher_id"], each["times"]) for each in waiting()] == [("researcher-2", 1)]
+    assert [(each["researcher_id"], each["times"]) for each in waiting()] == [("researcher-2", 2)]
 
 
 def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(running: NodeProcess) -> None:

@@ -13,25 +13,6 @@ def _policy(**rules: object) -> Policy:
     return Policy(msgspec.convert(rules, PolicySettings), "hospital-a")
 
 
-def test_a_fresh_node_obeys_nobody_and_says_who_could_change_that() -> None:
-    policy = _policy()
-
-    assert policy.obeys_nobody
-    assert policy.refusal("res-1") == (
-        "node hospital-a does not obey researcher res-1 (it obeys no researcher); "
-        "its owner would allow it with: fedmon node policy allow res-1"
-    )
-    assert policy.describe()[0].startswith("OBEYS NO RESEARCHER")
-
-
-def test_only_the_named_researchers_are_obeyed() -> None:
-    policy = _policy(researchers=["res-1"])
-
-    assert policy.refusal("res-1") is None
-    assert "obeys other researchers only" in str(policy.refusal("res-2"))
-    assert not policy.obeys_nobody
-
-
 @pytest.mark.parametrize(
     ("rules", "visible"),
     [
