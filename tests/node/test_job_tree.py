@@ -144,25 +144,6 @@ def test_a_zombie_is_counted_as_one_and_does_not_live(program: Program, watch: W
     assert reading.values["job_threads"] == 1
 
 
-def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals(program: Program, watch: Watch) -> None:
-    watch.tick()
-    program.tell("short 20 0.005")
-    used = sum(program.used_s())
-    program.end_unwaited()
-
-    last, after = watch.tick(), watch.tick()
-    records = watch.watches.close_ended()
-
-    assert (last.values["job_processes"], last.values["job_zombies"]) == (0, 1)
-    assert watch.value("job_cpu_user_seconds_total", last) + watch.value("job_cpu_system_seconds_total", last) >= (
-        used - 2 * TICK_S
-    )
-    assert last.values['job_context_switches_total{kind="voluntary"}'] is not None
-    assert after.values == {}
-    assert [(record.job_id, record.reason) for record in records] == [("a", "all of its processes have ended")]
-    assert watch.streams == {}
-
-
 def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back(program: Program, watch: Watch) -> None:
     program.tell("burn 0.03")
     before = watch.tick()

@@ -117,19 +117,6 @@ def test_cpu_time_may_be_asked_for_by_another_thread_while_jobs_come_and_go() ->
     assert failed == []
 
 
-def test_a_job_is_forgotten_and_its_processes_go_on() -> None:
-    with Watch() as watch, Program() as program:
-        watch.add(program.pid)
-
-        record = watch.watches.remove("a")
-
-        assert record.reason == "its owner had it forgotten"
-        assert watch.streams == {}
-        assert program.tell("burn 0") == ""
-        with pytest.raises(NotFoundError, match="no job 'a' is watched"):
-            watch.watches.remove("a")
-
-
 def test_files_are_closed_with_the_job() -> None:
     before = len(os.listdir("/proc/self/fd"))
     sampled = Sampled()

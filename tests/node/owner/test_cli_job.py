@@ -64,6 +64,8 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
         screen = node(watching, "job", "list", environ={"COLUMNS": "80"}).stdout
         during = jobs(watching)
         forgotten = told(watching, "job", "forget", slurm_id)["job"]
+        unknown = refused(watching, "job", "forget", f"{slurm_id}9", code=3)
+        goes_on = first.tell("burn 0") == ""
 
     assert f"batch job    {slurm_id} of slurm" in shown
     assert f"stream       job-{slurm_id}" in shown
@@ -78,6 +80,7 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
     assert {"scheduler", "environment"} <= {*screen.split()}
     assert [during[job_id]["state"] for job_id in (slurm_id, other["job_id"])] == ["watched", "watched"]
     assert (forgotten["state"], forgotten["reason"]) == ("ended", "its owner had it forgotten")
+    assert (f"no watched job '{slurm_id}9' here" in unknown, goes_on) == (True, True)
     assert "job-forget" in events(watching)
 
 
@@ -85,7 +88,6 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     with Program() as program:
         shown = node(watching, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
         again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
-        wrong = refused(watching, "add-scalar", "accuracy", "high", code=2)
         program.end()
         wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
         wait_until(lambda: jobs(watching)["fit"]["state"] == "ended", what="the end in the list")
@@ -94,7 +96,6 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     assert "stream       job-fit" in shown
     assert "cpu: tree" in shown
     assert "'fit' is watched already" in again
-    assert "the value of 'accuracy' is 'high', not a number" in wrong
     assert jobs(watching)["fit"]["reason"] == "all of its processes have ended"
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "a fit" in screen
