@@ -23,7 +23,7 @@ from tests.support.node_process import NodeProcess
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
-from tests.support.waiting import wait_until
+from tests.support.waiting import has_ended, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_job_outlives_its_daemon_and_its_broker_and_what_is_lost_is_said(site:
     site.node.kill()
     site.broker.kill()
     os.kill(keeper.pid, signal.SIGKILL)
-    wait_until(lambda: (now := find_birth(launcher)) is None or now.is_zombie, what="the launcher's end")
+    wait_until(lambda: has_ended(launcher), what="the launcher's end")
     wait_until(lambda: folders[ends].ending() is not None, what="the end of the first job")
     site.broker.start()
     site.node.start()

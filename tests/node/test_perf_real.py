@@ -21,9 +21,9 @@ from fedmon.node.collectors.job.cgroup import UNIFIED
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
 from tests.node.jobs_real import Program, cgroups
-from tests.node.test_perf_replay import gone, reading_with
+from tests.node.test_perf_replay import reading_with
 from tests.support.requirements import require
-from tests.support.waiting import wait_until
+from tests.support.waiting import has_ended, wait_until
 
 TASK_CLOCK = "perf_task_clock_seconds_total"
 COUNTED = "perf_counted_seconds_total"
@@ -150,4 +150,4 @@ def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Pa
         process.wait()
         process.stdout.close()
 
-        wait_until(lambda: gone(perf), what="the end of perf")
+        wait_until(lambda: has_ended(perf), what="the end of perf")

@@ -51,3 +51,11 @@ def pause(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     threads = [psutil.Process(thread.id) for thread in psutil.Process(pid).threads()]
     wait_until(lambda: all(thread.status() == psutil.STATUS_STOPPED for thread in threads), what="a stopped process")
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone or a zombie."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -14,14 +14,7 @@ import pytest
 from fedmon.node.job.commands import CommandError, run, runner
 from tests.node.job.machine import program
 from tests.support.requirements import require
-from tests.support.waiting import wait_until
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
+from tests.support.waiting import has_ended, wait_until
 
 
 def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path) -> None:
@@ -63,7 +56,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
             break
 
     assert len(pids) >= 2
-    wait_until(lambda: not any(map(is_alive, pids)), what="the end of all that it started")
+    wait_until(lambda: all(map(has_ended, pids)), what="the end of all that it started")
 
 
 HOLD = """

@@ -22,7 +22,7 @@ from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
 from fedmon.node.runs.launcher import LauncherError
 from tests.node.runs.kept_jobs import KeptJobs, left_of
-from tests.support.waiting import pause, wait_until
+from tests.support.waiting import has_ended, pause, wait_until
 
 FOREVER = "while True: signal.pause()"
 FORKS_NOTHING = """
@@ -225,7 +225,7 @@ def test_a_plan_ends_with_a_keeper_that_is_killed_and_is_not_begun_again(jobs: K
     os.kill(keeper_of(folder).pid, signal.SIGKILL)
 
     wait_until(lambda: not folder.is_alive())
-    wait_until(lambda: (now := find_birth(first.pid)) is None or now.is_zombie, what="the end of the first process")
+    wait_until(lambda: has_ended(first.pid), what="the end of the first process")
     with pytest.raises(ConflictError, match="begun before"):
         jobs.launch(body, order)
     if level == "bubblewrap":
@@ -321,7 +321,7 @@ def test_a_plan_that_ended_in_time_keeps_its_result_though_its_keeper_sees_that_
     keeper, first = keeper_of(folder), started(folder)
 
     pause(keeper.pid)
-    wait_until(lambda: (now := find_birth(first.pid)) is None or now.is_zombie, what="the end of the plan")
+    wait_until(lambda: has_ended(first.pid), what="the end of the plan")
     wait_until(lambda: time.time() > first.t + 7.0, what="the end of its wall limit")
     os.kill(keeper.pid, signal.SIGCONT)
 

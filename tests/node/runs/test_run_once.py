@@ -17,7 +17,6 @@ from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
-from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import EVENTS, LOCK, STOP, JobFolder
 from fedmon.node.runs.register import JobRegister
@@ -29,7 +28,7 @@ from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.requirements import require
 from tests.support.shell_here import document_here
-from tests.support.waiting import wait_until
+from tests.support.waiting import has_ended, wait_until
 
 WAITS = b"""import time
 
@@ -374,7 +373,7 @@ def test_a_job_whose_folder_was_removed_is_lost_and_nothing_of_it_runs(node: Ben
 
     assert node.over(job_id)["job"]["state"] == "lost"
     assert started is not None
-    wait_until(lambda: (now := find_birth(started.pid)) is None or now.is_zombie, what="the end of the plan")
+    wait_until(lambda: has_ended(started.pid), what="the end of the plan")
 
 
 def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: Path) -> None:
