@@ -51,7 +51,10 @@ class ProcTree:
         numbers = " ".join(map(str, [*before, *used, *reaped, *after]))
         (folder / "stat").write_text(f"{pid} ({name}) {state} {numbers}\n")
         if io is not None:
-            (folder / "io").write_text(io_text(io))
+            (folder / "io").write_text(
+                f"rchar: 7\nwchar: {io}\nsyscr: 1\nsyscw: 2\nread_bytes: 0\nwrite_bytes: {io}\n"
+                "cancelled_write_bytes: 0\n"
+            )
         if ran:
             (folder / "schedstat").write_text(f"{1000 * ran} 5 {ran}\n")
         (folder / "environ").write_bytes(environ)
@@ -64,11 +67,3 @@ class ProcTree:
     def take(self, pid: int) -> None:
         """Remove a process."""
         shutil.rmtree(self.root / str(pid))
-
-
-def io_text(written: int) -> str:
-    """Return the text of ``io`` of a process that wrote this much."""
-    return (
-        f"rchar: 7\nwchar: {written}\nsyscr: 1\nsyscw: 2\nread_bytes: 0\nwrite_bytes: {written}\n"
-        "cancelled_write_bytes: 0\n"
-    )

@@ -5,15 +5,11 @@ from pathlib import Path
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
-from fedmon.node.collectors.energy.counters import LONGEST_GAP_S, SourceReader
+from fedmon.node.collectors.energy.counters import LONGEST_GAP_S
 from fedmon.node.collectors.energy.sources import JOULES, WATTS, hwmon_collector
 from tests.support.energy_tree import EnergyTree, at
 
 NODE = 'node_energy_joules_total{method="hwmon"}'
-
-
-def hwmon(tree: EnergyTree) -> SourceReader:
-    return hwmon_collector(tree.sys, max_watts=1000.0)
 
 
 def watts(chip: str, sensor: str) -> str:
@@ -31,7 +27,7 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     old = tree.chip(6, "acpi", power1_average=4_000_000)
     (old / "device").mkdir()
     (old / "power1_average").rename(old / "device/power1_average")
-    collector = hwmon(tree)
+    collector = hwmon_collector(tree.sys, max_watts=1000.0)
 
     first = collector.collect(at(0))
     (tree.sys / "class/hwmon/hwmon2/energy1_input").write_text("9500000\n")

@@ -66,16 +66,6 @@ def _position(folder: Path, number: int) -> tuple[Path, int]:
     raise AssertionError(number)
 
 
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_line_holds_its_number_time_event_facts_and_the_hash_of_the_line_before(tmp_path: Path) -> None:
     with Audit(tmp_path) as audit:
         first = audit.record("request", researcher_id="r", command="ping")
@@ -298,13 +288,13 @@ def test_without_its_head_an_audit_says_what_it_cannot_tell(tmp_path: Path) -> N
 
 
 def test_metrics_and_logs_are_counted_and_written_once_an_hour_and_at_the_end(tmp_path: Path) -> None:
-    clock = Clock()
-    with Audit(tmp_path, clock=clock) as audit:
+    now = 0.0
+    with Audit(tmp_path, clock=lambda: now) as audit:
         audit.count("metrics", ["host_cpu_busy_ratio", "host_memory_used_bytes"], 10)
         audit.count("logs", ["WARNING"])
-        clock.now = COUNT_PERIOD_S - 1
+        now = COUNT_PERIOD_S - 1
         audit.record("request")
-        clock.now = COUNT_PERIOD_S
+        now = COUNT_PERIOD_S
         audit.count("metrics", ["host_cpu_busy_ratio"])
         audit.count("metrics", ["host_cpu_busy_ratio"], 2)
         audit.record("request")
