@@ -353,7 +353,8 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
 
     def refuse(request: Message) -> Message:
         code = codes[len({one["id"] for one in node.sent("list")} - {request["id"]})]
-        return node.error(request, code, "policy of this node: run `fedmon node policy allow alice`")
+        reason = "policy of this node: run `fedmon node policy allow alice`"
+        return node.error(request, code, reason) | {"retry_after_s": 5.0}
 
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
@@ -363,8 +364,8 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
         outcomes = {code: federation.datasets()["a"] for code in codes}
 
     assert {code: outcome.status for code, outcome in outcomes.items()} == expected
-    assert {outcome.reason for outcome in outcomes.values()} == {
-        "policy of this node: run `fedmon node policy allow alice`"
+    assert {(outcome.reason, outcome.retry_after_s, outcome.reply) for outcome in outcomes.values()} == {
+        ("policy of this node: run `fedmon node policy allow alice`", 5.0, None)
     }
 
 

@@ -22,7 +22,7 @@ from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Monitor, Ping, PlanStatus
 from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Throttle, Window
-from fedmon.researcher.asking.outcome import Outcome, OutcomeStatus
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from tests.node.owner.owner_shell import told
 from tests.node.runs.run_desks import ALICE, Bench, bench, run
 from tests.support.brokers import Broker
@@ -304,28 +304,6 @@ def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(
             assert [(reply["success"], reply["status"]) for reply in (taken, refused)] == [(True, 200), (False, 0)]
             assert "requests_per_s in [quota]" in error["extra_msg"]
             assert researcher.faults == []
-
-
-def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(lasting_broker: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=0.1)
-    with NodeProcess(folder) as node, lasting_broker.researcher(tmp_path) as alice:
-        node.wait_online()
-        pings: list[Outcome[Any]] = []
-
-        def is_busy() -> bool:
-            pings.append(alice.ping(nodes=["ward"])["ward"])
-            return pings[-1].status is OutcomeStatus.BUSY
-
-        # A ping that is answered takes what was allowed: the next one is busy.
-        wait_until(is_busy, what="a busy node")
-        outcome = pings[-1]
-
-        assert (outcome.status, outcome.reply) == (OutcomeStatus.BUSY, None)
-        assert outcome.retry_after_s is not None
-        assert 0 < outcome.retry_after_s <= 10
-        assert outcome.elapsed_s is not None
-        assert outcome.elapsed_s < 20
-        assert "try again in" in outcome.reason
 
 
 def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up(
