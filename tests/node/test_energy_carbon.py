@@ -99,17 +99,6 @@ def test_a_number_without_source_or_date_is_refused(source: str | None, date: st
         EnergySettings(gco2e_per_kwh=50.0, factor_source=source, factor_date=date)
 
 
-def test_the_settings_of_a_node_hold_the_factor(tmp_path: Path) -> None:
-    (tmp_path / "node.toml").write_text(
-        '[node]\nid = "a"\n[energy]\nregion = "DE"\nfactors_file = "own.csv"\nnode_power_sensors = ["one/power1"]\n'
-    )
-
-    energy = load_node(tmp_path, {"FEDMON_ENERGY_PUE": "1.25"}).energy
-
-    assert (energy.region, energy.pue, energy.factors_file) == ("DE", 1.25, tmp_path / "own.csv")
-    assert energy.node_power_sensors == ("one/power1",)
-
-
 @pytest.mark.parametrize(
     ("key", "allowed"),
     [("gco2e_per_kwh = -1", "from 0 to 5000"), ("pue = 0.5", "from 1 to 10"), ("factor_date = 'lately'", "a text"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import CommandError, answer
+from fedmon.node.job.commands import CommandError
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError
 from fedmon.node.job.finders.schedulers import listed_pids
 from tests.node.job.machine import KERNEL_THREAD, TOOL, V1, Commands, Machine, environment, recorded, said
@@ -185,24 +185,6 @@ def test_of_a_list_only_processes_that_run_are_taken() -> None:
     rows = "-1 1 1 0 0\n60 1 batch 0 0\n61 11 0 0 0\n<html>\ngarbage\n"
 
     assert listed_pids(HEADER + rows, "1") == [60]
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("unknown", "ended with status 1: There are no steps for job 4711 on node"),
-        ("finished", "ended with status 1: JobId=1 does not exist on node"),
-        ("array-index", '"2_3" does not look like a jobid'),
-        ("hostile", "does not look like a jobid"),
-        ("pending", "ended with status 1"),
-    ],
-)
-@pytest.mark.parametrize("way", ["cgroup", "linuxproc"])
-def test_what_a_real_scontrol_says_of_a_job_that_it_does_not_know_is_passed_on(way: str, name: str, why: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        answer(*recorded(f"slurm/{way}/listpids-{name}"))
-
-    assert why in str(caught.value)
 
 
 def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(machine: Machine) -> None:

@@ -19,7 +19,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.cgroup import left_folders
 from fedmon.node.collectors.job.process import find_birth
-from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
+from fedmon.node.runs.folder import TMP, JobFolder, Known, Reported, Started, send
 from fedmon.node.runs.launcher import LauncherError
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import has_ended, pause, wait_until
@@ -129,25 +129,6 @@ def test_a_keeper_that_cannot_be_forked_is_told_as_such(tmp_path: Path, monkeypa
 
     said = "no process could be started for it: Resource temporarily unavailable"
     assert (ending.state, ending.reason) == (JobState.NOT_STARTED, said)
-
-
-def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
-    folder = jobs.launch("context.report(loss=0.5, step=1)\ncontext.log('hello')\n" + FOREVER, jobs.order("job-0"))
-    jobs.wait_poked(lambda: len(folder.events().events) == 3)
-
-    first, scalar, line = folder.events().events
-    offset = folder.events().next_offset
-
-    assert isinstance(first, Started)
-    assert find_birth(first.pid) is not None
-    assert isinstance(scalar, Reported)
-    assert (scalar.number, scalar.values, scalar.step) == (0, {"loss": 0.5}, 1)
-    assert isinstance(line, Logged)
-    assert (line.level, line.message) == ("INFO", "hello")
-    assert folder.events(offset).events == []
-    assert folder.is_alive()
-    folder.stop(JobState.STOPPED, "the test is over")
-    assert jobs.ending(folder).scalars == 1
 
 
 @pytest.mark.parametrize("level", ["limits", None])

@@ -60,19 +60,6 @@ def wait_ended(node: Bench, job_id: str) -> None:
     wait_until(has_ended, what="the end of the plan")
 
 
-def test_large_inputs_and_results_go_through_the_repository(node: Bench, repository: HistoricRepository) -> None:
-    job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
-    outcome = node.over(job_id)
-
-    result = outcome["result"]
-    stored = repository.files["/" + result["url"].removeprefix(repository.url)]
-    assert outcome["job"]["state"] == "succeeded"
-    assert stored == CONTENT
-    assert (result["sha256"], result["size_bytes"], result["json"]) == (digest(CONTENT), len(CONTENT), None)
-    told = node.ask(JobStatus(job_id=job_id, result=True, **envelope()))
-    assert told["result"] == result
-
-
 def test_a_transfer_that_ends_while_the_worker_takes_nothing_is_not_lost(
     node: Bench, repository: HistoricRepository
 ) -> None:
