@@ -98,6 +98,7 @@ def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are
         pass
     with contextlib.closing(sqlite3.connect(folder / "recording.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 99")
+    before = (folder / "recording.sqlite").read_bytes()
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
         node.wait_online()
         with fed.record(tmp_path / "store", nodes=["newer"], interval_s=0.2) as record:
@@ -105,6 +106,7 @@ def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are
         with RawResearcher(mosquitto, "bob") as bob:
             refused = bob.ask("monitor", action="resend", stream="host")
 
+    assert (folder / "recording.sqlite").read_bytes() == before
     assert (refused["code"], "no recording (recording has version 99 and" in refused["reason"]) == (
         "unsupported",
         True,

@@ -167,26 +167,6 @@ def test_bounds_hold_and_what_they_drop_is_counted(path: Path) -> None:
         wait_until(lambda: recorder.extents()[0].oldest_seq >= 420)
 
 
-def test_a_recording_of_a_newer_version_is_left_alone_and_the_node_goes_on(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Recording(path):
-        pass
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    before = path.read_bytes()
-
-    with caplog.at_level(logging.ERROR), running(path) as recorder:
-        recorder.keep(batch(0))
-        wait_until(lambda: recorder.problem)
-        assert "has version 9" in recorder.problem
-        assert not recorder.ready
-        assert recorder.counts()[BUFFERED] == 10
-
-    assert path.read_bytes() == before
-    assert "10 samples could not be stored" in caplog.text
-
-
 def set_aside(path: Path) -> list[Path]:
     return [one for one in path.parent.iterdir() if ".damaged-" in one.name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 
@@ -47,11 +48,7 @@ def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(t
     offset=st.integers(0, 300),
     page=st.integers(4, 50),
 )
-def test_any_page_is_what_was_printed_there(
-    tmp_path_factory: object, pieces: list[bytes], size: int, offset: int, page: int
-) -> None:
-    import tempfile
-
+def test_any_page_is_what_was_printed_there(pieces: list[bytes], size: int, offset: int, page: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t"
         trace = TraceWriter(path, size_bytes=size)
