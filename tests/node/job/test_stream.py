@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from tests.node.job.tool_runs import environment, numbers, start
 from tests.node.measure.pipelines import pipeline_of
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.stubborn import silent_peer
@@ -249,9 +249,7 @@ def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tm
         host, line = "127.0.0.1", None
         match broker:
             case "refuses":
-                with socket.socket() as closed:
-                    closed.bind(("127.0.0.1", 0))
-                    port = closed.getsockname()[1]
+                port = free_port()
             case "silent":
                 port = peers.enter_context(silent_peer())
             case "unknown host":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,8 @@ from fedmon.node.runs import outcome as results
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import envelope
 from tests.support.historic_repository import HistoricRepository
+from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
 from tests.support.waiting import stays, wait_until
 
 ECHO = b"""from fedmon import TrainingPlan
@@ -73,8 +74,8 @@ def test_a_transfer_that_ends_while_the_worker_takes_nothing_is_not_lost(
 
 
 def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: HistoricRepository) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+    with silent_peer() as port:
+        slow = f"http://127.0.0.1:{port}/"
         allowed = msgspec.structs.replace(node.settings.repository, allowed_urls=(repository.url, slow))
         follow(node, allowed)
         waiting = [node.begin(ECHO, inputs=inputs(slow)) for _ in range(3)]
@@ -109,8 +110,7 @@ def test_inputs_that_are_not_the_announced_ones_start_nothing(
 
 def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: HistoricRepository) -> None:
     # given a repository that is away while the plan ends
-    with socket.create_server(("127.0.0.1", 0)) as away:
-        gone = f"http://127.0.0.1:{away.getsockname()[1]}/upload/"
+    gone = f"http://127.0.0.1:{free_port()}/upload/"
     follow(node, RepositorySettings(url=gone, allowed_urls=(repository.url,)))
     job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
     wait_ended(node, job_id)
