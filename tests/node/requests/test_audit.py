@@ -8,10 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,21 +20,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.errors import StorageError
 from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit, chain_files, verify
-from tests.support.chance import seeded
 from tests.support.full_disk import files_of_at_most
-
-WRITE_FOR_EVER = """
-import itertools, sys
-from pathlib import Path
-from fedmon.node.requests.audit import Audit
-audit = Audit(Path(sys.argv[1]), rotate_bytes=20_000)
-for number in itertools.count():
-    if number % 10:
-        audit.record("request", number=number, text="x" * 100)
-    else:
-        audit.record_durably("decision", number=number)
-    print(number, flush=True)
-"""
 
 
 def _written(folder: Path, lines: int = 30, *, rotate_bytes: int = 1_500) -> Path:
@@ -334,27 +317,6 @@ def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path
 
     assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
     assert verify(tmp_path).ok
-
-
-def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
-    rounds = seeded()
-    acknowledged = 0
-    for _ in range(5):
-        child = subprocess.Popen(
-            [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        seen = [child.stdout.readline() for _ in range(rounds.randint(1, 300))]
-        child.send_signal(signal.SIGKILL)
-        seen += child.stdout.readlines()
-        child.wait()
-        child.stdout.close()
-        acknowledged += sum(line.endswith("\n") for line in seen)
-
-        result = verify(tmp_path)
-        assert result.first_bad is None
-        assert result.lines >= acknowledged
-    assert result.files > 2
 
 
 def test_threads_write_whole_lines_into_one_chain_while_another_process_reads(tmp_path: Path) -> None:
