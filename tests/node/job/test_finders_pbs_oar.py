@@ -144,8 +144,10 @@ def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
 # --- OAR -------------------------------------------------------------------------------------------------------------
 
 
-def oar_job(machine: Machine) -> None:
-    """The processes of a real OAR job."""
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path: Path, where: str) -> None:
+    machine = Machine(tmp_path, controllers=("cpuset", "cpuacct", "freezer"))
+    # as recorded of a real job
     group, inside = "/oar/alice_1", environment("oar/job")
     machine.put(28354, "perl", command="perl - 1 OAREXEC", cgroup=group)
     machine.put(28355, "perl", parent=28354, command="perl -e $ENV{TERM}", environ=inside, cgroup=group)
@@ -154,14 +156,8 @@ def oar_job(machine: Machine) -> None:
     machine.put(28358, "perl", parent=28356, command="perl -e work", environ=inside, cgroup=group)
     machine.put(TOOL, "fedmon", parent=28356, environ=inside, cgroup=group)
     machine.put(70, cgroup="/oar/alice_11")
-
-
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path: Path, where: str) -> None:
-    machine = Machine(tmp_path, controllers=("cpuset", "cpuacct", "freezer"))
-    oar_job(machine)
     job_id = "1" if where == "outside" else ""
-    got = machine.search(environment("oar/job"), job_id=job_id, scheduler="oar").find(retries=0)
+    got = machine.search(inside, job_id=job_id, scheduler="oar").find(retries=0)
 
     assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
     assert {*got.overhead} == {28354, 28355}

@@ -37,12 +37,6 @@ def _asked(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
     return raw.ask("approval", description="A plan.", **plan, **fields)
 
 
-def _copied(folder: Path) -> Path:
-    copy = folder / "state.sqlite.copy"
-    wait_until(copy.exists, what="the copy of the register")
-    return copy
-
-
 @pytest.fixture(scope="module")
 def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node whose owner decided about plans and datasets before its register was copied, and after."""
@@ -51,7 +45,7 @@ def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -
     (folder / "own.py").write_text("name = 'own'\n")
     own = told(folder, "plan", "register", str(folder / "own.py"), "--name", "own")["plan"]["plan_id"]
     with NodeProcess(folder) as node, RawResearcher(lasting_broker) as raw:
-        _copied(folder)
+        wait_until((folder / "state.sqlite.copy").exists, what="the copy of the register")
         wait_until(raw.answered, what="the node to answer")
         ids = {name: _asked(raw, source, datasets=["cells"])["plan_id"] for name, source in SOURCES.items()}
         for name in ("approved", "reset", "deleted"):
@@ -136,13 +130,6 @@ def _told_of_restore(folder: Path) -> str:
     return str(restored["report"])
 
 
-def _restored(folder: Path) -> str:
-    """Open the register as the shell does, and return what is told of a restore."""
-    with desk_of(folder) as desk:
-        restored = done(desk, "status")["restored"]
-    return "" if restored is None else str(restored["report"])
-
-
 def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp_path: Path) -> None:
     rounds, folder = seeded(), tmp_path / "n"
     good, expected, rows = (template / "state.sqlite").read_bytes(), _decisions(template), _everything(template)
@@ -152,7 +139,7 @@ def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(template, folder)
         (folder / "state.sqlite").write_bytes(damaged)
-        report = _restored(folder)
+        report = _told_of_restore(folder)
         assert _decisions(folder) == expected, f"mutation {number}: {report}"
         if report:
             restored += 1
