@@ -36,14 +36,18 @@ def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
     assert events(folder) == ["dataset-add"]
 
 
-def test_an_edit_keeps_the_id_and_reads_a_new_path(folder: Path) -> None:
+def test_an_edit_keeps_the_id_reads_a_new_path_and_changes_nothing_else(folder: Path) -> None:
     dataset_id = told(folder, *_add(folder, "a.csv", "Ages", "age"))["dataset"]["dataset_id"]
     (folder.parent / "b.csv").write_text(TABLE + "4,60,90\n")
 
     edited = told(folder, "dataset", "edit", "Ages", "--name", "Old", "--path", str(folder.parent / "b.csv"))["dataset"]
+    (folder.parent / "b.csv").write_text(TABLE)
+    later = told(folder, "dataset", "edit", "Old", "--description", "new")["dataset"]
 
+    assert later == edited | {"description": "new", "modified": later["modified"]}
+    assert later["modified"] > edited["modified"]
     assert (edited["dataset_id"], edited["name"], edited["shape"]) == (dataset_id, "Old", [4, 3])
-    assert told(folder, "dataset", "show", dataset_id)["dataset"] == edited
+    assert told(folder, "dataset", "show", dataset_id)["dataset"] == later
     assert "Ages" in refused(folder, "dataset", "show", "Ages", code=3)
 
 

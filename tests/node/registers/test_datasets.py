@@ -180,18 +180,6 @@ def test_very_many_columns_are_listed_by_their_number_alone(register: DatasetReg
     assert (record.listed().shape, record.listed().dtypes) == ([1, 5000], None)
 
 
-def test_an_edit_changes_what_is_given_and_nothing_else(register: DatasetRegister, table: Path) -> None:
-    before = _add(register, table, description="old", dataset_parameters={"a": 1})
-    table.write_text("x\n1\n")
-
-    after = register.edit("patients", DatasetFields(description="new", tags=("mri", "2026")))
-
-    assert (after.description, after.tags) == ("new", ("mri", "2026"))
-    assert (after.shape, after.dataset_parameters, after.created) == (before.shape, {"a": 1}, before.created)
-    assert after.modified > before.modified
-    assert register.all() == [after]
-
-
 def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
     register: DatasetRegister, table: Path
 ) -> None:
