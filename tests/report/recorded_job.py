@@ -9,11 +9,10 @@ from typing import Any
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from tests.report.tables import Column, samples
 
-BEGIN_T = 1_763_700_000.0
 GIB = 2**30
 KEY = "4711"
-Column = list[float | None]
 
 HARDWARE: dict[str, Any] = {
     "simulated": False, "vendor": "GenuineIntel", "model": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz",
@@ -42,12 +41,12 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 class RecordedJob:
-    """Makes the columns of one node; ``load`` is how many CPUs the job keeps busy, with ``idle_gpu`` GPU 1 idles."""
+    """Makes the columns of one node; ``load`` is how many CPUs the job keeps busy, and GPU 1 idles."""
 
-    def __init__(self, *, samples: int = 600, interval_s: float = 1.0, load: float = 3.4, peak: float = 14.6 * GIB,
-                 idle_gpu: bool = True, begin_t: float = BEGIN_T) -> None:  # fmt: skip
-        self.samples, self.interval_s, self.begin_t = samples, interval_s, begin_t
-        self.load, self.peak, self.idle_gpu = load, peak, idle_gpu
+    def __init__(
+        self, *, samples: int = 600, interval_s: float = 1.0, load: float = 3.4, peak: float = 14.6 * GIB
+    ) -> None:
+        self.samples, self.interval_s, self.load, self.peak = samples, interval_s, load, peak
 
     def _each(self, value: Any) -> Column:
         return [float(value(at * self.interval_s)) for at in range(self.samples)]
@@ -76,7 +75,7 @@ class RecordedJob:
             "agent_cpu_seconds_total": self._each(lambda t: 0.001 * t),
         }  # fmt: skip
         for gpu in range(2):
-            is_idle = self.idle_gpu and gpu == 1
+            is_idle = gpu == 1
             use = [0.01 if is_idle else 0.9 * one + 0.1 for one in wave]
             columns |= {
                 f'gpu_utilization_ratio{{gpu="{gpu}"}}': list(use),
@@ -112,46 +111,31 @@ class RecordedJob:
             'job_method_info{of="peak",method="cgroup-v2"}': self._each(lambda _t: 1),
         }  # fmt: skip
 
-    def batch(self, node_id: str, stream: str, columns: Mapping[str, Column], *, boot: int = 1) -> Batch:
-        """Return all samples of one stream."""
-        moments = [at * self.interval_s for at in range(self.samples)]
-        return Batch(node_id=node_id, boot=boot, stream=stream, seq=0, t=[self.begin_t + one for one in moments],
-                     mono=[1000.0 + one for one in moments], columns=dict(columns))  # fmt: skip
 
-
-def user_values(node_id: str, *, samples: int = 20, every_s: float = 30.0, begin_t: float = BEGIN_T) -> Batch:
+def user_values(node_id: str) -> Batch:
     """Return what a training reports: a loss and an accuracy."""
-    moments = [at * every_s for at in range(samples)]
-    return Batch(
-        node_id=node_id, boot=1, stream="user", seq=0, t=[begin_t + one for one in moments],
-        mono=[1000.0 + one for one in moments],
-        columns={
-            'user_value{name="loss"}': [2.3 * math.exp(-at / 6) + 0.05 for at in range(samples)],
-            'user_value{name="accuracy"}': [1 - 0.9 * math.exp(-at / 5) for at in range(samples)],
-            'user_step{name="loss"}': [float(at) for at in range(samples)],
-        },
-    )  # fmt: skip
+    columns: dict[str, Column] = {
+        'user_value{name="loss"}': [2.3 * math.exp(-at / 6) + 0.05 for at in range(20)],
+        'user_value{name="accuracy"}': [1 - 0.9 * math.exp(-at / 5) for at in range(20)],
+        'user_step{name="loss"}': [float(at) for at in range(20)],
+    }
+    return samples(columns, node=node_id, stream="user", step_s=30.0)
 
 
 def write_job(
-    path: Path, *, nodes: tuple[str, ...] = ("n1", "n2"), capabilities: Mapping[str, str | None] | None = None,
-    labels: Mapping[str, str] | None = None, key: str = KEY, told: Mapping[str, Any] | None = None,
+    path: Path, *, nodes: tuple[str, ...] = ("n1", "n2"), told: Mapping[str, Any] | None = None,
     series: tuple[str, ...] = ("",), **of_job: Any,
 ) -> Path:  # fmt: skip
     """Write a job into one recording, with series that begin so; the nodes after the first are less loaded."""
     reasons = {"rapl_energy_joules_total": "no permission: /sys/class/powercap/intel-rapl:0/energy_uj is for root only",
-               "host_fan_rotation_hertz": "not found: no chip has a fan"} | dict(capabilities or {})  # fmt: skip
+               "host_fan_rotation_hertz": "not found: no chip has a fan"}  # fmt: skip
     with Recording(path) as recording:
         for at, node in enumerate(nodes):
             one = RecordedJob(**({"load": 3.4 - at * 1.2, "peak": (14.6 - 6 * at) * GIB} | of_job))
-            if one.samples:
-                streams = {"host": one.host(), f"job-{key}": one.job()}
-                recording.append(
-                    one.batch(
-                        node, stream, {name: values for name, values in columns.items() if name.startswith(series)}
-                    )
-                    for stream, columns in streams.items()
-                )
+            for stream, columns in {"host": one.host(), f"job-{KEY}": one.job()}.items():
+                chosen = {name: values for name, values in columns.items() if values and name.startswith(series)}
+                if chosen:
+                    recording.append([samples(chosen, node=node, stream=stream, step_s=one.interval_s)])
             recording.describe(
                 node,
                 1,
@@ -159,8 +143,8 @@ def write_job(
                     "hostname": node,
                     "hardware": HARDWARE,
                     "capabilities": reasons,
-                    "labels": dict(labels or {"system": "atlas", "env": "gcc-13"}),
-                    "jobs": {key: document(**{"nodes": list(nodes), "gpus": ["0", "1"]} | dict(told or {}))},
+                    "labels": {"system": "atlas", "env": "gcc-13"},
+                    "jobs": {KEY: document(**{"nodes": list(nodes), "gpus": ["0", "1"]} | dict(told or {}))},
                     "tool": {"version": "0.4.0", "interval_s": one.interval_s, "clock_offset_s": 0.01 * at},
                 },
             )

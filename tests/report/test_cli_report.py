@@ -11,7 +11,8 @@ import pytest
 from fedmon.common.errors import NotFoundError
 from fedmon.report.cli.inputs import unix_time
 from fedmon.report.source import Source, files_of
-from tests.report.recorded_job import BEGIN_T, write_job
+from tests.report.recorded_job import write_job
+from tests.report.tables import T0
 from tests.support.shell_here import document_here, fedmon_here
 
 DRAWN = ("job_cpus_busy", "job_cpu_", "job_memory_peak")
@@ -55,7 +56,7 @@ def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) ->
 
 def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_path: Path) -> None:
     write_job(tmp_path / "job.fmr", samples=601)
-    part = ("--since", BEGIN_T + 100, "--until", BEGIN_T + 200)
+    part = ("--since", T0 + 100, "--until", T0 + 200)
 
     for words, seconds in (((), 600), (part, 100)):
         document = document_here("report", tmp_path / "job.fmr", "--node", "n2", *words)

@@ -29,8 +29,8 @@ from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep
 from tests.report.cases import case, gauge, node
-from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
-from tests.report.tables import HOSTILE, recording, samples
+from tests.report.recorded_job import GIB, RecordedJob, write_job
+from tests.report.tables import HOSTILE, T0, Column, recording, samples
 
 SCRIPT = "<script>alert(1)</script>"
 DRAWN = (
@@ -94,11 +94,7 @@ class Page(HTMLParser):
 def made(path: Path, **choice: Any) -> Document:
     with Source([path]) as source:
         case = choose(source, **choice).read()
-    return build(case, find(case), made_t=BEGIN_T)
-
-
-def page_of(document: Document) -> Page:
-    return Page("".join(html(document)))
+    return build(case, find(case), made_t=T0)
 
 
 def pdf_of(document: Document, path: Path) -> list[str]:
@@ -148,7 +144,7 @@ def test_charts_are_data_in_the_page(written: tuple[Path, Path]) -> None:
     assert loss["lines"][0]["values"][0] == 2.35
     assert titles["Job: memory"]["lines"][0]["label"] == "n1"
     assert titles["Job: memory"]["lines"][0]["values"][0] == 1.46
-    assert page.charts["span"] == [BEGIN_T, BEGIN_T + 550]
+    assert page.charts["span"] == [T0, T0 + 550]
     assert "@media (scripting:none){.charts{display:none}}" in written[0].read_text()
     assert len(re.findall(r"<figure", written[0].read_text().partition("<details>")[0])) <= 12
 
@@ -244,7 +240,6 @@ def test_hostile_text_in_names_events_and_series_is_shown_and_nothing_else(text:
     cleaned = text.replace("\x00", "")
     told = {"job_id": text, "name": text, "started": text, "ended": text, "user": text, "command": [text, text],
             "reason": text, "method": text, "nodes": [text, "n1"], "cluster": text, "launcher": text}  # fmt: skip
-    one = RecordedJob(samples=3)
     labelled = cleaned.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     columns: dict[str, Column] = {
         f'host_network_receive_bytes_total{{interface="{labelled}"}}': [0.0, 1e9, 3e9],
@@ -254,11 +249,11 @@ def test_hostile_text_in_names_events_and_series_is_shown_and_nothing_else(text:
         f"plugin_{cleaned}": [1.0, 1.0, 1.0],
     }
     with Recording(path) as store:
-        store.append([one.batch("n1", "host", columns), one.batch("n1", "job-1", {"job_processes": [1.0] * 3})])
+        store.append([samples(columns), samples({"job_processes": [1.0] * 3}, stream="job-1")])
         store.describe("n1", 1, {"hostname": text, "jobs": {"1": told}, "labels": {"env": text},
                                      "capabilities": {"host_load1": text}, "hardware": {"model": text, "os": text},
                                      "tool": {"version": text}})  # fmt: skip
-        store.mark("n1", 1, "host", BEGIN_T, text)
+        store.mark("n1", 1, "host", T0, text)
 
     document = made(path)
     source = "".join(html(document))
@@ -280,7 +275,7 @@ def test_a_pdf_of_text_in_any_script_can_be_written(tmp_path: Path) -> None:
     )
     with Recording(path) as store:
         for at, hostile in enumerate(HOSTILE):
-            store.mark("n1", 1, "host", BEGIN_T + at / 100, hostile)
+            store.mark("n1", 1, "host", T0 + at / 100, hostile)
     pages = pdf_of(made(path), tmp_path / "r.pdf")
 
     for name in names[2:]:
@@ -326,7 +321,7 @@ def test_no_samples_are_a_report_too(tmp_path: Path) -> None:
 
 
 def test_one_sample_is_a_report_that_claims_no_rate(tmp_path: Path) -> None:
-    page = page_of(made(write_job(tmp_path / "j.fmr", samples=1)))
+    page = Page("".join(html(made(write_job(tmp_path / "j.fmr", samples=1)))))
 
     assert "rates, shares of time and means need two" in page.text
     assert not re.search(r"\b0 (B|J|Wh|W)\b", page.text)
@@ -425,11 +420,11 @@ def test_a_gap_has_the_reason_of_its_own_stream_and_boot() -> None:
     [
         ([node(name, tool={"clock_offset_s": ahead_s}) for name, ahead_s in (("a", 0.0), ("b", -2.0))], "2 s apart"),
         ([node("a", tool={"clock_offset_s": -0.4})], "0.4 s off that of the file server"),
-        ([node("a", job={}, steps=(ClockStep(BEGIN_T, -7200.0),))], "set by 7200 s while samples were taken on a"),
+        ([node("a", job={}, steps=(ClockStep(T0, -7200.0),))], "set by 7200 s while samples were taken on a"),
     ],
 )
 def test_how_far_clocks_differ_and_which_was_set_is_told(nodes: list[Node], told: str) -> None:
-    facts = build(case(*nodes), [], made_t=BEGIN_T).sections[-1].parts[0]
+    facts = build(case(*nodes), [], made_t=T0).sections[-1].parts[0]
 
     assert isinstance(facts, Facts)
     assert dict(facts.rows)["Clocks"].startswith(told)

@@ -20,9 +20,9 @@ T0 = 1_700_000_000.25
 Values = Mapping[str, float | None]
 
 
-def read_all(collectors: Iterable[Collector], mono: float, *, t: float | None = None) -> dict[str, float | None]:
+def read_all(collectors: Iterable[Collector], mono: float) -> dict[str, float | None]:
     """Read collectors at one instant."""
-    now = Instant(t=T0 + mono if t is None else t, mono=mono)
+    now = Instant(t=T0 + mono, mono=mono)
     values: dict[str, float | None] = {}
     for collector in collectors:
         values.update(collector.collect(now).values)
@@ -45,16 +45,15 @@ class RecordedHost:
         self._description = {"hostname": node_id, **description}
         self._samples: dict[str, list[tuple[float, float, Values]]] = {}
 
-    def add(self, mono: float, values: Values, *, stream: str = "host", t: float | None = None) -> None:
+    def add(self, mono: float, values: Values, *, stream: str = "host") -> None:
         """Add one sample."""
-        moment = T0 + mono + self._offset_s if t is None else t
-        self._samples.setdefault(stream, []).append((moment, mono, values))
+        self._samples.setdefault(stream, []).append((T0 + mono + self._offset_s, mono, values))
 
-    def tick(self, mono: float, host: Values, job: Values | None = None, *, key: str = "7") -> None:
-        """Add a sample of the machine, and one of a job at the same instant."""
+    def tick(self, mono: float, host: Values, job: Values | None = None) -> None:
+        """Add a sample of the machine, and one of job 7 at the same instant."""
         self.add(mono, host)
         if job is not None:
-            self.add(mono, job, stream=f"job-{key}")
+            self.add(mono, job, stream="job-7")
 
     def write(self, path: Path) -> Path:
         """Append it all to a recording, in batches of two samples."""

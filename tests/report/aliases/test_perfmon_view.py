@@ -34,9 +34,9 @@ MIB = 1024**2
 CLOCK = "perf_counted_seconds_total"
 
 
-def documents(path: Path | list[Path], folder: Path, job: str | None = None) -> dict[str, Any]:
+def documents(path: Path | list[Path], folder: Path) -> dict[str, Any]:
     with Source(path) as source:
-        written = perfmon.write_json(source, folder, job)
+        written = perfmon.write_json(source, folder)
     assert sorted(written) == sorted(folder.iterdir())
     return {file.stem: json.loads(file.read_text(), parse_constant=refuse) for file in written}
 
