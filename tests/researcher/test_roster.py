@@ -22,9 +22,9 @@ def at(seconds: float) -> Moment:
     return Moment(mono=1000.0 + seconds, utc=START + timedelta(seconds=seconds))
 
 
-def presence(state: Any = "online", *, boot: int = 5, node_id: str = "a", reason: str = "") -> Presence:
+def presence(state: Any = "online", *, boot: int = 5, reason: str = "") -> Presence:
     return Presence(
-        node_id=node_id, boot=boot, state=state, since=START - timedelta(days=1), reason=reason, agent_version="1.0"
+        node_id=NODE, boot=boot, state=state, since=START - timedelta(days=1), reason=reason, agent_version="1.0"
     )
 
 

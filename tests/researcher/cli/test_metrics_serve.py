@@ -34,8 +34,9 @@ def served(broker: Broker, folder: Path) -> Iterator[str]:
         yield str(running.facts["url"])
 
 
-def fetch(url: str, accept: str = "application/openmetrics-text") -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=60) as answer:
+def fetch(url: str) -> str:
+    asked = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def host(node: str, seq: int, *, busy: float = 0.1, boot: int = 1) -> dict[str, float | None]:
+def host(seq: int, *, busy: float) -> dict[str, float | None]:
     return {
         "host_cpu_busy_ratio": busy,
         "host_cpu_count": 64.0,
@@ -39,7 +39,7 @@ def watched(nodes: int, *, busy: Callable[[int], float] = lambda _: 0.1, clock: 
     for number in range(nodes):
         name = f"hospital-{number:02d}-of-the-north"
         for seq in range(2):
-            state.take(labelled(live(name, seq), host(name, seq, busy=busy(number))))
+            state.take(labelled(live(name, seq), host(seq, busy=busy(number))))
     return state
 
 

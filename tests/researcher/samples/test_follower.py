@@ -56,15 +56,13 @@ class Shelf:
         self.reasons.append(reason)
 
 
-def follower(
-    shelf: Shelf, *, ordered: bool = True, start: Start | None = None, nodes: frozenset[NodeId] | None = None
-) -> tuple[StreamFollower, list[NodeId]]:
+def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[StreamFollower, list[NodeId]]:
     asked: list[NodeId] = []
 
     def inquire(node_id: NodeId, _at: float) -> None:
         asked.append(node_id)
 
-    return StreamFollower(shelf, nodes=nodes, ordered=ordered, start=start, inquire=inquire), asked
+    return StreamFollower(shelf, nodes=None, ordered=ordered, start=start, inquire=inquire), asked
 
 
 def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host", node_id: str = NODE) -> Batch:

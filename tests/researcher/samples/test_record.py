@@ -32,8 +32,8 @@ def stored(path: Path) -> list[tuple[str, int, int, float | None]]:
         ]
 
 
-def rows(*numbers: tuple[int, int], node_id: str = "a") -> list[tuple[str, int, int, float]]:
-    return [(node_id, boot, seq, float(seq)) for boot, seq in numbers]
+def rows(*numbers: tuple[int, int]) -> list[tuple[str, int, int, float]]:
+    return [("a", boot, seq, float(seq)) for boot, seq in numbers]
 
 
 def test_a_new_store_begins_with_what_nodes_still_keep_and_goes_on(
