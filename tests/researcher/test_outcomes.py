@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from html.parser import HTMLParser
+import re
 from typing import Any
 
 import pytest
@@ -38,17 +38,6 @@ def refused(node_id: str, reason: str) -> Outcome[Pong]:
 def outcomes(*made: Outcome[Pong], circumstances: Circumstances = HERE) -> Outcomes[Pong]:
     by_id = {outcome.node_id: outcome for outcome in made}
     return Outcomes("ping", by_id, circumstances=circumstances, elapsed_s=0.02)
-
-
-class Elements(HTMLParser):
-    """Collects the elements of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
 
 
 def test_outcomes_are_a_mapping_by_node_that_tells_who_did_and_who_did_not() -> None:
@@ -186,9 +175,8 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
     refusal: Any = refused("b", hostile)
     found = Outcomes("list", {NodeId("a"): outcome, NodeId("b"): refusal}, circumstances=HERE, elapsed_s=0.1)
 
-    elements, text = Elements(), str(found)
-    elements.feed(found._repr_html_())
+    elements, text = set(re.findall(r"<(\w+)", found._repr_html_())), str(found)
 
-    assert set(elements.names) <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+    assert elements <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
     assert not {"\x1b", "\u202e"} & set(text)
     assert text.count("\n") == 5

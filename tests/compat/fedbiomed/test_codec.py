@@ -44,14 +44,10 @@ def refused(name: str, message: Message | bytes) -> str:
     return caught.value.code
 
 
-def types_of(message: Message) -> dict[str, type | tuple[type, ...]]:
-    return (REQUESTS | REPLIES if "node_id" not in message else REPLIES)[message["command"]]
-
-
 @pytest.mark.parametrize("name", REQUEST_NAMES + REPLY_NAMES)
 def test_a_field_of_another_type_is_refused(name: str) -> None:
     message = payload(name)
-    types = types_of(message)
+    types = (REPLIES if "node_id" in message else REQUESTS | REPLIES)[message["command"]]
 
     for field, kinds in types.items():
         allowed = kinds if isinstance(kinds, tuple) else (kinds,)

@@ -20,7 +20,7 @@ from fedmon.compat.nebula.outlets import Controller, status_body
 from tests.broker.certificates import make_broker_certificate
 from tests.support.http_controller import HttpController, Posted
 from tests.support.ports import free_port
-from tests.support.stubborn import silent_peer
+from tests.support.stubborn import peer, silent_peer
 from tests.support.waiting import wait_until
 
 
@@ -127,26 +127,14 @@ def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: b
     "answer", [b"not HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000, b""]
 )
 def test_an_answer_that_is_garbage_endless_or_cut_off_ends_nothing(answer: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        served = threading.Event()
+    def serve(client: socket.socket) -> None:
+        client.recv(65_536)
+        client.sendall(answer)
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while not served.is_set():
-                    client, _ = listener.accept()
-                    with client:
-                        client.recv(65_536)
-                        client.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with to(f"127.0.0.1:{listener.getsockname()[1]}") as controller:
-            controller.status(body(1))
-            wait_until(lambda: controller.counts()["failures"] or controller.counts()["delivered"])
-            controller.start()
-            served.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(60)
+    with peer(serve) as port, to(f"127.0.0.1:{port}") as controller:
+        controller.status(body(1))
+        wait_until(lambda: controller.counts()["failures"] or controller.counts()["delivered"])
+        controller.start()
 
 
 def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
