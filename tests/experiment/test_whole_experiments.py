@@ -16,7 +16,6 @@ from fedmon.experiment import (
 from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import even
-from fedmon.experiment.errors import UnknownTypeError
 from tests.experiment.own_types import START, STOPPED, added, own
 from tests.support.waiting import wait_until
 
@@ -69,14 +68,6 @@ def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_pat
         assert again.wait_finished([1, 2], timeout=60)
         assert again.wait_started(3, timeout=60)
         wait_until(lambda: again.get(2, "note") == "seen")
-
-
-def test_a_document_with_an_unknown_type_leaves_nothing_running(ec: ExperimentController, tmp_path: Path) -> None:
-    path = Path(ec.save(tmp_path))
-    path.write_text(path.read_text().replace("test::Open", "test::Opened"))
-
-    with pytest.raises(UnknownTypeError, match="test::Opened"):
-        ExperimentController.load(path)
 
 
 def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentController) -> None:

@@ -49,13 +49,6 @@ def test_gaps_are_graded_at_their_limits(seconds: float, severity: Severity) -> 
     assert severity is only(completeness.gaps(case(node(job={}, hole_seconds=seconds)))).severity
 
 
-def test_a_run_that_ended_well_before_its_first_sample_opens_with_no_problem() -> None:
-    told = {"job_id": "1", "exit_code": 0, "ended": "2025-11-21T04:50:00+00:00", "method": "command"}
-    findings = find(case(node(document=told)))
-
-    assert [one.severity for one in findings if one.name == "samples"] == [N]
-
-
 @pytest.mark.parametrize(
     ("told", "severity", "words"),
     [

@@ -41,14 +41,6 @@ def test_a_value_of_a_slow_lane_stays_until_it_is_too_old() -> None:
     assert latest.each("host_temperature_celsius") == []
 
 
-def test_a_missed_reading_is_not_covered_by_the_one_before() -> None:
-    latest = Latest()
-    latest.take(live(seq=0, host_load1=1.0))
-    latest.take(live(seq=1, host_load1=None, reasons={"host_load1": "failed: garbage"}))
-
-    assert latest.value("host_load1") is None
-
-
 def test_a_late_sample_changes_nothing_that_is_newer() -> None:
     latest = Latest()
     latest.take(live(seq=5, host_load1=5.0))
