@@ -1,4 +1,4 @@
-"""Fixtures of the researcher's tests: a mosquitto, a folder, a federation."""
+"""Fixtures of the researcher's tests: a node, a federation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
+from tests.support.echo_node import EchoNode
 from tests.support.waiting import wait_until
 
 Open = Callable[..., Federation]
@@ -24,6 +25,13 @@ def interrupt() -> Iterator[Callable[[], None]]:
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def node(mosquitto: Broker) -> Iterator[EchoNode]:
+    """Return node a, which answers honestly until a test says otherwise."""
+    with EchoNode(mosquitto.port, "a") as running:
+        yield running
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import os
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psutil
 import pytest
@@ -53,12 +52,6 @@ WRONG: dict[str, tuple[Message | bytes, str]] = {
     "body naming another sender": (late_pong(node_id="b"), "messages naming another sender"),
     "reply for another researcher": (late_pong(researcher_id="bob"), "replies for another researcher"),
 }
-
-
-@pytest.fixture
-def node(mosquitto: Broker) -> Any:
-    with EchoNode(mosquitto.port, "a") as running:
-        yield running
 
 
 def test_a_reply_that_is_wrong_or_belongs_elsewhere_is_counted_and_the_next_request_is_served(

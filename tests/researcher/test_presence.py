@@ -116,21 +116,20 @@ def test_two_processes_under_one_node_id_get_the_outcome_that_says_so(mosquitto:
     assert "two processes" in outcomes["twin"].reason
 
 
-def test_a_presence_of_another_sender_or_of_no_sense_changes_nothing(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        federation = federate()
-        federation.nodes()
+def test_a_presence_of_another_sender_or_of_no_sense_changes_nothing(node: EchoNode, federate: Open) -> None:
+    federation = federate()
+    federation.nodes()
 
-        a.publish("general/status/b", presence("a", 9, "offline"), retain=True)
-        a.publish("general/status/a", presence("a", 1) | {"boot": "many"})
-        a.publish("general/status/a", b"\x00\xff")
-        wait_until(lambda: sum(federation.status().counters.values()) == 3)
+    node.publish("general/status/b", presence("a", 9, "offline"), retain=True)
+    node.publish("general/status/a", presence("a", 1) | {"boot": "many"})
+    node.publish("general/status/a", b"\x00\xff")
+    wait_until(lambda: sum(federation.status().counters.values()) == 3)
 
-        assert federation.nodes().online == ["a"]
-        assert federation.status().counters == {
-            "messages naming another sender": 1,
-            "unreadable messages (presence)": 2,
-        }
+    assert federation.nodes().online == ["a"]
+    assert federation.status().counters == {
+        "messages naming another sender": 1,
+        "unreadable messages (presence)": 2,
+    }
 
 
 def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, federate: Open) -> None:
@@ -151,30 +150,28 @@ def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, feder
         federation.forget("ghost")
 
 
-def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
-        federation = federate(timeout_s=5.0)
-        wait_until(lambda: set(federation.nodes()) == {"a", "ghost"})
+def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(node: EchoNode, federate: Open) -> None:
+    node.publish("general/status/ghost", presence("ghost", 3), retain=True)
+    federation = federate(timeout_s=5.0)
+    wait_until(lambda: set(federation.nodes()) == {"a", "ghost"})
 
-        forgotten = federation.forget("ghost", timeout_s=30)
-        with pytest.raises(ConflictError, match="'a' is online"):
-            federation.forget("a")
+    forgotten = federation.forget("ghost", timeout_s=30)
+    with pytest.raises(ConflictError, match="'a' is online"):
+        federation.forget("a")
 
-        assert forgotten.cleared
-        assert list(federate(instance="other").nodes()) == ["a"]
+    assert forgotten.cleared
+    assert list(federate(instance="other").nodes()) == ["a"]
 
 
-def test_a_ghost_that_is_cleared_elsewhere_is_gone_here_too(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
-        here, elsewhere = federate(), federate(instance="other", timeout_s=5.0)
-        wait_until(lambda: all("ghost" in each.nodes() for each in (here, elsewhere)))
-        outcome = here.ping(timeout_s=1.0)["ghost"]
-        wait_until(lambda: here.nodes()["ghost"].state is NodeState.STALE)
+def test_a_ghost_that_is_cleared_elsewhere_is_gone_here_too(node: EchoNode, federate: Open) -> None:
+    node.publish("general/status/ghost", presence("ghost", 3), retain=True)
+    here, elsewhere = federate(), federate(instance="other", timeout_s=5.0)
+    wait_until(lambda: all("ghost" in each.nodes() for each in (here, elsewhere)))
+    outcome = here.ping(timeout_s=1.0)["ghost"]
+    wait_until(lambda: here.nodes()["ghost"].state is NodeState.STALE)
 
-        elsewhere.forget("ghost", timeout_s=30)
+    elsewhere.forget("ghost", timeout_s=30)
 
-        wait_until(lambda: set(here.nodes()) == {"a"})
+    wait_until(lambda: set(here.nodes()) == {"a"})
 
     assert outcome.status is OutcomeStatus.STALE

@@ -293,13 +293,12 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=list(UNREADABLE))
 def test_a_good_reply_after_one_that_cannot_be_read_counts(
-    mosquitto: Broker, federate: Open, wrong: dict[str, Any]
+    node: EchoNode, federate: Open, wrong: dict[str, Any]
 ) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate("a", timeout_s=60)
-        node.answer = lambda request: [(node.honest(request) or {}) | wrong, node.honest(request)]
+    federation = federate("a", timeout_s=60)
+    node.answer = lambda request: [(node.honest(request) or {}) | wrong, node.honest(request)]
 
-        outcomes = federation.datasets()
+    outcomes = federation.datasets()
 
     assert statuses(outcomes) == {"a": OutcomeStatus.OK}
 
@@ -319,7 +318,7 @@ def test_a_node_whose_only_reply_cannot_be_read_is_said_to_have_replied(mosquitt
     assert len(again.ok) == 2
 
 
-def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate: Open) -> None:
+def test_an_error_reply_is_an_answer_with_its_reason(node: EchoNode, federate: Open) -> None:
     expected = {
         "refused": OutcomeStatus.REFUSED,
         "version": OutcomeStatus.TOO_OLD,
@@ -334,12 +333,11 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
         reason = "policy of this node: run `fedmon node policy allow alice`"
         return node.error(request, code, reason) | {"retry_after_s": 5.0}
 
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        federation.nodes()
-        node.answer = refuse
+    federation = federate()
+    federation.nodes()
+    node.answer = refuse
 
-        outcomes = {code: federation.datasets()["a"] for code in codes}
+    outcomes = {code: federation.datasets()["a"] for code in codes}
 
     assert {code: outcome.status for code, outcome in outcomes.items()} == expected
     assert {(outcome.reason, outcome.retry_after_s, outcome.reply) for outcome in outcomes.values()} == {
@@ -348,14 +346,13 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
 
 
 def test_a_reply_of_another_major_version_is_too_old_and_does_not_cost_the_timeout(
-    mosquitto: Broker, federate: Open
+    node: EchoNode, federate: Open
 ) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(timeout_s=60)
-        node.answer = lambda request: (node.honest(request) or {}) | {"protocol_version": "fedmon/9"}
+    federation = federate(timeout_s=60)
+    node.answer = lambda request: (node.honest(request) or {}) | {"protocol_version": "fedmon/9"}
 
-        started = time.monotonic()
-        outcomes = federation.datasets()
+    started = time.monotonic()
+    outcomes = federation.datasets()
 
     assert statuses(outcomes) == {"a": OutcomeStatus.TOO_OLD}
     assert "fedmon/9" in outcomes["a"].reason
@@ -396,17 +393,16 @@ def listing(node: EchoNode, page: Callable[[int], Message | None]) -> None:
     node.answer = answer
 
 
-def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Broker, federate: Open) -> None:
+def test_more_datasets_than_fit_into_a_message_come_page_by_page(node: EchoNode, federate: Open) -> None:
     many = [DATASETS[0] | {"dataset_id": str(number), "name": f"table {number}"} for number in range(25)]
 
     def in_tens(offset: int) -> Message:
         end = offset + 10
         return {"datasets": many[offset:end], "count": 25, "offset": offset, "next_offset": end if end < 25 else None}
 
-    with EchoNode(mosquitto.port, "a") as node:
-        listing(node, in_tens)
+    listing(node, in_tens)
 
-        listed = federate().datasets()
+    listed = federate().datasets()
 
     assert [dataset.name for dataset in listed.ok["a"].datasets] == [f"table {number}" for number in range(25)]
     assert [request["offset"] for request in node.sent("list")] == [0, 10, 20]
@@ -422,32 +418,29 @@ def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Brok
     ids=["silent after its first page", "an error after its first page", "no success"],
 )
 def test_a_list_that_is_not_whole_or_no_success_is_none(
-    mosquitto: Broker, federate: Open, pages: list[Message | None], status: OutcomeStatus
+    node: EchoNode, federate: Open, pages: list[Message | None], status: OutcomeStatus
 ) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        listing(node, lambda offset: pages[offset > 0])
+    listing(node, lambda offset: pages[offset > 0])
 
-        listed = federate().datasets(timeout_s=5)
+    listed = federate().datasets(timeout_s=5)
 
     assert (list(listed.ok), listed["a"].status, listed["a"].reply) == ([], status, None)
 
 
-def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        listing(node, lambda _offset: {"next_offset": 2})
+def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(node: EchoNode, federate: Open) -> None:
+    listing(node, lambda _offset: {"next_offset": 2})
 
-        started = time.monotonic()
-        listed = federate(timeout_s=30).datasets()
+    started = time.monotonic()
+    listed = federate(timeout_s=30).datasets()
 
     assert listed["a"].ok
     assert time.monotonic() - started < 10
     assert len(node.sent("list")) == 2
 
 
-def test_a_node_whose_pages_never_end_is_asked_for_a_thousand(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        listing(node, lambda offset: {"datasets": [DATASETS[0]], "next_offset": offset + 1})
+def test_a_node_whose_pages_never_end_is_asked_for_a_thousand(node: EchoNode, federate: Open) -> None:
+    listing(node, lambda offset: {"datasets": [DATASETS[0]], "next_offset": offset + 1})
 
-        federate(timeout_s=60).datasets()
+    federate(timeout_s=60).datasets()
 
     assert len(node.sent("list")) == 1 + MAX_PAGES

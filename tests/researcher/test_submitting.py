@@ -11,7 +11,6 @@ from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.researcher.asking.submission import submission
 from tests.researcher.conftest import Open
-from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 
 NONE = RepositorySettings()
@@ -37,13 +36,12 @@ def test_a_description_that_no_node_would_take_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_repository_that_is_not_there_is_one_error_and_nothing_is_asked(
-    mosquitto: Broker, federate: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: EchoNode, federate: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDMON_REPOSITORY_URL", "http://127.0.0.1:9/upload/")
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
+    federation = federate()
 
-        with pytest.raises(FedmonError, match=r"127\.0\.0\.1:9"):
-            federation.approve(plan_of(MAX_PAYLOAD_BYTES, tmp_path))
+    with pytest.raises(FedmonError, match=r"127\.0\.0\.1:9"):
+        federation.approve(plan_of(MAX_PAYLOAD_BYTES, tmp_path))
 
     assert node.sent("approval") == []

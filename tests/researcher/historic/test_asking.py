@@ -116,17 +116,16 @@ def test_a_list_is_printed_when_it_is_to_be_verbose(
     assert "b: 0 datasets" in printed
 
 
-def test_the_bytes_of_a_plan_are_those_that_its_own_save_code_writes(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
+def test_the_bytes_of_a_plan_are_those_that_its_own_save_code_writes(node: EchoNode, open_requests: Open) -> None:
+    requests = open_requests("a")
 
-        for given in (Foreign, Foreign(), WrittenByItself, WrittenByItself()):
-            assert requests.training_plan_approve(given, "d") == {"a": True}
+    for given in (Foreign, Foreign(), WrittenByItself, WrittenByItself()):
+        assert requests.training_plan_approve(given, "d") == {"a": True}
 
     body = "class Foreign:\n    pass\n"
     own = "# exactly\r\nclass WrittenByItself:\r\n    pass\r\n"
     # A node that answers late is asked again, with the same id.
-    sources = {request["id"]: request["source"] for request in a.sent("approval")}
+    sources = {request["id"]: request["source"] for request in node.sent("approval")}
     assert [f"import math\n{body}", body, own, own] == list(sources.values())
 
 
@@ -147,7 +146,7 @@ def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_sa
 
 
 def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
-    mosquitto: Broker, open_requests: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    node: EchoNode, open_requests: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = {"broken.py": b"def broken(:\n", "empty.py": b"", "binary.py": b"\xff\xfe\x00"}
     for name, content in files.items():
@@ -157,16 +156,15 @@ def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
         *((plan, []) for plan in plans),
         *((WrittenByItself, nodes) for nodes in ("a", "", 0)),
     ]
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
+    requests = open_requests("a")
 
-        for plan, nodes in wrong:
-            caplog.clear()
-            assert requests.training_plan_approve(plan, nodes=nodes) == {}, plan
-            assert "the training plan was not sent" in caplog.text, plan
-        assert requests.ping_nodes() == ["a"]
+    for plan, nodes in wrong:
+        caplog.clear()
+        assert requests.training_plan_approve(plan, nodes=nodes) == {}, plan
+        assert "the training plan was not sent" in caplog.text, plan
+    assert requests.ping_nodes() == ["a"]
 
-    assert a.sent("approval") == []
+    assert node.sent("approval") == []
 
 
 def test_where_no_node_is_known_the_log_says_so(open_requests: Open, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,26 +66,23 @@ def test_replies_to_what_was_sent_have_exactly_the_historic_fields(mosquitto: Br
     assert 2 == listed["count"] == len(listed["databases"])
 
 
-def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(
-    mosquitto: Broker, open_requests: Open
-) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
-        given = ping(0)
+def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(node: EchoNode, open_requests: Open) -> None:
+    requests = open_requests("a")
+    given = ping(0)
 
-        numbers = []
-        for client in (None, "a", None):
-            numbers.append(requests.send_message(given, client=client, add_sequence=True))
-            requests.ping_nodes()
-            with pytest.raises(InvalidMessageError):
-                requests.send_message({"command": "sing"}, add_sequence=True)
-        without = requests.send_message(ping(50))
-        told = sorted(sequences(requests.get_responses(["pong"])))
+    numbers = []
+    for client in (None, "a", None):
+        numbers.append(requests.send_message(given, client=client, add_sequence=True))
+        requests.ping_nodes()
+        with pytest.raises(InvalidMessageError):
+            requests.send_message({"command": "sing"}, add_sequence=True)
+    without = requests.send_message(ping(50))
+    told = sorted(sequences(requests.get_responses(["pong"])))
 
     assert numbers == [0, 1, 2]
     assert without is None
     assert told == [0, 1, 2, 50]
-    assert {0, 1, 2} <= {request["sequence"] for request in a.sent("ping")}
+    assert {0, 1, 2} <= {request["sequence"] for request in node.sent("ping")}
     assert ping(0) == given
 
 
@@ -141,21 +138,20 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     assert "error of node b left out: no success" in caplog.text
 
 
-def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: Broker, open_requests: Open) -> None:
+def test_an_error_is_among_the_responses_however_slowly_it_is_logged(node: EchoNode, open_requests: Open) -> None:
     def slowly(_record: logging.LogRecord) -> bool:
         time.sleep(0.5)
         return True
 
     log = logging.getLogger("fedmon.researcher.historic.messaging")
-    with EchoNode(mosquitto.port, "a") as node:
-        requests = open_requests("a")
-        node.refuse()
-        log.addFilter(slowly)
-        try:
-            requests.send_message(ping())
-            told = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
-        finally:
-            log.removeFilter(slowly)
+    requests = open_requests("a")
+    node.refuse()
+    log.addFilter(slowly)
+    try:
+        requests.send_message(ping())
+        told = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
+    finally:
+        log.removeFilter(slowly)
 
     assert [(message["command"], message["node_id"]) for message in told] == [("error", "a")]
 
@@ -238,45 +234,42 @@ def test_replies_of_a_wait_that_is_killed_are_there_for_the_next_process(
     assert [(message["node_id"], message["redelivered"]) for message in told] == [("a", True)]
 
 
-def test_a_look_without_waiting_leaves_the_reply_for_the_next_look(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
-        a.answer = lambda _: None
-        requests.send_message(ping(6))
+def test_a_look_without_waiting_leaves_the_reply_for_the_next_look(node: EchoNode, open_requests: Open) -> None:
+    requests = open_requests("a")
+    node.answer = lambda _: None
+    requests.send_message(ping(6))
 
-        before = sequences(requests.get_messages())
-        a.answer = a.honest
+    before = sequences(requests.get_messages())
+    node.answer = node.honest
 
-        assert (before, sequences(requests.get_messages(time=60))) == ([], [6])
+    assert (before, sequences(requests.get_messages(time=60))) == ([], [6])
 
 
-def test_late_replies_wait_in_order_and_those_not_asked_for_stay(mosquitto: Broker, open_requests: Open) -> None:
+def test_late_replies_wait_in_order_and_those_not_asked_for_stay(node: EchoNode, open_requests: Open) -> None:
     datasets: Message = {"command": "list", "datasets": [], "count": 0, "id": "asked-list"}
-    with EchoNode(mosquitto.port, "a") as node:
-        requests = open_requests("a")
-        for number in (1, 2):
-            node.publish("general/researcher/alice/main/a", late_pong(number))
-        node.publish("general/researcher/alice/main/a", late_pong(3) | datasets)
-        node.publish("general/researcher/alice/main/a", late_pong(4))
-        wait_until(lambda: requests.queue.qsize() == 4)
+    requests = open_requests("a")
+    for number in (1, 2):
+        node.publish("general/researcher/alice/main/a", late_pong(number))
+    node.publish("general/researcher/alice/main/a", late_pong(3) | datasets)
+    node.publish("general/researcher/alice/main/a", late_pong(4))
+    wait_until(lambda: requests.queue.qsize() == 4)
 
-        assert len(requests.get_messages(["search"])) == 0
-        assert [message["command"] for message in requests.get_messages(["list"])] == ["list"]
-        assert sequences(requests.get_messages(["pong"])) == [1, 2, 4]
-        assert len(requests.get_messages()) == 0
+    assert len(requests.get_messages(["search"])) == 0
+    assert [message["command"] for message in requests.get_messages(["list"])] == ["list"]
+    assert sequences(requests.get_messages(["pong"])) == [1, 2, 4]
+    assert len(requests.get_messages()) == 0
 
 
 def test_waiting_for_messages_that_nobody_sends_ends_with_the_first_or_the_time(
-    mosquitto: Broker, open_requests: Open
+    node: EchoNode, open_requests: Open
 ) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        requests = open_requests("a")
-        started = time.monotonic()
-        assert len(requests.get_messages(time=0.2)) == 0
-        assert 0.2 <= time.monotonic() - started < 6
+    requests = open_requests("a")
+    started = time.monotonic()
+    assert len(requests.get_messages(time=0.2)) == 0
+    assert 0.2 <= time.monotonic() - started < 6
 
-        threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
-        assert sequences(requests.get_messages(["pong"], time=60)) == [1]
+    threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
+    assert sequences(requests.get_messages(["pong"], time=60)) == [1]
 
     assert time.monotonic() - started < 30
 
@@ -301,7 +294,7 @@ def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_
     assert {"quick", "slow"} == set(listed)
 
 
-def test_what_is_no_request_is_refused_before_it_is_sent(mosquitto: Broker, open_requests: Open) -> None:
+def test_what_is_no_request_is_refused_before_it_is_sent(node: EchoNode, open_requests: Open) -> None:
     wrong: list[Message] = [
         {"researcher_id": "alice"},
         {"command": "pong", "researcher_id": "alice"},
@@ -310,19 +303,18 @@ def test_what_is_no_request_is_refused_before_it_is_sent(mosquitto: Broker, open
         {"command": "ping", "researcher_id": "alice", "sequence": 1, "more": 1},
     ]
     accepted = []
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
-        a.wait(lambda: a.sent("ping"))  # that of the connection
-        before = {one["id"] for one in a.received}
+    requests = open_requests("a")
+    node.wait(lambda: node.sent("ping"))  # that of the connection
+    before = {one["id"] for one in node.received}
 
-        for message in wrong:
-            with contextlib.suppress(InvalidMessageError):
-                requests.send_message(message)
-                accepted.append(message)
+    for message in wrong:
+        with contextlib.suppress(InvalidMessageError):
+            requests.send_message(message)
+            accepted.append(message)
 
-        requests.ping_nodes()
+    requests.ping_nodes()
     assert accepted == []
-    assert len({one["id"] for one in a.received} - before) == 1
+    assert len({one["id"] for one in node.received} - before) == 1
 
 
 def test_what_no_node_serves_is_refused_with_the_way_that_works(mosquitto: Broker, open_requests: Open) -> None:
@@ -463,7 +455,7 @@ def test_a_log_that_is_not_as_agreed_is_told_as_it_is(caplog: pytest.LogCaptureF
 
 
 def test_metrics_and_scalars_reach_the_monitor_callback_until_it_is_removed(
-    mosquitto: Broker, open_requests: Open
+    node: EchoNode, open_requests: Open
 ) -> None:
     batch = sample("a", 1, [1.0], {"host_cpu_busy_ratio": [0.5]})
     scalar = {
@@ -474,22 +466,21 @@ def test_metrics_and_scalars_reach_the_monitor_callback_until_it_is_removed(
         "metric": {"loss": 0.5},
         "iteration": 7,
     }
-    with EchoNode(mosquitto.port, "a") as node:
-        requests = open_requests("a")
-        seen: list[Message] = []
-        requests.add_monitor_callback(seen.append)
+    requests = open_requests("a")
+    seen: list[Message] = []
+    requests.add_monitor_callback(seen.append)
 
-        def both() -> bool:
-            node.publish("general/monitoring/a", batch)
-            node.publish("general/monitoring", scalar)
-            return {"sample", "add_scalar"} <= {message["command"] for message in seen}
-
-        wait_until(both)
-        requests.remove_monitor_callback()
-        requests.remove_monitor_callback()
-        number = len(seen)
+    def both() -> bool:
         node.publish("general/monitoring/a", batch)
-        requests.ping_nodes()
+        node.publish("general/monitoring", scalar)
+        return {"sample", "add_scalar"} <= {message["command"] for message in seen}
+
+    wait_until(both)
+    requests.remove_monitor_callback()
+    requests.remove_monitor_callback()
+    number = len(seen)
+    node.publish("general/monitoring/a", batch)
+    requests.ping_nodes()
 
     assert number == len(seen)
     samples, scalars = (next(one for one in seen if one["command"] == kind) for kind in ("sample", "add_scalar"))

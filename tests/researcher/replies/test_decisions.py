@@ -45,17 +45,16 @@ def acked(node: EchoNode) -> list[str]:
     return [one for request in node.sent("ack") for one in request["ids"]]
 
 
-def test_a_decision_is_told_once_and_acknowledged_each_time_it_comes(mosquitto: Broker, federate: Open) -> None:
+def test_a_decision_is_told_once_and_acknowledged_each_time_it_comes(node: EchoNode, federate: Open) -> None:
     told: list[PlanDecision] = []
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        federation.on("decision", told.append)
+    federation = federate()
+    federation.on("decision", told.append)
 
-        for _ in range(3):
-            decide(node)
-        node.wait(lambda: len(acked(node)) == 3)
-        federation.ping()
-        wait_until(lambda: told)
+    for _ in range(3):
+        decide(node)
+    node.wait(lambda: len(acked(node)) == 3)
+    federation.ping()
+    wait_until(lambda: told)
 
     assert [(one.id, one.status, one.note) for one in told] == [("d-1", PlanStatus.APPROVED, "looks good")]
     assert acked(node) == ["d-1"] * 3
@@ -88,7 +87,7 @@ def test_a_listener_is_told_all_that_comes_after_it_began_however_busy_the_disk_
     assert [one.id for one in told] == ["d-1", "d-2"]
 
 
-def test_a_decision_nobody_took_outlives_the_process_and_is_told_by_the_next(mosquitto: Broker, federate: Open) -> None:
+def test_a_decision_nobody_took_outlives_the_process_and_is_told_by_the_next(node: EchoNode, federate: Open) -> None:
     first_told: list[str] = []
     then_told: list[str] = []
 
@@ -96,67 +95,61 @@ def test_a_decision_nobody_took_outlives_the_process_and_is_told_by_the_next(mos
         first_told.append(one.id)
         raise RuntimeError("the notebook's own mistake")
 
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        federation.on("decision", failing)
-        decide(node)
-        wait_until(lambda: first_told)
-        federation.close()
+    federation = federate()
+    federation.on("decision", failing)
+    decide(node)
+    wait_until(lambda: first_told)
+    federation.close()
 
-        again = federate()
-        again.on("decision", lambda one: then_told.append(one.id))
-        wait_until(lambda: then_told)
-        decide(node)
-        node.wait(lambda: len(acked(node)) == 2)
-        again.ping()
+    again = federate()
+    again.on("decision", lambda one: then_told.append(one.id))
+    wait_until(lambda: then_told)
+    decide(node)
+    node.wait(lambda: len(acked(node)) == 2)
+    again.ping()
 
     assert (first_told, then_told) == (["d-1"], ["d-1"])
 
 
-def test_every_instance_hears_of_a_decision_and_only_main_acknowledges(mosquitto: Broker, federate: Open) -> None:
+def test_every_instance_hears_of_a_decision_and_only_main_acknowledges(node: EchoNode, federate: Open) -> None:
     told: dict[str, list[str]] = {"main": [], "notebook": []}
-    with EchoNode(mosquitto.port, "a") as node:
-        main, notebook = federate(), federate(instance="notebook")
-        main.on("decision", lambda one: told["main"].append(one.id))
-        notebook.on("decision", lambda one: told["notebook"].append(one.id))
+    main, notebook = federate(), federate(instance="notebook")
+    main.on("decision", lambda one: told["main"].append(one.id))
+    notebook.on("decision", lambda one: told["notebook"].append(one.id))
 
-        decide(node)
-        decide(node)
-        wait_until(lambda: all(told.values()))
-        node.wait(lambda: len(acked(node)) == 2)
-        notebook.ping()
+    decide(node)
+    decide(node)
+    wait_until(lambda: all(told.values()))
+    node.wait(lambda: len(acked(node)) == 2)
+    notebook.ping()
 
     assert told == {"main": ["d-1"], "notebook": ["d-1"]}
     assert {request["instance"] for request in node.sent("ack")} == {"main"}
 
 
-def test_without_main_nobody_acknowledges_so_that_the_node_keeps_the_decision(
-    mosquitto: Broker, federate: Open
-) -> None:
+def test_without_main_nobody_acknowledges_so_that_the_node_keeps_the_decision(node: EchoNode, federate: Open) -> None:
     told: list[str] = []
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate(instance="shell")
-        federation.on("decision", lambda one: told.append(one.id))
+    federation = federate(instance="shell")
+    federation.on("decision", lambda one: told.append(one.id))
 
-        decide(node)
-        wait_until(lambda: told)
-        federation.ping()
+    decide(node)
+    wait_until(lambda: told)
+    federation.ping()
 
-        assert stays(lambda: acked(node) == [], 0.1)
+    assert stays(lambda: acked(node) == [], 0.1)
 
 
 @pytest.mark.parametrize("wrong", [{"node_id": "b"}, {"researcher_id": "bob"}, {"status": "maybe"}], ids=str)
 def test_a_decision_that_is_not_ours_or_makes_no_sense_is_counted_and_not_acknowledged(
-    mosquitto: Broker, federate: Open, wrong: Message
+    node: EchoNode, federate: Open, wrong: Message
 ) -> None:
     told: list[str] = []
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        federation.on("decision", lambda one: told.append(one.id))
+    federation = federate()
+    federation.on("decision", lambda one: told.append(one.id))
 
-        decide(node, "bad", **wrong)
-        decide(node, "good")
-        wait_until(lambda: told and acked(node))
+    decide(node, "bad", **wrong)
+    decide(node, "good")
+    wait_until(lambda: told and acked(node))
 
     assert told == ["good"]
     assert acked(node) == ["good"]
@@ -198,24 +191,23 @@ def test_no_machine_keeps_replies_to_another_with_the_id_of_its_researcher(
 
 
 def test_late_and_unknown_replies_are_kept_for_who_asks_for_them_and_errors_logged(
-    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with EchoNode(mosquitto.port, "a") as node:
-        federation = federate()
-        federation.nodes()
-        node.answer = lambda _: None
-        outcomes = federation.datasets(timeout_s=0.1)
-        node.wait(lambda: node.sent("list"))
-        late = node.honest(node.sent("list")[0]) or {}
-        ahead = f"{int(time.time() + 3600) * 1000:012x}"  # the process that died had a clock that was an hour ahead
-        earlier = ["asked-by-a-process-that-died", f"{ahead[:8]}-{ahead[8:]}-7000-8000-000000000000"]
+    federation = federate()
+    federation.nodes()
+    node.answer = lambda _: None
+    outcomes = federation.datasets(timeout_s=0.1)
+    node.wait(lambda: node.sent("list"))
+    late = node.honest(node.sent("list")[0]) or {}
+    ahead = f"{int(time.time() + 3600) * 1000:012x}"  # the process that died had a clock that was an hour ahead
+    earlier = ["asked-by-a-process-that-died", f"{ahead[:8]}-{ahead[8:]}-7000-8000-000000000000"]
 
-        for changes in ({}, *({"id": one, "session": "earlier"} for one in earlier)):
-            node.publish(node.reply_topic(node.sent("list")[0]), late | changes)
-        failure = {"command": "error", "success": False, "code": "failed", "reason": "its disk is full"}
-        node.publish(node.reply_topic(node.sent("list")[0]), late | failure | {"id": "asked-long-ago"})
-        wait_until(lambda: federation.status().kept_replies == 4)
-        kept = federation.session.replies.take()
+    for changes in ({}, *({"id": one, "session": "earlier"} for one in earlier)):
+        node.publish(node.reply_topic(node.sent("list")[0]), late | changes)
+    failure = {"command": "error", "success": False, "code": "failed", "reason": "its disk is full"}
+    node.publish(node.reply_topic(node.sent("list")[0]), late | failure | {"id": "asked-long-ago"})
+    wait_until(lambda: federation.status().kept_replies == 4)
+    kept = federation.session.replies.take()
 
     assert not outcomes.ok
     assert [one.message.id for one in kept] == [late["id"], *earlier, "asked-long-ago"]
