@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path) -> None:
         ((path, "-o", tmp_path / "x.txt"), 2, "say --format"),
         ((path, "-o", "-", "-f", "orc"), 2, "not a text format"),
         ((path, "-o", tmp_path), 2, "say --format"),
-        ((path, "-o", out, "-f", "xml"), 2, "no format 'xml'"),
+        ((path, "-o", out, "-f", "xml"), 2, "no format 'xml': there are csv, parquet"),
         ((path, "-o", out, "--since", "soon"), 2, "is not a time"),
         ((path, "-o", out, "--since", "nan"), 2, "is not a time"),
         ((path, "-o", out, "--since", T0 + 2, "--until", T0 + 1), 2, "is before"),

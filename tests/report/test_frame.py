@@ -20,6 +20,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.report import Source, WideTable, frame, learning_curves, save
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
+from fedmon.report.rates import Rates
 from tests.report.tables import SWITCHES, T0, counted_by_perf, recording, samples
 
 BUSY = "host_cpu_busy_ratio"
@@ -228,7 +229,10 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
         whole = pd.concat([batch.to_pandas() for batch in tables[0].batches()], ignore_index=True)
         csv_here, csv_there = (b"".join(bytes(text) for _, text in table.csv()) for table in tables)
         # and: every rate is that of the whole stream at once
-        growth = [source_growth(source, node) for node in ("n1", "n2")]
+        growth = []
+        for node in ("n1", "n2"):
+            rates = Rates()
+            growth += [rates.of(block, RECEIVED) for block in source.blocks(node_id=node, stream="host")]
 
     assert len(tables[0].plan.spans) > 4
     assert csv_here == csv_there
@@ -274,13 +278,6 @@ def test_a_process_that_ends_early_is_an_error(tmp_path: Path, monkeypatch: pyte
 
     with Source([path]) as source, pytest.raises(StorageError, match="ended early"):
         list(WideTable(source, processes=1).csv())
-
-
-def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    from fedmon.report.rates import Rates
-
-    rates = Rates()
-    return np.concatenate([rates.of(block, RECEIVED) for block in source.blocks(node_id=node, stream="host")])
 
 
 def test_the_tables_of_a_job_tell_the_sample_of_each_row_have_no_empty_column_and_keep_the_tool_apart(

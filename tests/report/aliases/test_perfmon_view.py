@@ -38,11 +38,7 @@ def documents(path: Path | list[Path], folder: Path) -> dict[str, Any]:
     with Source(path) as source:
         written = perfmon.write_json(source, folder)
     assert sorted(written) == sorted(folder.iterdir())
-    return {file.stem: json.loads(file.read_text(), parse_constant=refuse) for file in written}
-
-
-def refuse(word: str) -> None:
-    raise AssertionError(f"{word} is no JSON")
+    return {file.stem: json.loads(file.read_text(), parse_constant=pytest.fail) for file in written}
 
 
 @pytest.fixture(scope="module")

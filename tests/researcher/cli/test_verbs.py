@@ -47,15 +47,6 @@ def alone(tmp_path: Path) -> dict[str, str]:
     return plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
 
 
-def test_nodes_shows_state_and_since(environ: dict[str, str]) -> None:
-    done = fedmon_here("nodes", "--json", environ=environ)
-    document = json.loads(done.stdout)
-
-    assert done.returncode == 0
-    assert {(node["node_id"], node["state"]) for node in document["nodes"]} == {("open", "online"), ("shy", "online")}
-    assert all(node["since"] for node in document["nodes"])
-
-
 def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> None:
     done = fedmon_here("ping", "--json", environ=environ)
     allowed = fedmon_here("ping", "--researcher", "bob", environ=environ)
@@ -82,18 +73,6 @@ def test_a_variable_that_is_not_set_names_no_node_and_never_all(words: str, alon
     done = fedmon_here(*words.split(), "--node", "", "--json", environ=alone)
 
     assert (done.returncode, "names none" in done.stdout + done.stderr) == (2, True)
-
-
-def test_a_plan_is_requested_and_its_status_told(environ: dict[str, str], tmp_path: Path) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("class P:\n    pass\n")
-
-    asked = fedmon_here("plan", "request", str(plan), "--node", "open", "--json", environ=environ)
-    told = fedmon_here("plan", "status", str(plan), "--node", "open", "--json", environ=environ)
-
-    replies = [json.loads(done.stdout)["outcomes"][0]["reply"] for done in (asked, told)]
-    assert [reply["status"] for reply in replies] == ["pending", "pending"]
-    assert replies[0]["sha256"] == replies[1]["sha256"]
 
 
 def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: dict[str, str], tmp_path: Path) -> None:
