@@ -18,7 +18,7 @@ from fedmon.experiment.document.files import write
 from fedmon.experiment.journal import DOCUMENT
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document, fedmon_here
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "experiments" / "two_steps.toml"
 FEDERATED = (
@@ -73,10 +73,10 @@ def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell
     page = Path("run.html").read_text()
     assert "two-steps" in page
     assert page.count("data:image/png") == 2
-    document = json.loads(shell("report", run_dir, "--json").stdout)
-    assert document["values"]["1"]["exitCode"] == 0
-    assert {"guid": 1, "path": "1/stdout", "size_bytes": 10, "collected": False} in document["traces"]
-    assert {"guid": 1, "path": "1.output.txt", "size_bytes": 10, "collected": True} in document["traces"]
+    told = document(shell("report", run_dir, "--json"))
+    assert told["values"]["1"]["exitCode"] == 0
+    assert {"guid": 1, "path": "1/stdout", "size_bytes": 10, "collected": False} in told["traces"]
+    assert {"guid": 1, "path": "1.output.txt", "size_bytes": 10, "collected": True} in told["traces"]
 
     assert shell("watch", run_dir).returncode == 0
     journal = (run_dir / "journal.jsonl").read_bytes()
@@ -88,9 +88,7 @@ def test_the_example_is_run_and_its_run_can_be_shown_drawn_and_reported_on(shell
 def test_a_critical_failure_is_told_once_with_its_reason_and_an_optional_one_is_no_failure(shell: Shell) -> None:
     bad = ["sh", "-c", "echo no column radius >&2; exit 3"]
     file = written("bad.toml", process("north", bad), process("then", ["true"], start="north is STOPPED"))
-    done = shell("run", file, "--json")
-    assert done.returncode == 1
-    north, then = json.loads(done.stdout)["resources"]
+    north, then = document(shell("run", file, "--json"), code=1)["resources"]
     assert (north["reached"], north["critical"]) == ("FAILED", True)
     assert then["times"].get("STARTED") is None
     assert "exit code 3: no column radius" in north["reason"]
@@ -139,10 +137,9 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
         '[[resource]]\nname = "d"\ntype = "Collector"\n',
     )
 
-    done = shell("check", file, "--json")
+    found = document(shell("check", file, "--json"), code=2)
 
-    assert done.returncode == 2
-    problems = {one["kind"]: one for one in json.loads(done.stdout)["problems"]}
+    problems = {one["kind"]: one for one in found["problems"]}
     assert {"condition-cycle", "wrong-attribute", "unknown-type", "missing-part"} <= problems.keys()
     assert problems["wrong-attribute"]["place"] == f"{file}:10"
     assert "colour" in problems["wrong-attribute"]["text"]
@@ -184,10 +181,9 @@ def test_a_run_ends_without_waiting_for_types_that_last(shell: Shell) -> None:
     collector = '[[resource]]\ntype = "Collector"\n[resource.attributes]\ntraceName = "stdout"\n'
     file = written("there.toml", collector, process("short", [sys.executable, "-c", "print(1)"]))
 
-    done = shell("run", file, "--json", "--timeout", "60")
+    told = document(shell("run", file, "--json", "--timeout", "60"))
 
-    assert done.returncode == 0
-    assert [each["reached"] for each in json.loads(done.stdout)["resources"]] == ["STARTED", "STOPPED"]
+    assert [each["reached"] for each in told["resources"]] == ["STARTED", "STOPPED"]
 
 
 def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
@@ -247,9 +243,9 @@ def test_without_its_broker_nothing_of_a_federated_run_begins(shell: Shell, tmp_
     variables = {"FEDMON_BROKER_URL": f"mqtt://{place}"} if how == "variable" else {}
     options = {"--broker": ["--broker", f"mqtt://{place}"], "--settings": ["--settings", "mine.toml"]}.get(how, [])
     environ = plain_environment(FEDMON_RESEARCHER_TIMEOUT_S="0.2", **variables)
-    document = written("federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
+    file = written("federated.toml", FEDERATED, process("touch", ["touch", str(marker)]))
 
-    done = fedmon_here("experiment", "run", str(document), "--researcher", "me", *options, environ=environ)
+    done = fedmon_here("experiment", "run", str(file), "--researcher", "me", *options, environ=environ)
 
     assert done.returncode == 5
     assert f"cannot connect to the broker at {place}" in done.stderr
@@ -264,7 +260,7 @@ def test_a_check_that_asks_asks_types_of_ones_own_too(shell: Shell) -> None:
             return [Problem(kind="not-asked", severity="warning", guids=(self.guid,), text="the road is wet")]
 
     ResourceFactory.register_type(Wary)
-    document = written("wary.toml", '[[resource]]\ntype = "shell::Wary"\n')
+    file = written("wary.toml", '[[resource]]\ntype = "shell::Wary"\n')
 
-    assert "the road is wet" in shell("check", document, "--ask").stdout
-    assert "the road is wet" not in shell("check", document).stdout
+    assert "the road is wet" in shell("check", file, "--ask").stdout
+    assert "the road is wet" not in shell("check", file).stdout

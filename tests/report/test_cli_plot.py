@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.metrics.series import series
 from tests.report.tables import recording, samples
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 
 CPU = "host_cpu_busy_ratio"
 
@@ -44,8 +43,8 @@ def test_what_people_look_at_first_is_drawn_of_a_file_or_a_folder_and_all_of_it_
 
 
 def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(store: Path, tmp_path: Path) -> None:
-    told = [
-        fedmon_here("plot", store, "--output", tmp_path, *words, "--json")
+    documents = [
+        document_here("plot", store, "--output", tmp_path, *words)
         for words in (
             ("--group", "cpu", "--combined", "--format", "svg"),
             ("--metric", "host_disk_*", "--per-node"),
@@ -53,8 +52,6 @@ def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(store: Path,
         )
     ]
 
-    assert [done.returncode for done in told] == [0, 0, 0]
-    documents = [json.loads(done.stdout) for done in told]
     assert [[Path(one["path"]).name for one in document["plots"]] for document in documents] == [
         ["cpu_load_all_nodes.svg"],
         ["disk_operations_per_node.png"],

@@ -17,7 +17,7 @@ from tests.support.echo_node import EchoNode, log_record
 from tests.support.environment import plain_environment, researcher_environment
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.shell import begun
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document, document_here, fedmon_here
 from tests.support.waiting import wait_until
 
 SLOW = "nodes send one every 5 s; wait longer, or add --interval 1"
@@ -48,11 +48,11 @@ def alone(tmp_path: Path) -> dict[str, str]:
 
 
 def test_ping_says_who_refuses_and_ends_with_four(environ: dict[str, str]) -> None:
-    done = fedmon_here("ping", "--json", environ=environ)
+    told = document(fedmon_here("ping", "--json", environ=environ), code=4)
     allowed = fedmon_here("ping", "--researcher", "bob", environ=environ)
-    outcomes = {one["node_id"]: one for one in json.loads(done.stdout)["outcomes"]}
+    outcomes = {one["node_id"]: one for one in told["outcomes"]}
 
-    assert (done.returncode, allowed.returncode) == (4, 0)
+    assert allowed.returncode == 0
     assert outcomes["open"]["status"] == "ok"
     assert outcomes["shy"]["status"] == "refused"
     assert "fedmon node policy allow alice" in outcomes["shy"]["reason"]
@@ -79,10 +79,9 @@ def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: di
     plan = tmp_path / "plan.py"
     plan.write_text("class P(:\n")
 
-    done = fedmon_here("plan", "request", str(plan), "--json", environ=environ)
+    told = document(fedmon_here("plan", "request", str(plan), "--json", environ=environ), code=2)
 
-    assert done.returncode != 0
-    assert "plan.py" in json.loads(done.stdout)["error"]["message"]
+    assert "plan.py" in told["error"]["message"]
 
 
 def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
@@ -203,7 +202,7 @@ def test_wrong_words_are_named_before_anything_is_asked(
 def test_whoami_needs_no_broker_and_tells_the_id_that_is_kept(alone: dict[str, str], tmp_path: Path) -> None:
     environ = alone | {"FEDMON_BROKER_URL": "mqtt://no-such.invalid"}
 
-    said = json.loads(fedmon_here("whoami", "--json", environ=environ).stdout)
+    said = document_here("whoami", environ=environ)
     shown = fedmon_here("whoami", environ=environ)
 
     assert said["researcher_id"] == (tmp_path / "r" / "researcher_id").read_text().strip()
