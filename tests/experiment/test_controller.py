@@ -263,20 +263,19 @@ def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: Expe
     assert ec.snapshot.resources[guid].timeouts == {"start": 9.0, "deploy": 5.0}
 
 
-def test_reports_that_conditions_know_are_known_after_a_reconnect(tmp_path: Path) -> None:
-    with ExperimentController("told", tmp_path) as ec:
-        one, other = plain(ec, 2)
-        for nth in range(3):
-            ec.measured(one, "loss", 0.5, "a", nth=nth)
-        ec.measured(other, "loss", 0.5, "a")
-        ec.give_up()
-        values = {"loss": 0.5, "accuracy": 0.9}
+def test_reports_that_conditions_know_are_known_after_a_reconnect(ec: ExperimentController) -> None:
+    one, other = plain(ec, 2)
+    for nth in range(3):
+        ec.measured(one, "loss", 0.5, "a", nth=nth)
+    ec.measured(other, "loss", 0.5, "a")
+    ec.give_up()
+    values = {"loss": 0.5, "accuracy": 0.9}
 
-        with ExperimentController.reconnect(ec.run_dir) as again:
-            # The journal was cut off within the last report of the first.
-            found = [again.reports(one).take("a", nth, values) for nth in range(4)]
-            assert found == [{}, {}, {"accuracy": 0.9}, values]
-            assert again.reports(one).take("a", 2, values) == {}
-            assert again.reports(other).take("a", 0, values) == values
-            known = [again.reports(other).take("a", nth, values) == {} for nth in (7, 9, 9, 8, 9)]
-            assert known == [False, False, True, False, True]
+    with ExperimentController.reconnect(ec.run_dir) as again:
+        # The journal was cut off within the last report of the first.
+        found = [again.reports(one).take("a", nth, values) for nth in range(4)]
+        assert found == [{}, {}, {"accuracy": 0.9}, values]
+        assert again.reports(one).take("a", 2, values) == {}
+        assert again.reports(other).take("a", 0, values) == values
+        known = [again.reports(other).take("a", nth, values) == {} for nth in (7, 9, 9, 8, 9)]
+        assert known == [False, False, True, False, True]

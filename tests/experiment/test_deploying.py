@@ -120,12 +120,10 @@ def test_functions_run_in_the_order_of_a_graph(ec: ExperimentController) -> None
     assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
 
 
-def test_a_function_that_was_loaded_says_that_no_file_holds_it(tmp_path: Path) -> None:
-    with ExperimentController("functions", tmp_path) as ec:
-        ec.call(sum, [1, 2])
-        saved = ec.save()
+def test_a_function_that_was_loaded_says_that_no_file_holds_it(ec: ExperimentController) -> None:
+    ec.call(sum, [1, 2])
 
-    with ExperimentController.load(saved) as loaded:
+    with ExperimentController.load(ec.save()) as loaded:
         assert [each.text for each in loaded.plan().errors] == [
             "resource 1 (python::Function) is a function, which no file holds: make it by ec.call"
         ]

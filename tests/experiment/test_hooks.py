@@ -39,21 +39,20 @@ def flaky(verb: Verb, count: itertools.count[int], failures: int) -> Any:
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("failures", [1, 99])
 def test_a_hook_that_says_its_state_and_then_raises_is_tried_again_and_then_fails(
-    verb: Verb, failures: int, tmp_path: Path
+    verb: Verb, failures: int, ec: ExperimentController
 ) -> None:
     rtype = own("test::Flaky", **{f"do_{verb}": flaky(verb, itertools.count(), failures)})
-    with experiment(tmp_path, rtype) as ec:
-        guid = ec.register_resource("test::Flaky", critical=False, retry={verb: Retry(times=1, delay_s=0.01)})
-        ec.register_condition(guid, "stop", guid, "STARTED")
-        ec.deploy()
+    guid = added(ec, rtype, critical=False, retry={verb: Retry(times=1, delay_s=0.01)}).guid
+    ec.register_condition(guid, "stop", guid, "STARTED")
+    ec.deploy()
 
-        if failures == 1:
-            assert ec.wait_finished(timeout=60)
-            wait_until(lambda: not ec.snapshot.resources[guid].is_busy)
-            assert ec.state(guid) is ResourceState.STOPPED
-        else:
-            assert ec.wait(guid, "FAILED", timeout=60)
-            assert ec.wait_finished(guid, timeout=60).reasons == {guid: f"{verb} failed (2 times): OSError: no route"}
+    if failures == 1:
+        assert ec.wait_finished(timeout=60)
+        wait_until(lambda: not ec.snapshot.resources[guid].is_busy)
+        assert ec.state(guid) is ResourceState.STOPPED
+    else:
+        assert ec.wait(guid, "FAILED", timeout=60)
+        assert ec.wait_finished(guid, timeout=60).reasons == {guid: f"{verb} failed (2 times): OSError: no route"}
 
 
 def test_a_timeout_ends_a_hook_that_said_its_state_and_then_blocks(tmp_path: Path) -> None:

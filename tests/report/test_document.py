@@ -111,8 +111,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A whole report with its drawings, of a few samples, so that the drawings take no time."""
     folder = tmp_path_factory.mktemp("report")
     path = write_job(folder / "job.fmr", samples=12, interval_s=50.0, series=DRAWN)
-    with Source([path]) as source:
-        found = write(source, html=folder / "r.html", pdf=folder / "r.pdf")
+    found = write(path, html=folder / "r.html", pdf=folder / "r.pdf")
     assert found == [folder / "r.html", folder / "r.pdf"]
     return folder / "r.html", folder / "r.pdf"
 

@@ -46,8 +46,7 @@ def test_streams_of_an_instant_share_a_row_and_other_moments_have_their_own(tmp_
         documents={"n1": {"hostname": "node1.example", "labels": {"env": "test", "system": "atlas"}}},
     )
 
-    with Source([path]) as source:
-        table = frame(source)
+    table = frame(path)
 
     assert list(table.columns) == ["host", "time", "job", "system", "env", BUSY, RSS, OF_ALICE, LOSS]
     assert seconds(table) == [0, 1, 1.5, 2]
@@ -101,8 +100,7 @@ TABLES: dict[str, tuple[list[Batch], dict[str, Any], dict[str, list[Any]]]] = {
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_has_what_was_recorded(name: str, tmp_path: Path) -> None:
     batches, options, expected = TABLES[name]
-    with Source([recording(tmp_path / "r", *batches)]) as source:
-        table = frame(source, **options)
+    table = frame(recording(tmp_path / "r", *batches), **options)
 
     assert set(table.columns) - {"host", "time"} == expected.keys() - {"host", SECONDS}
     table[SECONDS] = seconds(table)
@@ -182,8 +180,7 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
 def test_the_tidy_table_has_a_row_for_each_value(tmp_path: Path) -> None:
     path = recording(tmp_path / "r", samples({BUSY: [0.5, None], RECEIVED: [10, 30], "plugin": [None, 4]}))
 
-    with Source([path]) as source:
-        tidy = frame(source, tidy=True)
+    tidy = frame(path, tidy=True)
 
     rows = tidy[["metric", "labels", "unit", "kind", "value", "rate"]].astype(object).where(tidy.notna(), None)
     assert rows.to_numpy().tolist() == [

@@ -129,8 +129,7 @@ def test_texts_that_grow_while_a_table_is_written_keep_their_ends(tmp_path: Path
 def test_csv_has_whole_numbers_as_such_and_times_with_their_zone(tmp_path: Path) -> None:
     path = recording(tmp_path / "r", samples({"host_disk_reads_total": [10**12, None], "host_load1": [0.1, 2]}))
 
-    with Source([path]) as source:
-        text = save(source, tmp_path / "x.csv", rates=False).read_text()
+    text = save(path, tmp_path / "x.csv", rates=False).read_text()
 
     assert text.splitlines() == [
         "host,time,host_load1,host_disk_reads_total",
