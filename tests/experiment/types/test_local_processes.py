@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import socket
 import threading
@@ -141,9 +142,7 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
     started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
     journal = str(Path(local.run_dir, NAME))
-    (mine,) = (
-        int(each.name) for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and link(each) == journal
-    )
+    (mine,) = (file.fd for file in psutil.Process().open_files() if file.path == journal)
     with open("/dev/full", "r+b", buffering=0) as full:
         os.dup2(full.fileno(), mine)
 
@@ -151,13 +150,6 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
 
     wait_until(lambda: local.state(guid) is STOPPED)
     assert (local.get(guid, "exitCode"), local.ecstate) == (0, ECState.FAILED)
-
-
-def link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:  # it was closed just now
-        return ""
 
 
 def test_a_command_runs_with_its_words_folder_and_variables(local: ExperimentController, tmp_path: Path) -> None:
@@ -191,8 +183,7 @@ def test_a_command_that_fails_says_how(local: ExperimentController, words: objec
     local.wait([guid], FAILED, timeout=60)
 
     assert local.state(guid) is FAILED
-    with pytest.raises(AssertionError, match=said):
-        raise AssertionError(local.get_resource(guid).reason)
+    assert re.search(said, local.get_resource(guid).reason)
 
 
 @pytest.mark.parametrize(
