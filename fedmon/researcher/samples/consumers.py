@@ -126,7 +126,7 @@ class Consumers:
 
     Belongs to the inbox thread, but for `add`, `remove`, `flush`, `not_online`, `wake` and `all`, safe from any thread.
     ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now. ``drain``
-    waits at most some seconds until the inbox has handled what came before.
+    waits at most some seconds until the inbox has handled earlier messages.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class Inbox:
         self._actor.post(self._tick)
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until the messages that came before are handled."""
+        """Wait at most this long until earlier messages are handled."""
         handled = threading.Event()
         self._actor.post(handled.set, priority=Priority.BULK)
         handled.wait(timeout_s)
