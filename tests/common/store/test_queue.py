@@ -158,11 +158,12 @@ def test_on_a_full_disk_adding_fails_clearly_and_reading_goes_on(folder: Path, q
             queue.add_many([{"n": len(added), "text": "x" * 1000}])
             added.append(len(added))
 
-    with files_of_at_most(400_000), pytest.raises(StorageError, match=f"cannot write the queue in {folder}"):
-        fill()
+    with files_of_at_most(400_000):
+        with pytest.raises(StorageError, match=f"cannot write the queue in {folder}"):
+            fill()
+        assert len(added) > 10
+        assert numbers(queue) == added
 
-    assert len(added) > 10
-    assert numbers(queue) == added
     queue.discard([key for key, _, _ in queue.pending()])
     queue.add_many([{"n": -1}])
     queue.close()

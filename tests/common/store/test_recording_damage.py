@@ -279,13 +279,14 @@ def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: 
             stored.extend(range(len(stored), len(stored) + 10))
 
     with Recording(path) as recording:
-        with files_of_at_most(200_000), pytest.raises(StorageError, match=f"cannot write the recording {path}"):
-            fill()
+        with files_of_at_most(200_000):
+            with pytest.raises(StorageError, match=f"cannot write the recording {path}"):
+                fill()
+            first = len(stored)
+            assert first > 100
+            assert seqs(recording.read("a")) == seqs(recording.read("b")) == stored
+            assert missing(recording, 0, first + 9) == [(first, first + 9)]
 
-        first = len(stored)
-        assert first > 100
-        assert seqs(recording.read("a")) == seqs(recording.read("b")) == stored
-        assert missing(recording, 0, first + 9) == [(first, first + 9)]
         assert recording.append([batch(first), batch(first, node="b")]) == 20
         assert seqs(recording.read("b")) == list(range(first + 10))
 
