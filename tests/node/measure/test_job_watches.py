@@ -56,7 +56,7 @@ def test_a_job_is_sampled_until_its_end_and_its_last_sample_is_complete() -> Non
 
     assert streams == []
     assert added.cpu_seconds >= before - 2 * TICK_S > 0
-    assert last.values["job_processes"] == 0
+    assert (last.values["job_processes"], last.values["job_zombies"]) == (0, 1)
     assert cpu_s(last.values) >= used - 2 * TICK_S
     assert [(each.job_id, each.name, each.reason) for each in sampled.ended] == [
         ("fit", "a fit", "all of its processes have ended")

@@ -88,6 +88,7 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     with Program() as program:
         shown = node(watching, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
         again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
+        wrong = refused(watching, "add-scalar", "accuracy", "high", code=2)
         program.end()
         wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
         wait_until(lambda: jobs(watching)["fit"]["state"] == "ended", what="the end in the list")
@@ -96,6 +97,7 @@ def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
     assert "stream       job-fit" in shown
     assert "cpu: tree" in shown
     assert "'fit' is watched already" in again
+    assert "the value of 'accuracy' is 'high', not a number" in wrong
     assert jobs(watching)["fit"]["reason"] == "all of its processes have ended"
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "a fit" in screen

@@ -245,6 +245,7 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
         assert [each["job_id"] for each in node.owner("result-list")["results"]] == [jobs[2]]
         assert node.outcome(jobs[0])["job"]["reason"].endswith(": seen")
         assert node.outcome(jobs[1])["job"]["state"] == "withheld"
+        assert node.ask(JobStatus(job_id=jobs[1], result=True, **envelope()))["result"] is None
         assert ledger(node)["results"] == 1
         assert f"before you release one: {late}" in node.owner("status")["restored"]["report"]
 
