@@ -245,7 +245,7 @@ class Sampler:
 
     def _tick(self, due: float, paced_s: float) -> None:
         # The interval may have changed meanwhile.
-        if due == self._due and self._take():
+        if (due, paced_s) == (self._due, self._paced_s) and self._take():
             self._last_due = due
             self._due, missed = next_tick(due, paced_s, time.monotonic())
             self.overruns += missed > 0

@@ -157,18 +157,23 @@ def test_a_receiver_that_fails_loses_its_samples_and_nothing_else(samples: Sampl
         samples.wait_for(3)
 
 
-def test_a_shorter_interval_acts_at_once_and_the_same_one_disturbs_nothing(samples: Samples) -> None:
+@pytest.mark.parametrize(("interval_s", "shorter_s"), [(60.0, 0.2), (2.0, 0.5)], ids=["long", "a multiple"])
+def test_a_shorter_interval_acts_at_once_and_the_same_one_disturbs_nothing(
+    samples: Samples, interval_s: float, shorter_s: float
+) -> None:
     start, waited = time.monotonic(), Deadline(20.0)
 
-    with sampler(samples, interval_s=60.0) as running:
+    with sampler(samples, interval_s=interval_s) as running:
         samples.wait_for(1)
         for _ in range(100):
-            running.set_interval(0.2)
-        taken = samples.wait_for(4)
+            running.set_interval(shorter_s)
+        taken = samples.wait_for(7)
+        missed = running.counts()["agent_ticks_missed_total"]
 
     assert not waited.passed()
-    assert on_grid(taken, start, 0.2)
-    assert running.interval_s == 0.2
+    assert on_grid(taken, start, shorter_s)
+    assert running.interval_s == shorter_s
+    assert missed or taken[-1].mono - taken[1].mono < 6 * shorter_s
 
 
 def test_stopping_does_not_wait_for_the_next_tick_and_takes_the_last_sample_if_asked(samples: Samples) -> None:
