@@ -135,7 +135,7 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory_until_the_end(tmp_p
         with Recording(path, read_only=True) as recording:
             taken = {one.stream: one.last_seq + 1 for one in recording.extents()}
         assert taken == found.samples  # those of the time when the disk was full among them
-        assert is_freed == (found.job["ended"] is not None)
+        assert found.job["ended"] is not None or not is_freed  # a file that was replaced may leave room for its end
         assert "samples_lost" not in found.document["tool"]
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
