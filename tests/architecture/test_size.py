@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26581, 121, 16736),
     "plan": (1268, 8, 845),
     "report": (9067, 50, 5660),
-    "researcher": (9932, 46, 6500),
+    "researcher": (9932, 46, 6498),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -157,9 +157,9 @@ class Consumers:
 
     def flush(self, consumer: SampleConsumer) -> None:
         """Have nodes that are online send the batches that are open, and deliver these, within about 2 s."""
-        there, interval_s = self._asker.roster.nodes(Moment.now()), consumer.wish.interval_s
+        there, wishes = self._asker.roster.nodes(Moment.now()), [one.wish for one in self.all]
         nodes = [id_ for id_ in there if there[id_].state is NodeState.ONLINE and consumer.follower.follows(id_)]
-        request = self._asker.request(Monitor, action="start", interval_s=interval_s, lease_s=LEASE_S, live=True)
+        request = self._asker.request(Monitor, **self._lease(wishes) | {"live": True})
         if consumer in self.all and self._asker.connection.is_connected:
             with contextlib.suppress(FedmonError):
                 self._asker.answers(request, nodes, timeout_s=FLUSH_S)
@@ -236,7 +236,7 @@ class Consumers:
         if wanted is not None:
             left = None if before is None else sorted(before - wanted)
             if left != []:
-                self._tell("stop", left)
+                self._tell(left, action="stop")
         self._renew_at = None
         self._renew(now)
 
@@ -245,27 +245,27 @@ class Consumers:
         if not self.wishes or (self._renew_at is not None and now < self._renew_at):
             return
         self._renew_at = now + (RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S)
-        for_all = [wish for wish in self.wishes if wish.nodes is None]
-        if for_all:
-            self._tell("start", None, for_all)
+        if for_all := [wish for wish in self.wishes if wish.nodes is None]:
+            self._tell(None, **self._lease(for_all))
         for node_id in sorted({node for wish in self.wishes for node in wish.nodes or ()}):
             self._ask(node_id)
 
     def _ask(self, node_id: NodeId) -> None:
         """Ask one node for its lease now: it has just come up, or its extents are needed."""
-        wishes = [wish for wish in self.wishes if wish.nodes is None or node_id in wish.nodes]
-        if wishes:
-            self._tell("start", [node_id], wishes)
+        if wishes := [wish for wish in self.wishes if wish.nodes is None or node_id in wish.nodes]:
+            self._tell([node_id], **self._lease(wishes))
 
-    def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish] = ()) -> None:
-        fields: dict[str, Any] = {}
-        if wishes:
-            fields = {
-                "interval_s": min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None),
-                "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
-                "live": any(wish.live for wish in wishes),
-            }
-        self._asker.tell(self._asker.request(Monitor, action=action, **fields), nodes, on_answer=self._on_answer)
+    def _lease(self, wishes: Sequence[Wish]) -> dict[str, Any]:
+        """Return the fields of a request for the lease that these wishes need together."""
+        return {
+            "action": "start",
+            "interval_s": min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None),
+            "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
+            "live": any(wish.live for wish in wishes),
+        }
+
+    def _tell(self, nodes: list[NodeId] | None, **fields: Any) -> None:
+        self._asker.tell(self._asker.request(Monitor, **fields), nodes, on_answer=self._on_answer)
 
     def _are_many(self) -> bool:
         return len(self._asker.roster) > MANY_NODES
