@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
 from fedmon.common.text import joined, short_ids, sound
-from fedmon.report.blocks import Block, Damage, Floats, read_blocks
+from fedmon.report.blocks import Block, Damage, Floats, labels_of, read_blocks
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.source import JOB, Host, Source
 
@@ -228,11 +228,11 @@ def plan(
     if job is not None:
         nodes = {node_id for node_id, stream, _ in keys if stream == JOB + job}
         keys = [key for key in keys if key[0] in nodes and (not key[1].startswith(JOB) or key[1] == JOB + job)]
-    wanted = chooser(metrics)
+    wanted, is_own = chooser(metrics), of_job(source, job)
     filled = _filled(source) if origin else None
     found: list[tuple[Key, list[str]]] = []
     for key in keys:
-        names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key))
+        names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key) if is_own(name))
         chosen = [name for name in names if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
             found.append((key, chosen))
@@ -282,6 +282,12 @@ def find_job(source: Source, job: str) -> str:
     if called:
         raise ConflictError(f"{job!r} matches {len(called)} jobs: {named(called)}")
     raise NotFoundError(f"no job {job!r} in the recording; it has {named(known)}")
+
+
+def of_job(source: Source, job: str | None) -> Callable[[str], bool]:
+    """Return the filter of series for a job, or none: without the values that other jobs reported at the same time."""
+    others = set() if job is None else set(known_jobs(source)) - {job}
+    return lambda series: not series.startswith("user_") or labels_of(series).get("job") not in others
 
 
 def named(ids: Sequence[str]) -> str:

@@ -14,10 +14,9 @@ from fedmon.common.store.recording import Mark, RecordedStream
 from fedmon.common.text import plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
-from fedmon.report.selection import find_job, known_jobs, named, natural
+from fedmon.report.selection import find_job, known_jobs, named, natural, of_job
 from fedmon.report.source import HOST, JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
-from fedmon.report.training import of_job
 
 _OF_THE_TOOL = ("job_energy_", "job_emissions_")
 """Counters that begin with the measuring, and not with the job's processes."""
@@ -71,7 +70,8 @@ class Subject:
 
     def blocks(self, *, series: Callable[[str], bool] | None = None) -> Iterator[Block]:
         """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
-        wanted = self._wanted(series)
+        is_own = of_job(self.source, self.job)
+        wanted = is_own if series is None else lambda name: series(name) and is_own(name)
         for node_id, stream in sorted({(one.node_id, one.stream) for one in self._streams}):
             yield from self.source.blocks(
                 node_id=node_id, stream=stream, series=wanted, since_t=self.since_t, until_t=self.until_t
@@ -106,13 +106,6 @@ class Subject:
             if mark.node_id in self._names
             and (span is None or span[0] - _MARKS_AROUND_S <= mark.t <= span[1] + _MARKS_AROUND_S)
         ]
-
-    def _wanted(self, series: Callable[[str], bool] | None) -> Callable[[str], bool] | None:
-        """Return the filter of series, without the values that other jobs reported at the same time."""
-        if self.job is None:
-            return series
-        others = set(known_jobs(self.source)) - {self.job}
-        return lambda name: (series is None or series(name)) and of_job(name, others)
 
     def _node(self, host: Host, streams: dict[str, StreamTotal], recorded: Sequence[RecordedStream]) -> Node:
         job, document = (None, {}) if self.job is None else (streams.get(JOB + self.job), host.jobs.get(self.job, {}))
@@ -192,14 +185,14 @@ def choose(
     chosen = find_job(source, job) if job is not None else _only_job(source, hosts)
     if chosen is None:
         return Subject(source, None, hosts, since_t, until_t)
-    of_job = [one for one in source.streams if one.stream == f"{JOB}{chosen}"]
-    taking_part = {one.node_id for one in of_job}
+    measured = [one for one in source.streams if one.stream == f"{JOB}{chosen}"]
+    taking_part = {one.node_id for one in measured}
     hosts = [host for host in hosts if host.node_id in taking_part or chosen in host.jobs]
     if not hosts:
         raise NotFoundError(f"job {chosen!r} did not run on {', '.join(nodes)}")
-    if of_job:
-        since_t = min(one.oldest_t for one in of_job) if since_t is None else since_t
-        until_t = max(one.last_t for one in of_job) if until_t is None else until_t
+    if measured:
+        since_t = min(one.oldest_t for one in measured) if since_t is None else since_t
+        until_t = max(one.last_t for one in measured) if until_t is None else until_t
     return Subject(source, chosen, hosts, since_t, until_t)
 
 

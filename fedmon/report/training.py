@@ -146,11 +146,6 @@ def is_reported(series: str) -> bool:
     return series.startswith((f"{VALUE}{{", f"{STEP}{{", "user_run_"))
 
 
-def of_job(series: str, others: Container[str]) -> bool:
-    """Tell whether a series belongs in the report of a job: all but the values that one of the ``others`` reported."""
-    return not series.startswith("user_") or labels_of(series).get("job") not in others
-
-
 def is_kept_exactly(series: str, columns: Container[str]) -> bool:
     """Tell whether `Trainings` has all that charts need of a series among ``columns``: each run has its own series."""
     metric = metric_name(series)

@@ -11,9 +11,8 @@ from fedmon.common.metrics import nebula_tags as tags
 from fedmon.report.blocks import labels_of
 from fedmon.report.export import VIEW, Table
 from fedmon.report.frames import WideTable
-from fedmon.report.selection import find_job, known_jobs
 from fedmon.report.source import Source
-from fedmon.report.training import VALUE, of_job
+from fedmon.report.training import VALUE
 from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
     Computed,
@@ -88,17 +87,12 @@ class UserTable:
     """A Table (see `fedmon.report.frames`) with a row for each moment at which a program reported something."""
 
     def __init__(self, name: str, source: Source, job: str | None) -> None:
-        self.name = name
+        self.name, self._is_of_job = name, job is not None
         self._wide = WideTable(source, metrics=[VALUE], job=job, rates=False)
-        others = set() if job is None else set(known_jobs(source)) - {find_job(source, job)}
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}
-        self._others: list[str] = []
         for column in self._wide.plan.columns:
-            if of_job(column.series, others):
-                self._columns.setdefault(labels_of(column.series).get("name", ""), []).append(column.name)
-            else:
-                self._others.append(column.name)
+            self._columns.setdefault(labels_of(column.series).get("name", ""), []).append(column.name)
         self.rows = self._wide.rows if self._columns else 0
 
     @property
@@ -120,7 +114,5 @@ class UserTable:
         for batch in self._wide.batches():
             columns = [pc.coalesce(*map(batch.column, names)) for _, names in sorted(self._columns.items())]
             made = pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)
-            if self._others:
-                of_others = pc.is_valid(pc.coalesce(*map(batch.column, self._others)))
-                made = made.filter(pc.or_(pc.is_valid(pc.coalesce(*columns)), pc.invert(of_others)))
-            yield made
+            # Of other jobs there are rows without a value.
+            yield made.filter(pc.is_valid(pc.coalesce(*columns))) if self._is_of_job else made
