@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -24,13 +23,7 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 _FORMATS = ", ".join(FORMATS)
-
-
-class View(enum.Enum):
-    """Whose names and units the columns have."""
-
-    PERFMON = "perfmon"
-    NEBULA = "nebula"
+ViewName = Literal["perfmon", "nebula"]
 
 
 def export(
@@ -48,7 +41,7 @@ def export(
         False
     ),
     no_rates: Annotated[bool, typer.Option("--no-rates", help="Omit rates; write counters as read.")] = False,
-    view: Annotated[View | None, typer.Option(help="Columns with another tool's names and units.")] = None,
+    view: Annotated[ViewName | None, typer.Option(help="Columns with another tool's names and units.")] = None,
     key: Annotated[str | None, typer.Option(help="Under which key an HDF5 file has the table.")] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace another table that an HDF5 file has under the key.")
@@ -95,12 +88,12 @@ def export(
     _report(written, chosen, damaged, as_json=json)
 
 
-def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
+def _viewed(source: Source, view: ViewName, job: str | None) -> list[Table]:
     from fedmon.report.views import VIEWS
 
-    tables = VIEWS[view.value](source, job)
+    tables = VIEWS[view](source, job)
     if not tables:
-        raise NotFoundError(f"{view.value} has no name for any of the metrics")
+        raise NotFoundError(f"{view} has no name for any of the metrics")
     return tables
 
 

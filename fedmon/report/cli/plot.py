@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -26,13 +25,7 @@ from fedmon.common.text import sound
 from fedmon.report.cli.inputs import times
 from fedmon.report.extra import report_extra
 
-
-class FigureFormat(enum.Enum):
-    """Formats of the files."""
-
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
+FigureFormat = Literal["png", "svg", "pdf"]
 
 
 def plot(
@@ -51,7 +44,7 @@ def plot(
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
     zeros: Annotated[bool, typer.Option("--zeros", help="Also plot constant series, such as errors.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 main ones.")] = False,
-    kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
+    kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = "png",
     json: JsonOption = False,
 ) -> None:
     """Draw charts of a recording, a file each: the 12 main ones, unless you choose."""
@@ -81,7 +74,7 @@ def plot(
                 several = "; charts of all nodes together need several nodes" if combined else ""
                 what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
                 raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
-            written = write_charts(found, chosen, output, kind=kind.value)
+            written = write_charts(found, chosen, output, kind=kind)
     if json:
         rows = [
             {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}
