@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fedmon.common.text import shorten
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -207,9 +208,8 @@ def _box(axes: Axes, at: Point, box: Box) -> None:
         _text(axes, at, _in_lines(" ".join(box.lines)), fontsize=7.5, color=box.border, zorder=4)
         return
     for index, text in enumerate(box.lines):
-        kept = text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
         y = at[1] + _LINE * ((len(box.lines) - 1) / 2 - index)
-        _text(axes, (at[0], y), kept, fontsize=8.5, weight="normal" if index else "bold", zorder=4)
+        _text(axes, (at[0], y), shorten(text, _LETTERS), fontsize=8.5, weight="normal" if index else "bold", zorder=4)
 
 
 def _edge(axes: Axes, edge: Edge, way: Sequence[Point], at: Point, label_at: float) -> None:
@@ -258,7 +258,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 def timeline_png(rows: Sequence[tuple[str, Sequence[Bar]]]) -> bytes:
     """Return named rows of bars, from above to below, as PNG. Raises MissingExtraError."""
-    names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name, _ in rows]
+    names = [shorten(name, _LONGEST_NAME) for name, _ in rows]
     with report_extra("a drawing"):
         from fedmon.report.charts.catalogue import Quantity, scale_of
     scale = scale_of(Quantity.SECONDS, max((bar.end_s for _, bars in rows for bar in bars), default=1.0))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fedmon.common.text import plural
+from fedmon.common.log import escape_control
+from fedmon.common.text import MISSING, plural, shorten, sound
 
 if TYPE_CHECKING:
     from fedmon.report.charts.chart import Chart, Charts
@@ -96,8 +97,4 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(value: object, longest: int = LONGEST) -> str:
     """Return a value as one visible line of bounded length; a dash for nothing."""
-    from fedmon.common.log import escape_control
-
-    text = escape_control(str(value)) if value not in (None, "") else "-"
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return shorten(sound(escape_control(str(value))), longest) if value not in (None, "") else MISSING
