@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
@@ -31,10 +31,11 @@ def write_charts(found: Charts, chosen: Sequence[Chart], folder: Path, *, kind: 
     """
     from fedmon.report.charts.draw import KINDS, drawn
 
+    if kind not in KINDS:
+        raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
     written = []
     try:
-        if kind in KINDS:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for chart in chosen:
             path = folder / f"{chart.name}.{kind}"
             path.write_bytes(drawn(chart, found, kind))
