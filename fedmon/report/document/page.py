@@ -72,19 +72,11 @@ def html(document: Document) -> Iterator[str]:
 
 
 def _section(section: Section, at: int, numbered: dict[int, int]) -> Iterator[str]:
+    title = _text(section.title)
     yield f'<section id="s{at}">'
-    yield (
-        f"<details><summary>{_text(section.title)}</summary>\n"
-        if section.is_folded
-        else (f"<h2>{_text(section.title)}</h2>\n")
-    )
-    is_open = False
-    for part in section.parts:
-        if isinstance(part, Picture) != is_open:
-            yield "</div>\n" if is_open else '<div class="pictures">\n'
-            is_open = not is_open
-        yield _part(part, numbered)
-    yield ("</div>\n" if is_open else "") + ("</details>" if section.is_folded else "") + "</section>\n"
+    yield f"<details><summary>{title}</summary>\n" if section.is_folded else f"<h2>{title}</h2>\n"
+    yield from (_part(part, numbered) for part in section.parts)
+    yield f"{'</details>' if section.is_folded else ''}</section>\n"
 
 
 def _part(part: Part, numbered: dict[int, int]) -> str:
