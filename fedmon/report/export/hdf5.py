@@ -32,10 +32,6 @@ _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
 _DIGEST = "digest"
 
 
-class _SameError(Exception):
-    """The file has this table already."""
-
-
 def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> None:
     """Add a table to a file as the group ``<name>_<key>``; the rest of the file stays.
 
@@ -44,45 +40,42 @@ def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False) -> 
     """
     if not _KEY.fullmatch(key):
         raise InvalidInputError(f"key {key[:80]!r} is not usable: letters, digits and _.@+- make one")
-    name = f"{table.name}_{key}"
-    with locked(target_of(path)) as old:
-        if old is not None and not h5py.is_hdf5(target_of(path)):
+    name, target = f"{table.name}_{key}", target_of(path)
+    with locked(target) as old:
+        if old is not None and not h5py.is_hdf5(target):
             raise StorageError(f"cannot append to {path}: not a writable HDF5 file")
-    with storage_errors(path), stored(table.schema, table.batches(), target_of(path).parent) as rows:
+    with storage_errors(path), stored(table.schema, table.batches(), target.parent) as rows:
         digest = _digest(rows)
         while True:
-            with locked(target_of(path)) as old, contextlib.suppress(_SameError, TargetExistsError):
-                with replacing(path, only_new=old is None) as new:
+            with locked(target) as old, contextlib.suppress(TargetExistsError):
+                known = None if old is None else _digest_in(old, name)
+                if known == digest:
+                    return
+                if known is not None and not replace:
+                    raise ConflictError(
+                        f"{path} has another table {name} already: choose another --key, or say --replace"
+                    )
+                # The library wants the real path of what it opens itself, and what is written here has none yet.
+                with replacing(path, only_new=old is None) as new, PatientFile(new) as raw:
                     if old is not None:
-                        with new.open("wb") as copy:
-                            shutil.copyfileobj(old, copy, 2**20)
-                    with _opened(new, path, is_new=old is None) as (file, raw):
-                        _make_room(file, name, digest, path=path, replace=replace)
+                        shutil.copyfileobj(old, raw, 2**20)
+                        raw.check()
+                    with h5py.File(raw, "w" if old is None else "r+") as file:
+                        if name in file:
+                            del file[name]
                         group = file.create_group(name, track_order=True)
                         _fill(group, rows, raw.check)
                         group.attrs[_DIGEST] = digest
+                    raw.check()
                 return
-            if old is not None:
-                return
 
 
-@contextlib.contextmanager
-def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File, PatientFile]]:
-    # The library wants the real path of what it opens itself, and what is written here has none yet.
-    with storage_errors(path), PatientFile(new) as raw:
-        with h5py.File(raw, "w" if is_new else "r+") as file:
-            yield file, raw
-        raw.check()
-
-
-def _make_room(file: h5py.File, name: str, digest: str, *, path: Path, replace: bool) -> None:
-    """Raise ConflictError where another table has the name, and _SameError where this one has it."""
-    if (old := file.get(name)) is not None:
-        if old.attrs.get(_DIGEST) == digest:
-            raise _SameError
-        if not replace:
-            raise ConflictError(f"{path} has another table {name} already: choose another --key, or say --replace")
-        del file[name]
+def _digest_in(file: BinaryIO, name: str) -> str | None:
+    """Return the digest of a table in a file, empty if it has none; None without the table."""
+    with h5py.File(file, "r") as opened:
+        found = opened[name].attrs.get(_DIGEST, "") if name in opened else None
+    file.seek(0)
+    return found
 
 
 @contextlib.contextmanager
