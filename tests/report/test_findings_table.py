@@ -89,6 +89,7 @@ JOBS: dict[str, Job] = {
     "little quota": Job((job({"job_cpu_throttled_seconds_total": 20.0}),), {"cpu-throttling": G}, ALL),
     "I/O bound": Job((job({**busy((0.5, 1.0)), IO: 300.0}, modes(user=0.1, iowait=0.5)),),
                      {"io-wait": P, "pressure-io": W, "cpu-efficiency": P}, frozenset({"memory-peak", "ending"})),
+    "beside others that wait for disks": Job((job(of_host=modes(user=0.4, iowait=0.5)),), {"io-wait": N}, ALL),
     "reads a little": Job((job(of_host=modes(user=0.9, iowait=0.05)),), {"io-wait": G}, ALL),
     "leaking": Job((job(memory(0.97)),), {"memory-peak": W}, ALL - {"memory-peak"}, "memory-peak"),
     "memory asked for in vain": Job((job(memory(0.1)),), {"memory-peak": N}, ALL),

@@ -9,6 +9,7 @@ from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, past, unknown
 
 _SECONDS = "host_cpu_seconds_total"
+_SHARED = " of the machine, which other jobs may share,"
 WAITS = {
     "memory": ("full", limits.PRESSURE_HIGH, "memory", "Memory is short: ask for more, or run less at once."),
     "io": ("full", limits.PRESSURE_HIGH, "storage",
@@ -27,23 +28,25 @@ def mode_share(node: Node, mode: str) -> float | None:
 
 
 def io_wait(case: Case) -> Finding | None:
-    """Report the CPU time lost to waiting for disks."""
+    """Report the CPU time lost to waiting for disks, as a note unless the job is known to have waited itself."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
     if not shares:
         return unknown(case.nodes, "io-wait", "I/O wait", _SECONDS)
     most = max(shares, key=lambda name: shares[name])
     share = shares[most]
-    severity = Severity.GOOD
+    severity, whose = Severity.GOOD, ""
     if share >= limits.IO_WAIT_HIGH:
         severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH else Severity.WARNING
+        if case.job is not None and not past(_pressures(case, "io", "full", of_job=True), limits.PRESSURE_HIGH):
+            severity, whose = Severity.NOTE, _SHARED
     which = f" on {most}" if len(shares) == 1 else f" on {most}, the most of {len(shares)} nodes"
     return Finding(
         name="io-wait",
         severity=severity,
         title="I/O wait",
-        text=f"CPUs waited for disks for {percent(share)} of the time{which}.",
+        text=f"CPUs{whose} waited for disks for {percent(share)} of the time{which}.",
         advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
-        if severity is not Severity.GOOD
+        if severity in (Severity.PROBLEM, Severity.WARNING)
         else "",
         figures={"ratio": share},
         nodes=(most,),
@@ -60,19 +63,20 @@ def pressure_share(node: Node, resource: str, kind: str, *, of_job: bool) -> flo
     return None if total is None else total.per_second
 
 
+def _pressures(case: Case, resource: str, kind: str, *, of_job: bool) -> dict[str, float]:
+    found = {node.name: pressure_share(node, resource, kind, of_job=of_job) for node in case.nodes}
+    return {name: share for name, share in found.items() if share is not None}
+
+
 def pressure(case: Case, resource: str) -> Finding | None:
     """Report work that waited for a resource, one of `WAITS`."""
     kind, limit, words, advice = WAITS[resource]
-    of_job, of_machine = (
-        {node.name: share for node in case.nodes
-         if (share := pressure_share(node, resource, kind, of_job=of_job)) is not None}
-        for of_job in (True, False)
-    )  # fmt: skip
+    of_job, of_machine = (_pressures(case, resource, kind, of_job=of_job) for of_job in (True, False))
     shares = past(of_job or of_machine, limit)
     if not shares:
         return None
     is_shared = case.job is not None and not of_job
-    whose = " of the job" if of_job else " of the machine, which other jobs may share," if is_shared else ""
+    whose = " of the job" if of_job else _SHARED if is_shared else ""
     who = ("some thread" if kind == "some" else "all work") + whose
     return Finding(
         name=f"pressure-{resource}",
