@@ -1,7 +1,7 @@
 """`fedmon demo`: the guided first run, step by step; each step has a deadline and fails with a sentence.
 
-It ends with a logistic regression over the hospitals, in rounds, with the cost of each, and with a result that an owner
-releases. The arithmetic is that of docs/examples/federated_logistic_regression.py, which is there to be read.
+It ends with a logistic regression over the hospitals, in rounds, with the cost of the last one, and with a result that
+an owner releases. The arithmetic is that of docs/examples/federated_logistic_regression.py, which is there to be read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
@@ -28,7 +27,6 @@ from fedmon.common.files import storage_errors
 from fedmon.common.options import JsonOption, clean_up_at_signals
 from fedmon.common.text import table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
-from fedmon.plan import parcels
 
 if TYPE_CHECKING:
     from fedmon.broker.engine import BrokerEngine
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.roster import Node
     from fedmon.researcher.runs.handle import RunHandle
+    from fedmon.researcher.runs.states import RunStates
 
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
@@ -52,8 +51,6 @@ NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
 CAREFUL = NODES[0]
 """The hospital whose owner looks at a result."""
-ROUND_COLUMNS = ["round", "accuracy", "loss", "took", *(node.removeprefix("hospital-") for node in NODES)]
-"""On 80 columns there is no room for the beginning of all names."""
 PLAN, OTHER_PLANS = "logistic_regression_plan.py", ("mean_plan.py", "histogram_plan.py")
 """The plan of the story, and those that owners of a demo that is kept have approved too."""
 TRY = ("fedmon demo --keep", "fedmon node probe", "fedmon job -- sleep 2")
@@ -337,11 +334,14 @@ class Story:
         self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
         rounds = list(training(self._fed, self._plan))
         self._screen.show("how good the model was that each round began with, over all rows")
-        self._screen.table(ROUND_COLUMNS, list(map(round_row, rounds)))
-        self._screen.show(explanation(rounds[-1]))
-        if not rounds[-1].is_last:
+        rows = [(str(one.round), f"{one.accuracy * 100:.1f} %", f"{one.loss:.4f}", f"{one.seconds:.2f} s")
+                for one in rounds]  # fmt: skip
+        self._screen.table(("round", "accuracy", "loss", "took"), rows)
+        self._screen.show("the last round at each hospital")
+        self._screen.show(rounds[-1].states)
+        if rounds[-1].step >= ENOUGH:
             raise DemoError(f"the regression did not converge within {len(rounds)} rounds")
-        self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
+        self.document["regression"] = {"rounds": [one._asdict() | {"states": one.states.rows()} for one in rounds]}
 
     def _held(self) -> None:
         from fedmon.researcher.runs.errors import RunHeldError
@@ -399,23 +399,18 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round: the quality of its first model, the distance moved, and the cost on each node.
+class TrainingRound(NamedTuple):
+    """One round: the quality of its first model, the distance moved, and its run on each node.
 
     ``seconds`` is the duration at the researcher, from the request to the last answer.
     """
 
-    number: int
-    loss: float
+    round: int
     accuracy: float
+    loss: float
     step: float
     seconds: float
-    nodes: dict[str, dict[str, Any]]
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the model no longer changes."""
-        return self.step < ENOUGH
+    states: RunStates
 
 
 def training(federation: Federation, plan: Path) -> Iterator[TrainingRound]:
@@ -435,25 +430,17 @@ def training(federation: Federation, plan: Path) -> Iterator[TrainingRound]:
     penalty = np.diag([0.0, *[PENALTY / sum(part["rows"] for part in described.values())] * len(COLUMNS)])
     for number in range(1, MAX_ROUNDS + 1):
         began = time.monotonic()
-        model = {"weights": weights, "center": center, "scale": scale}
-        sent_bytes = parcels.pack(model).size_bytes
-        handle = run(model, group="demo", task="step", round=number)
+        handle = run({"weights": weights, "center": center, "scale": scale}, "demo", task="step", round=number)
         parts = handle.result(timeout_s=PATIENCE_S)
         taken_s = time.monotonic() - began
         # One Newton step on the averages of all hospitals.
         gradient = _average(parts, "gradient") + penalty @ weights
         step = np.linalg.solve(_average(parts, "curvature") + penalty, gradient)
         weights = weights - step
-        done = TrainingRound(
-            number=number,
-            loss=float(_average(parts, "loss")),
-            accuracy=float(_average(parts, "accuracy")),
-            step=float(np.linalg.norm(step)),
-            seconds=taken_s,
-            nodes={node_id: _cost(handle, node_id, sent_bytes, part) for node_id, part in parts.items()},
-        )
-        yield done
-        if done.is_last:
+        length = float(np.linalg.norm(step))
+        accuracy, loss = (float(_average(parts, name)) for name in ("accuracy", "loss"))
+        yield TrainingRound(number, accuracy, loss, length, taken_s, handle.states())
+        if length < ENOUGH:
             return
 
 
@@ -461,39 +448,3 @@ def _average(parts: Parts, name: str) -> Any:
     """Average the hospitals' results under a name, each weighted by its rows."""
     rows = sum(part["rows"] for part in parts.values())
     return sum(part["rows"] * part[name] for part in parts.values()) / rows
-
-
-def _cost(run: RunHandle, node_id: str, sent_bytes: int, part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cost of a round on one node: of the plan there, and the bytes of the model and of the result."""
-    row = run.states()[node_id].row()
-    return {
-        "seconds": row["s"],
-        "bytes_sent": sent_bytes,
-        "bytes_received": parcels.pack(part).size_bytes,
-        "joules": row["J"],
-        "sandbox": row["sandbox"],
-    }
-
-
-def round_row(one: TrainingRound) -> list[str]:
-    """Return the row of a round."""
-    costs = [_cost_cell(one.nodes[node]) for node in NODES]
-    return [str(one.number), f"{one.accuracy * 100:.1f} %", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
-
-
-def explanation(one: TrainingRound) -> str:
-    """Explain the columns of hospitals, and name the confinement of plans there."""
-    costs = one.nodes.values()
-    energy = "joules" if any(cost["joules"] is not None for cost in costs) else "no energy is measured here"
-    levels = ", ".join(sorted({str(cost["sandbox"]) for cost in costs}))
-    sent, received = (max(cost[name] for cost in costs) for name in ("bytes_sent", "bytes_received"))
-    return (
-        f"at each hospital: seconds, bytes ({sent} of the model there, {received} back), {energy}; confined at level "
-        f"{levels}"
-    )
-
-
-def _cost_cell(cost: Mapping[str, Any]) -> str:
-    seconds = "-" if cost["seconds"] is None else f"{cost['seconds']:.2f} s"
-    joules = "" if cost["joules"] is None else f" {cost['joules']:.2f} J"
-    return f"{seconds} {cost['bytes_sent'] + cost['bytes_received']} B{joules}"

@@ -67,13 +67,11 @@ def check_told(document: dict[str, Any]) -> None:
     assert accuracies[-1] == pytest.approx(0.9789, abs=1e-4)
     assert rounds[-1]["step"] < 1e-9
     for one in rounds:
-        assert set(one["nodes"]) == set(document["plan"]["decisions"])
-        for cost in one["nodes"].values():
-            assert cost["seconds"] > 0
-            assert cost["bytes_sent"] > 0
-            assert cost["bytes_received"] > 0
-            assert cost["joules"] is None or cost["joules"] > 0
-            assert cost["sandbox"] in ("bubblewrap", "landlock", "limits")
+        assert {state["node"] for state in one["states"]} == set(document["plan"]["decisions"])
+        for state in one["states"]:
+            assert state["s"] > 0
+            assert state["J"] is None or state["J"] > 0
+            assert state["sandbox"] in ("bubblewrap", "landlock", "limits")
 
 
 def test_the_demo_walks_through_every_step(kept: KeptDemo) -> None:
