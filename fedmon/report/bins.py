@@ -14,7 +14,7 @@ from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import Rates
-from fedmon.report.totals import CoveredTime
+from fedmon.report.totals import CoveredTime, Hole
 from fedmon.report.training import Trainings, is_kept_exactly
 
 COUNT = 480
@@ -149,6 +149,11 @@ class Bins:
             for series, row in stream.rows.items()
             if stream.cells["count"][row].any()
         ]
+
+    def holes(self, node_id: str, stream: str) -> list[Hole]:
+        """Return the times without samples of a stream."""
+        found = self._streams.get((node_id, stream))
+        return [] if found is None else found.time.holes
 
     def of(self, key: SeriesKey) -> Binned:
         """Return one series over time, one of `keys`."""

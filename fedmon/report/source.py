@@ -138,15 +138,14 @@ class Source(Closing):
         found = {mark for recording in self._recordings for mark in recording.marks()}
         return sorted(found, key=lambda mark: (mark.t, mark.node_id, mark.text))
 
-    def lost(self, stream: RecordedStream) -> list[LostRange]:
+    def lost(self, node_id: str, stream: str, boot: int) -> list[LostRange]:
         """Return the samples of a stream that none of the recordings has or will get, or that were damaged, and why."""
-        holders = self._holders[stream.node_id, stream.stream, stream.boot]
+        holders = self._holders[node_id, stream, boot]
         known = SeqRanges(each for held in holders.values() for each in held.ranges)
         found = [LostRange(first_seq=first, last_seq=last, reason="damaged in the recording")
-                 for key, first, last in self.damage.ranges()
-                 if key == (stream.node_id, stream.stream, stream.boot)]  # fmt: skip
+                 for key, first, last in self.damage.ranges() if key == (node_id, stream, boot)]  # fmt: skip
         for number in holders:
-            for lost in self._recordings[number].lost(stream.node_id, stream.boot, stream.stream):
+            for lost in self._recordings[number].lost(node_id, boot, stream):
                 absent = known.absent(lost.first_seq, lost.last_seq)
                 found += [msgspec.structs.replace(lost, first_seq=low, last_seq=high) for low, high in absent]
                 known.add(lost.first_seq, lost.last_seq)

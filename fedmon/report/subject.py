@@ -119,7 +119,7 @@ class Subject:
             streams=streams,
             job=job,
             document=document,
-            lost={(one.stream, one.boot): self.source.lost(one) for one in recorded},
+            lost={(one.stream, one.boot): self.source.lost(host.node_id, one.stream, one.boot) for one in recorded},
             has_begin=has_begin,
             counted_by="" if first is None else first.name,
         )

@@ -17,11 +17,11 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.store.recording import LostRange, Recording
+from fedmon.common.store.recording import Recording
 from fedmon.report.document.model import Document, Facts, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build, hardware_table, missing, user_table, write
+from fedmon.report.document.report import build, hardware_table, user_table, write
 from fedmon.report.document.summary import about, node_table, summary
 from fedmon.report.findings import find
 from fedmon.report.findings.case import WORDS, Case, Finding, Node, Severity
@@ -403,15 +403,6 @@ def test_a_table_tells_the_figures_of_each_node() -> None:
         ("a", MISSING, "10.0 GiB / 10.0 GiB", "2 Wh", "30.0 s (3.0 %)"),
         ("b", "50 %", MISSING, MISSING, MISSING),
     ]
-
-
-def test_a_gap_has_the_reason_of_its_own_stream_and_boot() -> None:
-    reasons = {("job-1", 1): "dropped", ("job-1", 2): "of another boot", ("host", 1): "of another stream"}
-    lost = {key: [LostRange(first_seq=1, last_seq=10, reason=reason)] for key, reason in reasons.items()}
-
-    ((_, _, text),) = missing(case(node(job={}, hole_seconds=20.0, missing=10, lost=lost)))
-
-    assert text == "no samples for 20.0 s: dropped"
 
 
 @pytest.mark.parametrize(

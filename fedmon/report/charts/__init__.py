@@ -15,11 +15,14 @@ from fedmon.report.totals import TICKS_SKIPPED
 
 __all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write_charts"]
 
+_OF_THE_TIME = (PERF_CLOCK, TICKS_SKIPPED, "job_processes")
+"""Series that tell which samples are missing, and by which clock counters grew."""
+
 
 def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> Bins:
     """Read the series that charts need of a subject, in one pass."""
     bins = Bins(subject.span, wanted=wanted, machines=subject.machines)
-    for block in subject.blocks(series=lambda name: wanted(name) or name in (PERF_CLOCK, TICKS_SKIPPED)):
+    for block in subject.blocks(series=lambda name: wanted(name) or name in _OF_THE_TIME):
         bins.add(block)
     return bins
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.store.recording_reader import chooser
+from fedmon.common.text import duration, short_ids
 from fedmon.common.text import joined as told
-from fedmon.common.text import short_ids
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats, labels_of, usual_distance
 from fedmon.report.charts.catalogue import (
@@ -138,9 +138,7 @@ class _Part(NamedTuple):
     device: str
 
 
-def charts_of(
-    bins: Bins, subject: Subject, *, gaps: Iterable[tuple[float, float, str]] = (), choice: Choice | None = None
-) -> Charts:
+def charts_of(bins: Bins, subject: Subject, *, choice: Choice | None = None) -> Charts:
     """Return the charts of all metrics in a reading of a subject; none of constant values, unless asked for.
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
@@ -155,8 +153,20 @@ def charts_of(
         first=kept,
         rest=tuple(chart for chart in made if chart.name not in names),
         constant=tuple(maker.constant),
-        gaps=tuple(sorted(gaps)),
+        gaps=tuple(sorted(_gaps(bins, subject))),
     )
+
+
+def _gaps(bins: Bins, subject: Subject) -> Iterator[tuple[float, float, str]]:
+    """Return when samples of the job, or else of the machine, are missing on each node, with the reason if known."""
+    stream = HOST if subject.job is None else f"{JOB}{subject.job}"
+    for host in subject.hosts:
+        for hole in bins.holes(host.node_id, stream):
+            lost = subject.source.lost(host.node_id, stream, hole.boot) if hole.missing else []
+            reasons = {one.reason for one in lost if one.first_seq < hole.until_seq <= one.last_seq + hole.missing}
+            why = f": {told(sorted(reasons))}" if reasons else ""
+            where = f"{host.name}: " if len(subject.hosts) > 1 else ""
+            yield hole.after_t, hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"
 
 
 def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Collection[str]) -> Sequence[Chart]:

@@ -12,7 +12,7 @@ from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.text import duration, joined, moment, size
+from fedmon.common.text import joined, moment, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Part, Section, TextTable, shown
@@ -75,7 +75,7 @@ def write_subject(
     bins = Bins(subject.span, wanted=is_shown, machines=subject.machines)
     case = subject.read([bins])
     findings = find(case)
-    charts = charts_of(bins, subject, gaps=missing(case))
+    charts = charts_of(bins, subject)
     document = build(case, findings, charts, made_t=time.time())
     if html is not None:
         from fedmon.report.document.page import html as page_of
@@ -109,20 +109,6 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
         header=summary.header(case, made_t=made_t),
         sections=tuple(section for section in sections if section.parts),
     )
-
-
-def missing(case: Case) -> list[tuple[float, float, str]]:
-    """Return when samples of each node are missing, in Unix time, with the reason if known."""
-    found = []
-    for node, stream in main_streams(case):
-        for hole in stream.holes:
-            reasons = {lost.reason for lost in node.lost.get((stream.stream, hole.boot), ())
-                       if lost.first_seq < hole.until_seq
-                       and lost.last_seq >= hole.until_seq - hole.missing}  # fmt: skip
-            why = f": {joined(sorted(reasons))}" if reasons and hole.missing else ""
-            where = f"{node.name}: " if len(case.nodes) > 1 else ""
-            found.append((hole.after_t, hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"))
-    return found
 
 
 def _filled(table: TextTable) -> tuple[TextTable, ...]:

@@ -14,6 +14,7 @@ from fedmon import report
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
+from fedmon.common.store.recording import Recording
 from fedmon.report import charts
 from fedmon.report.charts import Chart, Charts
 from fedmon.report.charts.catalogue import Quantity, scale_of
@@ -426,14 +427,18 @@ def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tm
     assert len(found.x) <= 480
 
 
-def test_what_is_missing_is_hatched(tmp_path: Path) -> None:
-    path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, seq=20))
+def test_what_is_missing_is_hatched_with_the_reason_of_its_own_stream_and_boot(tmp_path: Path) -> None:
+    parts = [samples({CPU: [0.5, 0.6]}, seq=seq, stream=name) for seq in (0, 20) for name in ("host", "job-1")]
+    path = recording(tmp_path / "a", *parts)
+    reasons = {("job-1", 1): "dropped", ("job-1", 2): "of another boot", ("host", 1): "of another stream"}
+    with Recording(path) as store:
+        store.set_all_lost([(("n1", *key), 2, 19, reason) for key, reason in reasons.items()])
     with Source([path]) as source:
         subject = choose(source)
-        found = charts.charts_of(charts.read_bins(subject), subject, gaps=[(T0 + 1, T0 + 20, "an outage")])
+        found = charts.charts_of(charts.read_bins(subject), subject)
         drawn_figure = figure(found.first[0], found)
 
-    assert found.gaps == ((T0 + 1, T0 + 20, "an outage"),)
+    assert found.gaps == ((T0 + 1, T0 + 20, "no samples for 18.0 s: dropped"),)
     assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"]
 
 
