@@ -25,7 +25,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import NotFoundError
 from fedmon.common.files import storage_errors
 from fedmon.common.options import JsonOption, clean_up_at_signals
-from fedmon.common.text import table
+from fedmon.common.text import duration, table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Story:
         nodes = self._fed.nodes()
         self._screen.show(nodes)
         slowest_s = max(one.elapsed_s or 0.0 for one in self._answered(self._fed.ping(), "ping").values())
-        self._screen.show(f"all answer a ping, the last after {_ms(slowest_s)}")
+        self._screen.show(f"all answer a ping, the last after {duration(slowest_s)}")
         self.document["nodes"] = [{"node_id": name, "state": node.state.value} for name, node in nodes.items()]
 
     def _datasets(self) -> None:
@@ -317,7 +317,7 @@ class Story:
         self._wait(lambda: self._are("offline", VICTIM), f"{VICTIM} was not seen going offline")
         nodes, took_s = self._fed.nodes(), time.monotonic() - started
         self._screen.show(nodes)
-        self._screen.show(f"seen after {_ms(took_s)}")
+        self._screen.show(f"seen after {duration(took_s)}")
         self.document["offline"] = {
             "node_id": VICTIM, "reason": nodes[VICTIM].reason, "seen_after_s": round(took_s, 4)
         }  # fmt: skip
@@ -393,10 +393,6 @@ class Story:
         if missing or set(outcomes) < set(NODES):
             raise DemoError(f"not every node answered {what}: {missing or outcomes}")
         return outcomes
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
 class TrainingRound(NamedTuple):
