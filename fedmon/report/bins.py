@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -95,8 +94,7 @@ class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. ``machines`` names those that several nodes share, by the id of the node whose samples
-    count. Values that ``trainings`` keep exactly are not kept twice.
+    says which series are kept. Values that ``trainings`` keep exactly are not kept twice.
     """
 
     def __init__(
@@ -105,9 +103,8 @@ class Bins:
         *,
         count: int = COUNT,
         wanted: Callable[[str], bool] = lambda _name: True,
-        machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.machines, self.trainings = machines, Trainings()
+        self.trainings = Trainings()
         start, end = span or (0.0, 0.0)
         self.start, self.end = start, max(end, start + 1.0)  # a single moment has no width
         self.count = count

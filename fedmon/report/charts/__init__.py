@@ -21,7 +21,7 @@ _OF_THE_TIME = (PERF_CLOCK, TICKS_SKIPPED, "job_processes")
 
 def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> Bins:
     """Read the series that charts need of a subject, in one pass."""
-    bins = Bins(subject.span, wanted=wanted, machines=subject.machines)
+    bins = Bins(subject.span, wanted=wanted)
     for block in subject.blocks(series=lambda name: wanted(name) or name in _OF_THE_TIME):
         bins.add(block)
     return bins

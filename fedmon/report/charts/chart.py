@@ -143,8 +143,7 @@ def charts_of(bins: Bins, subject: Subject, *, choice: Choice | None = None) -> 
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
     """
-    nodes = {host.node_id: host.name for host in subject.source.hosts}
-    maker = _Maker(bins, nodes, choice or Choice())
+    maker = _Maker(bins, subject, choice or Choice())
     made = maker.charts()
     kept = tuple(_first(made, subject.job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
@@ -185,8 +184,9 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Co
 
 
 class _Maker:
-    def __init__(self, bins: Bins, nodes: Mapping[str, str], choice: Choice) -> None:
-        self._bins, self._nodes, self._choice = bins, nodes, choice
+    def __init__(self, bins: Bins, subject: Subject, choice: Choice) -> None:
+        self._bins, self._machines, self._choice = bins, subject.machines, choice
+        self._nodes = {host.node_id: host.name for host in subject.source.hosts}
         self._trained = bins.trainings.all()
         self.constant: list[str] = []
         self.by_step: set[str] = set()
@@ -302,9 +302,9 @@ class _Maker:
                 kept.append("job" if is_of_job else "machine")
             device = [f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value
                       for name, value in labels.items() if name in DEVICES and name not in alike]  # fmt: skip
-            node = self._nodes.get(key.node_id, key.node_id)
+            node = self._nodes[key.node_id]
             if key.stream == HOST:
-                node = self._bins.machines.get(key.node_id, node)
+                node = self._machines.get(key.node_id, node)
             found.append((_Part(key, node, " ".join(filter(None, kept)), " ".join(device)), labels))
         return found
 
@@ -366,13 +366,13 @@ def _curves(
     for number in sorted({one.number for one in curves}):
         suffix = f" ({number + 1})" if number else ""
         alike = sorted((one for one in curves if one.number == number),
-                       key=lambda one: natural(nodes.get(one.node_id, one.node_id)))  # fmt: skip
+                       key=lambda one: natural(nodes[one.node_id]))  # fmt: skip
         told = [_told(one, x) for one in alike]
         rows = told if weights is None else [
             np.where(np.isnan(line := np.interp(x, one.steps, one.values, left=np.nan, right=np.nan)), row, line)
             for one, row in zip(alike, told, strict=True)
         ]  # fmt: skip
-        lines += [Line(nodes.get(one.node_id, one.node_id) + suffix, row, mean=float(np.mean(one.values)))
+        lines += [Line(nodes[one.node_id] + suffix, row, mean=float(np.mean(one.values)))
                   for one, row in zip(alike, rows, strict=True)]  # fmt: skip
         if len(alike) > 1 and weights is not None:
             by_rows = all(weights.get(one.node_id) for one in alike)

@@ -72,7 +72,7 @@ def write_subject(
     files = [path for path in (html, pdf) if path is not None]
     for path in files:
         target_of(path)  # before an hour of reading, not after it
-    bins = Bins(subject.span, wanted=is_shown, machines=subject.machines)
+    bins = Bins(subject.span, wanted=is_shown)
     case = subject.read([bins])
     findings = find(case)
     charts = charts_of(bins, subject)
