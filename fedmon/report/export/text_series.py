@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -81,18 +82,10 @@ class MeasuredColumns:
 
     def runs(self, batch: pa.RecordBatch) -> Iterator[tuple[slice, Words]]:
         """Return the rows of a batch that have the same words, in order; absent or empty words are left out."""
-        rows = batch.num_rows
-        columns = [_changes(batch.column(number)) for number in self.words]
-        starts = sorted({0}.union(*columns)) if rows else []
-        for first, end in zip(starts, [*starts[1:], rows], strict=True):
+        ends = (pc.run_end_encode(batch.column(number)).run_ends.to_pylist() for number in self.words)
+        for first, end in itertools.pairwise(sorted({0, batch.num_rows}.union(*ends))):
             said = ((name, batch.column(at)[first].as_py()) for name, at in zip(self._names, self.words, strict=True))
             yield slice(first, end), tuple((name, word) for name, word in said if word)
-
-
-def _changes(words: pa.Array) -> set[int]:
-    """Return the rows whose word is another than that of the row before."""
-    encoded = words.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
-    return {int(row) + 1 for row in (encoded[1:] != encoded[:-1]).nonzero()[0]}
 
 
 def _number(index: int, name: str, *, is_view: bool) -> Number:
