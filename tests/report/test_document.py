@@ -18,6 +18,7 @@ import pytest
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
+from fedmon.report.charts import Charts
 from fedmon.report.document.model import Document, Facts, Findings, Section, TextTable
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
@@ -33,6 +34,7 @@ from tests.report.recorded_job import GIB, RecordedJob, write_job
 from tests.report.tables import HOSTILE, T0, Column, recording, samples
 
 SCRIPT = "<script>alert(1)</script>"
+NO_CHARTS = Charts(span=(T0, T0 + 1), first=(), rest=())
 DRAWN = (
     "job_cpu_",
     "job_memory_",
@@ -94,7 +96,7 @@ class Page(HTMLParser):
 def made(path: Path, **choice: Any) -> Document:
     with Source([path]) as source:
         case = choose(source, **choice).read()
-    return build(case, find(case), made_t=T0)
+    return build(case, find(case), NO_CHARTS, made_t=T0)
 
 
 def pdf_of(document: Document, path: Path) -> list[str]:
@@ -414,7 +416,7 @@ def test_a_table_tells_the_figures_of_each_node() -> None:
     ],
 )
 def test_how_far_clocks_differ_and_which_was_set_is_told(nodes: list[Node], told: str) -> None:
-    facts = build(case(*nodes), [], made_t=T0).sections[-1].parts[0]
+    facts = build(case(*nodes), [], NO_CHARTS, made_t=T0).sections[-1].parts[0]
 
     assert isinstance(facts, Facts)
     assert dict(facts.rows)["Clocks"].startswith(told)

@@ -91,16 +91,15 @@ def write_subject(
     return case, findings, files
 
 
-def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None, *, made_t: float) -> Document:
+def build(case: Case, findings: Sequence[Finding], charts: Charts, *, made_t: float) -> Document:
     """Return the document. Empty sections fall out; ``made_t`` is the Unix time that the report shows as its own."""
-    first = charts.first if charts is not None else ()
     sections = [
         Section(title="Findings", parts=tuple(_first_page(case, findings, charts))),
-        Section(title="Over time", parts=tuple(_drawn(charts, first[_ON_PAGE_1:])) if charts is not None else ()),
+        Section(title="Over time", parts=tuple(_drawn(charts, charts.first[_ON_PAGE_1:]))),
         Section(title="Nodes", parts=(summary.node_table(case),) if case.nodes else ()),
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
-        Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
+        Section(title="More charts", parts=tuple(_more(charts)), is_folded=True),
         Section(title="How it was measured", parts=_measured(case), is_folded=True),
     ]
     return Document(
@@ -130,12 +129,9 @@ def _more(charts: Charts) -> list[Part]:
     ]
 
 
-def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) -> list[Part]:
-    shares = summary.bars(findings)
-    parts: list[Part] = [summary.about(case), *([shares] if shares.rows else [])]
-    if charts is not None:
-        parts += _drawn(charts, charts.first[:_ON_PAGE_1])
-    return [*parts, Findings(findings=tuple(findings))]
+def _first_page(case: Case, findings: Sequence[Finding], charts: Charts) -> list[Part]:
+    shares, drawn = summary.bars(findings), _drawn(charts, charts.first[:_ON_PAGE_1])
+    return [summary.about(case), *([shares] if shares.rows else []), *drawn, Findings(findings=tuple(findings))]
 
 
 def _measured(case: Case) -> tuple[Part, ...]:
