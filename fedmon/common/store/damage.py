@@ -37,8 +37,7 @@ def is_damaged(path: Path) -> bool:
     """
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            verdict: object = connection.execute("PRAGMA quick_check").fetchone()
-            return verdict != ("ok",)
+            return bool(connection.execute("PRAGMA quick_check").fetchone() != ("ok",))
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF in _DAMAGE:
             return True

@@ -494,6 +494,7 @@ def salvage(aside: Path, *, into: RecordingFile) -> None:
     """
     try:
         with contextlib.closing(sqlite3.connect(aside)) as damaged, into.transaction():
+            damaged.execute("PRAGMA writable_schema = ON")  # else SQLite reads nothing of a file that was cut off
             for table in ("source", "lost", "mark", "description", "number", "batch"):
                 for row in _readable(damaged, table):
                     into.run(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
