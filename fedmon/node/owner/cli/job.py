@@ -16,10 +16,7 @@ app = group("job", "Watch jobs and the usage of their processes.")
 
 
 JobId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="Id of the job: letters, digits, '_' and '-', at most 64, or the beginning of it."
-    ),
+    str, typer.Argument(metavar="ID", help="Id of the job, as 'job list' or its scheduler writes it, or its beginning.")
 ]
 BatchId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the job: of a batch job as its scheduler writes it, else any word.")
