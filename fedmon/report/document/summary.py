@@ -140,7 +140,6 @@ def about(case: Case) -> Facts:
             ("Array", f"{array}, index {document.get('array_index')}" if array else None),
             ("Step", document.get("step")),
             ("Command", shlex.join(map(str, command)) if isinstance(command, list | tuple) else command),
-            ("Launcher", document.get("launcher")),
             ("Started", moment(case.started_t) if case.started_t is not None else None),
             ("Ended", moment(case.ended_t) if case.ended_t is not None else None),
             ("Elapsed", duration(elapsed_s) if elapsed_s is not None else None),
@@ -151,7 +150,7 @@ def about(case: Case) -> Facts:
             ("From", moment(span[0]) if span is not None else None),
             ("To", moment(span[1]) if span is not None else None),
             ("Lasted", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Jobs", _counted([*short_ids(case.jobs).values()])),
+            ("Jobs", f"{_counted([*short_ids(case.jobs).values()])} (--job ID reports on one)" if case.jobs else None),
         ]
     rows.append(("Nodes", _counted([node.name for node in case.nodes])))
     labels = case.labels
