@@ -97,8 +97,8 @@ SAID: dict[str, Said] = {
     "a job that waited for CPUs is not told to take fewer": Said(
         cpu_efficiency, case(node(job=WAITED, document=FOUR)), ("fewer would make it slower",), without="Ask for"),
     "nodes with one CPU each have none to give back": Said(
-        cpu_efficiency, case(*(node(name, job=cpu(0.2), document={"cpus": 1}) for name in "ab")),
-        ("It mostly waited.",), N),
+        cpu_efficiency, case(*(node(name, job=cpu(0.2), host={"host_cpu_count": 1.0}) for name in "ab")),
+        ("It mostly waited.", "20 % of the 2 CPUs of the machines."), N),
     "only nodes whose CPU time is known are called alike": Said(
         imbalance, ALIKE, ("The 2 nodes of the job were loaded alike",), nodes=("a", "b")),
     "nodes without CPU time have no part in the efficiency": Said(cpu_efficiency, ALIKE, nodes=("a", "b")),

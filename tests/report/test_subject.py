@@ -132,7 +132,7 @@ def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_p
     assert [one.nodes for one in whole if one.name == "absent-nodes"] == [("c",)]
     assert [one.nodes for one in part if one.name == "absent-nodes"] == []
     assert "absent-nodes" not in later
-    assert later["samples"].text == "No sample of job 7 is selected, so there are no findings."
+    assert later["samples"].text == "No sample of the job is selected, so there are no findings."
     assert later["samples"].advice == "Select other times or nodes."
 
 
@@ -215,7 +215,7 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
     expected = {"cpus": 2, "elapsed_seconds": elapsed_s, "ratio": ratio, "cpus_busy": 2 * ratio,
                 "most_cpus_busy": 0.75 * at_once}  # fmt: skip
     assert {name: of_cpus.figures[name] for name in expected} == pytest.approx(expected)
-    assert ("of the machine" in of_cpus.text) is (not given)
+    assert ("2 CPUs of the machine." in of_cpus.text) is (not given)
     assert of_cpus.advice.startswith("Ask for 1 CPU" if at_once == 1 else "In some phases it used all of them")
     assert told["memory-peak"].figures["peak_bytes"] == 2**30 * (at_once if given else 1)
 

@@ -34,7 +34,7 @@ def samples(case: Case) -> Finding | None:
     totals = {node.name: stream.samples for node, stream in main_streams(case)}
     nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 and case.job is not None else ""
     amount = sum(totals.values())
-    what = f"job {case.job}" if case.job is not None else "these nodes"
+    what = "the job" if case.job is not None else "these nodes"
     if amount == 0:
         # Of a run that ended well before its first sample there is nothing to worry about.
         is_well = case.is_part or (case.job is not None and case.end["exit_code"] == 0)

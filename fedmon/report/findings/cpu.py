@@ -78,7 +78,7 @@ def cpu_efficiency(case: Case) -> Finding | None:
     busy = ratio * cpus
     where = f"on {plural(len(uses), 'node')}" if len(uses) > 1 else f"on {next(iter(uses))}"
     is_of_machine = any(use.is_of_machine for use in uses.values())
-    whose = "of the machine" if is_of_machine else "that it was given"
+    whose = f"of the machine{'s' if len(held) > 1 else ''}" if is_of_machine else "that it was given"
     text = (
         f"The job used {duration(used_s)} of CPU time in {duration(elapsed_s)} {where}: {percent(ratio)} of the"
         f" {f'{significant(cpus)} CPUs' if cpus != 1 else 'one CPU'} {whose}."
