@@ -648,9 +648,12 @@ class OwnerCommands:
 
     def job_forget(self, *, job_id: str) -> Document:
         """Watch a job no longer, by its own id or its scheduler's; its processes are left alone."""
-        watched = [each for each in self._jobs().records() if each.ended is None]
-        ids = {each.origin.job_id: each.job_id for each in watched if each.origin is not None}
-        ids |= {each.job_id: each.job_id for each in watched}
+        ids = {
+            name: each.job_id
+            for each in self._jobs().records()
+            if each.ended is None
+            for name in (each.job_id, each.job_id if each.origin is None else each.origin.job_id)
+        }
         record = self._jobs().remove(chosen(job_id, ids, what="watched job", see="fedmon node job list"))
         self.registers.audit.record("job-forget", job_id=record.job_id, by=self._by)
         return {"job": _job(record)}

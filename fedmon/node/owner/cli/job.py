@@ -15,18 +15,13 @@ from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
 app = group("job", "Watch jobs and the usage of their processes.")
 
 
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of the job, as 'job list' or its scheduler writes it, or its beginning.")
-]
-BatchId = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of the job: of a batch job as its scheduler writes it, else any word.")
-]
-
-
 @verb(app, "watch")
 def watch(
     shell: Shell,
-    job_id: BatchId,
+    job_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Id of the job: of a batch job as its scheduler writes it, else any word."),
+    ],
     pids: Annotated[
         list[int] | None, typer.Option("--pid", help="A process of the job, with all its descendants.")
     ] = None,
@@ -65,7 +60,10 @@ def list_(shell: Shell) -> None:
 
 
 @verb(app, "forget")
-def forget(shell: Shell, job_id: JobId) -> None:
+def forget(
+    shell: Shell,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the job, its beginning, or its scheduler's id.")],
+) -> None:
     """Stop watching a job; its processes continue."""
     shell.show("job-forget", _screen, job_id=job_id)
 
