@@ -139,12 +139,11 @@ def _slurm(read: Callable[..., Any]) -> dict[str, Any]:
     )
     if megabytes is None and cpus and per_cpu:
         megabytes = cpus * per_cpu
-    is_batch = read(_text, "ENVIRONMENT") == "BATCH"
     return {
         "nodes": read(expand, "SLURM_JOB_NODELIST"),
         "step_nodes": read(expand, "SLURM_STEP_NODELIST"),
         "cluster": read(_text, "SLURM_CLUSTER_NAME"),
-        "step": read(_text, "SLURM_STEP_ID") or ("batch" if is_batch else None),
+        "step": read(_text, "SLURM_STEP_ID") or ("batch" if read(_text, "ENVIRONMENT") == "BATCH" else None),
         "array_job_id": read(_text, "SLURM_ARRAY_JOB_ID"),
         "array_index": read(int, "SLURM_ARRAY_TASK_ID"),
         "name": read(_text, "SLURM_JOB_NAME"),
@@ -164,7 +163,7 @@ def _pbs(read: Callable[..., Any]) -> dict[str, Any]:
         "name": read(_text, "PBS_JOBNAME"),
         "user": read(_text, "PBS_O_LOGNAME", "USER", "LOGNAME"),
         "time_limit_s": read(_seconds, "PBS_WALLTIME"),
-        "cpus": read(int, "NCPUS") or None,
+        "cpus": read(int, "PBS_NUM_PPN", "NCPUS") or None,  # Torque's, PBS Pro's
     }
 
 

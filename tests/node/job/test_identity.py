@@ -63,10 +63,11 @@ def test_a_pbs_job_names_its_hosts_by_the_copy_that_every_host_can_read(tmp_path
     local.write_text("n1.site\nn1.site\nn2.site\n")
     own.write_text("n1.site\n")
     both = identify({**PBS, "PBS_NODEFILE": str(own), "PBS_NODEFILE_LOCAL": str(local)}, hostname="n2", pid=7)
-    one = identify({**PBS, "PBS_NODEFILE": str(own), "PBS_NODEFILE_LOCAL": "/nowhere"}, hostname="n1", pid=7)
+    torque = {"PBS_NUM_PPN": "2", "PBS_NODEFILE": str(own), "PBS_NODEFILE_LOCAL": "/nowhere"}
+    one = identify(PBS | torque, hostname="n1", pid=7)
 
     assert told(both, "nodes", "host") == (("n1.site", "n2.site"), "n2.site")
-    assert told(one, "nodes", "host") == (("n1.site",), "n1.site")
+    assert told(one, "nodes", "host", "cpus") == (("n1.site",), "n1.site", 2)
     assert told(both, "job_id", "key", "cluster", "user", "cpus") == ("123.server", "123-server", "server", "alice", 4)
 
 
@@ -119,7 +120,7 @@ def test_an_environment_that_lies_gives_usable_values(scheduler: str, lie: str) 
                   "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME",
                   "SLURM_CLUSTER_NAME", "SLURMD_NODENAME"],
         "pbs": ["PBS_JOBID", "PBS_JOBNAME", "PBS_O_LOGNAME", "PBS_NODEFILE", "PBS_NODEFILE_LOCAL", "PBS_ARRAY_INDEX",
-                "PBS_ARRAY_ID", "PBS_WALLTIME", "NCPUS", "PBS_SERVER"],
+                "PBS_ARRAY_ID", "PBS_WALLTIME", "NCPUS", "PBS_NUM_PPN", "PBS_SERVER"],
         "oar": ["OAR_JOB_ID", "OAR_JOB_NAME", "OAR_USER", "OAR_NODEFILE", "OAR_ARRAY_ID", "OAR_ARRAY_INDEX",
                 "OAR_JOB_WALLTIME_SECONDS", "OAR_CPUSET"],
     }[scheduler]  # fmt: skip
