@@ -39,8 +39,11 @@ class Subject:
     ) -> None:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
         self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
-        self._names = {host.node_id for host in hosts}
         self._counted_by = self._shared()
+        # Of monitors on one machine that searched for the job, each found all of its processes there.
+        self._again = {host.node_id for host in hosts if host.node_id in self._counted_by
+                       and host.jobs.get(job or "", {}).get("method") not in (None, COMMAND, "pids")}  # fmt: skip
+        self._names = {host.node_id for host in hosts} - self._again
         self._streams = self._chosen()
 
     @property
@@ -87,7 +90,7 @@ class Subject:
                 recorded[one.node_id].append(one)
         chosen, whole = (
             sum(self.job is None or one.stream == f"{JOB}{self.job}" for one in streams)
-            for streams in (self._streams, self.source.streams)
+            for streams in (self._streams, [one for one in self.source.streams if one.node_id not in self._again])
         )
         return Case(
             job=self.job,

@@ -185,6 +185,21 @@ def test_ranks_on_one_host_share_the_cpus_and_the_memory_of_their_step(tmp_path:
     assert step["memory-peak"]["ratio"] == whole["memory-peak"]["ratio"] == 0.96
 
 
+def test_monitors_that_searched_one_machine_count_the_same_processes_once(tmp_path: Path) -> None:
+    used: dict[str, Column] = {"job_cpu_user_seconds_total": [0.5 * second for second in range(COUNT)],
+                               "job_cpu_system_seconds_total": [0.0] * COUNT}  # fmt: skip
+    batches = [samples(columns, node=node, stream=stream) for node in ("n1", "n1-2")
+               for stream, columns in (("host", {"host_cpu_count": [2.0] * COUNT}), ("job-7", used))]  # fmt: skip
+    document = {"hostname": "n1", "hardware": {"boot_id": "one", "threads": 2},
+                "jobs": {"7": {"method": "environment", "nodes": ["n1", "n2"]}}}  # fmt: skip
+
+    with Source([recording(tmp_path / "a.fmr", *batches, documents=dict.fromkeys(("n1", "n1-2"), document))]) as source:
+        told = {one.name: one for one in find(choose(source, job="7").read())}
+
+    assert told["cpu-efficiency"].figures["cpus_busy"] == pytest.approx(0.5)
+    assert (told["one-machine"].nodes, told["absent-nodes"].nodes) == (("n1-2",), ("n2",))
+
+
 @pytest.mark.parametrize("given", [{"method": "command", "cpus": 2, "step": "0"}, {}], ids=["job", "machine"])
 @pytest.mark.parametrize(
     ("begins", "elapsed_s", "at_once"),

@@ -137,22 +137,20 @@ def absent_nodes(case: Case) -> Finding | None:
     """Say which nodes of a job recorded nothing."""
     if case.job is None or case.is_part:
         return None
-    silent = [node.name for node in case.nodes if node.job is None and node.document]
+    silent = [node.name for node in case.nodes if node.job is None and node.document and not node.counted_by]
     told = case.document.get("nodes")
     named = [str(name) for name in told] if isinstance(told, list | tuple) else []
     known = {name.partition(".")[0] for node in case.nodes for name in (node.name, node.host.node_id)}
     known |= {str(node.document["host"]).partition(".")[0] for node in case.nodes if node.document.get("host")}
-    absent = [name for name in named if name.partition(".")[0] not in known]
-    missing = [*absent, *silent]
+    missing = [*(name for name in named if name.partition(".")[0] not in known), *silent]
     if not missing or not case.nodes:
         return None
-    total = len(named) or len(case.nodes)
     return Finding(
         name="absent-nodes",
         severity=Severity.PROBLEM,
         title="Nodes without a recording",
-        text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. The"
-        " rest of this report leaves them out.",
+        text=f"{len(missing)} of the {plural(len(named) or len(case.nodes), 'node')} of the job recorded nothing:"
+        f" {joined(missing)}. The rest of this report leaves them out.",
         advice="Start the tool on every node, once each; look at the logs of these hosts.",
         figures={"nodes": float(len(missing))},
         nodes=tuple(missing),
