@@ -20,12 +20,14 @@ from tests.support.waiting import wait_until
 AGAIN = "it is looked for again"
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
 def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, scheduler: str) -> None:
-    ends_at = int(time.time()) + 20
-    environ = environment(SLURM_JOB_ID=f"{10**9 + os.getpid()}", SLURM_JOB_END_TIME=str(ends_at))
-    if scheduler == "pbs":
-        environ = environment(PBS_JOBID=f"{10**9 + os.getpid()}", PBS_WALLTIME="20")
+    ends_at, job_id = int(time.time()) + 20, f"{10**9 + os.getpid()}"
+    environ = {
+        "slurm": environment(SLURM_JOB_ID=job_id, SLURM_JOB_END_TIME=str(ends_at)),
+        "pbs": environment(PBS_JOBID=job_id, PBS_WALLTIME="20"),
+        "oar": environment(OAR_JOB_ID=job_id, OAR_JOB_WALLTIME_SECONDS="20"),
+    }[scheduler]
     with Program(environ=environ), start(tmp_path / "saved", "-i", "0.2", environ=environ) as tool:
         tool.wait(60)
 
