@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import textwrap
@@ -75,12 +74,8 @@ class Ward:
 
     def approve(self, source: bytes, *, name: str = "plan") -> str:
         """Take in a plan as the owner's own, and return its digest."""
-        path = self.folder / "approved.py"
-        path.write_bytes(source)
-        digest = hashlib.sha256(source).hexdigest()
-        declared = msgspec.to_builtins(check_now(source).declared)
-        self.owner("plan-register", path=str(path), sha256=digest, name=name, declared=declared)
-        return digest
+        plan = self.owner("plan-register", source=source, name=name, check=check_now(source))["plan"]
+        return str(plan["sha256"])
 
     def offer(self, path: Path, name: str) -> None:
         """Offer a table, by the tag of its name."""

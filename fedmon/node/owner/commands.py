@@ -12,7 +12,6 @@ import inspect
 import logging
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -34,7 +33,7 @@ from fedmon.node.owner.control import RESTART, DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
-from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, check_now, diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, CodeCheck, check_now, diff, visible, visible_text
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
@@ -427,22 +426,17 @@ class OwnerCommands:
             "tells": list(decision.researchers),
         }
 
-    def plan_register(
-        self, *, path: str, sha256: str, name: str, declared: Declared, description: str = ""
-    ) -> Document:
+    def plan_register(self, *, source: bytes, name: str, check: CodeCheck, description: str = "") -> Document:
         """Take in the owner's own plan, approved by that for all researchers that are obeyed.
 
-        The file must still hold the bytes that the owner saw, and that the shell found to be ``declared``: reading them
-        would delay the node's requests.
+        The shell has read and checked it: that would delay the node's requests.
         """
-        source = read_plan_file(Path(path), self.settings.max_plan_bytes)
-        if hashlib.sha256(source).hexdigest() != sha256:
-            raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        grant = self._grant(sha256, Terms(), declared)
-        plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
-        if self._running is not None:
-            self._running.check_plan(plan.sha256)
-        return {"plan": _plan(plan)}
+        plans, sha256 = self.registers.plans, hashlib.sha256(source).hexdigest()
+        grant = self._grant(sha256, Terms(), check.declared)
+        with self.registers.database.transaction():
+            plans.register(source, name=name, description=description, by=self._by, grant=grant)
+            plans.record_check(sha256, check)
+            return {"plan": _plan(plans.get(sha256))}
 
     def plan_delete(self, *, plan: str) -> Document:
         """Forget a plan, its bytes and its approval."""

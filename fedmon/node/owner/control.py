@@ -26,8 +26,8 @@ from fedmon.common.text import sound
 from fedmon.node.folder import user_name
 
 SOCKET_NAME = "control.sock"
-MAX_REQUEST_BYTES = 32 * 1024 * 1024
-"""Room for the names and types of the columns of the largest table that a node offers."""
+MAX_REQUEST_BYTES = 96 * 1024 * 1024
+"""Room for the largest plan in base 64, and for names and types of the columns of the largest table."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_S = 5.0
 ACCEPT_AGAIN_S = 1.0

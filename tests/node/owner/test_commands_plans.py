@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_source import CodeCheck
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, made_folder, running_node
 from tests.node.runs.run_desks import bench
@@ -45,23 +46,8 @@ def test_a_name_or_a_prefix_approves_nothing_by_itself(tmp_path: Path, reference
         assert done(desk, "plan-show", plan=reference)["plan"]["status"] == "pending"
 
 
-def test_a_file_that_changes_between_look_and_registration_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "plan.py"
-    file.write_bytes(PLAN)
-    digest = hashlib.sha256(PLAN).hexdigest()
-    with desk_of(made_folder(tmp_path / "n")) as desk:
-        with pytest.raises(ConflictError, match="changed while"):
-            done(desk, "plan-register", path=str(file), sha256="0" * 64, name="p", declared={})
-
-        registered = done(desk, "plan-register", path=str(file), sha256=digest, name="p", declared={})["plan"]
-
-    assert (registered["status"], registered["type"], registered["sha256"]) == ("approved", "registered", digest)
-
-
 def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
-    file, submitted = tmp_path / "plan.py", list[str]()
-    file.write_bytes(OTHER)
-    digest = hashlib.sha256(PLAN).hexdigest()
+    submitted, digest = list[str](), hashlib.sha256(PLAN).hexdigest()
     running = running_node(check_plan=submitted.append)
     with desk_of(made_folder(tmp_path / "n"), running=running) as desk:
         plan_id = ask_approval(desk)
@@ -72,11 +58,11 @@ def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
         desk.registers.plans.record_check(digest, CodeCheck())
         assert done(desk, "plan-show", plan=plan_id)["proposed"]["researchers"] == ("alice",)
 
-        sha256 = hashlib.sha256(OTHER).hexdigest()
-        declared = {"scalars": ["loss"]}
-        done(desk, "plan-register", path=str(file), sha256=sha256, name="p", declared=declared)
-        (kept,) = desk.registers.plans.grants.of(sha256)
-        assert kept.grant.scalars == ("loss",)
+        check = CodeCheck(declared=Declared(scalars=("loss",)), problem="line 1: odd")
+        registered = done(desk, "plan-register", source=OTHER, name="p", check=check)["plan"]
+        (kept,) = desk.registers.plans.grants.of(hashlib.sha256(OTHER).hexdigest())
+        assert (kept.grant.scalars, registered["checked"], registered["problem"]) == (("loss",), True, "line 1: odd")
+        assert (desk.registers.plans.unchecked(), len(submitted)) == ((), 2)
 
 
 def test_a_plan_whose_file_was_lost_before_it_was_read_is_not_waited_for(tmp_path: Path) -> None:

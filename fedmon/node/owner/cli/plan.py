@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
@@ -159,17 +157,14 @@ def register(
 
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     source = read_plan_file(path, 2**26)  # the most that the settings of a node allow
-    check = check_now(source)
-    document = shell.call(
+    shell.show(
         "plan-register",
-        path=str(path),
-        sha256=hashlib.sha256(source).hexdigest(),
+        lambda result: f"Registered and approved:\n{_screen(result)}",
+        source=source,
         name=name or path.stem,
         description=description,
-        declared=msgspec.to_builtins(check.declared),
+        check=check_now(source),
     )
-    document["plan"]["problem"] = check.problem
-    shell.emit(document, lambda: f"Registered and approved:\n{_screen({'plan': document['plan'] | {'checked': True}})}")
 
 
 @verb(app, "delete")
