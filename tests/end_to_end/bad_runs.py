@@ -79,9 +79,8 @@ class Ward:
 
     def offer(self, path: Path, name: str) -> None:
         """Offer a table, by the tag of its name."""
-        measured = msgspec.to_builtins(measure(path, "csv"))
-        fields = {"path": str(path), "name": name, "tags": [name], "data_type": "csv"}
-        self.owner("dataset-add", dataset=fields, measured=measured)
+        fields = {"name": name, "tags": [name], "data_type": "csv"}
+        self.owner("dataset-add", dataset=fields, found=measure(path, "csv"))
 
     def begin(self, name: str, **options: Any) -> RunHandle:
         """Begin a case."""

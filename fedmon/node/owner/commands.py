@@ -277,15 +277,15 @@ class OwnerCommands:
         """Show one dataset, by its name or id."""
         return {"dataset": self._dataset(self.registers.datasets.get(dataset))}
 
-    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape) -> Document:
+    def dataset_add(self, *, dataset: DatasetFields, found: DatasetShape) -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
-            record = self.registers.datasets.add(dataset, measured=measured)
+            record = self.registers.datasets.add(dataset, found)
             self._audit_dataset("dataset-add", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
-    def dataset_edit(self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None) -> Document:
-        """Change a dataset; ``measured`` comes with a new path or type.
+    def dataset_edit(self, *, dataset: str, changes: DatasetFields, found: DatasetShape | None = None) -> Document:
+        """Change a dataset; ``found`` comes with a new path or type.
 
         Raises ConflictError if a rule restricts it by its present name: the new name would be listed to all.
         """
@@ -297,7 +297,7 @@ class OwnerCommands:
                     f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'none'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
-            record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
+            record = self.registers.datasets.edit(old.dataset_id, changes, found)
             self._audit_dataset("dataset-edit", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 

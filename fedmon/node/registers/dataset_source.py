@@ -33,8 +33,12 @@ _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*
 
 
 class DatasetShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of a dataset (rows and columns, or the number of images or subjects) and its columns' types."""
+    """The shape of a dataset (rows and columns, or the number of images or subjects) and its columns' types.
 
+    ``path`` is where its path led then: a link that is put into it later must not lead a plan elsewhere.
+    """
+
+    path: str
     shape: list[int] | None = None
     dtypes: dict[str, str] | None = None
 
@@ -46,6 +50,11 @@ def measure(path: Path, data_type: str) -> DatasetShape:
     folder the subjects (subfolders) are counted; of other types only the presence is checked. Raises InvalidInputError
     when there is nothing at ``path``, or nothing of that type.
     """
+    try:
+        path = path.expanduser().resolve()
+        str(path).encode()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidInputError(f"the path {str(path)!r} cannot be used: {error}") from error
     try:
         if not path.exists():
             raise InvalidInputError(f"{path} not found: name an existing file or folder")
@@ -59,12 +68,12 @@ def measure(path: Path, data_type: str) -> DatasetShape:
             count, wanted = (_images(path), "image") if data_type == "images" else (_subjects(path), "subject's folder")
             if not count:
                 raise InvalidInputError(f"{wanted} not found in {path}")
-            return DatasetShape(shape=[count])
+            return DatasetShape(path=str(path), shape=[count])
         if not os.access(path, os.R_OK):
             raise InvalidInputError(f"{path} cannot be read by this user")
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be looked at: {error.strerror}") from error
-    return DatasetShape()
+    return DatasetShape(path=str(path))
 
 
 def measure_table(path: Path) -> DatasetShape:
@@ -95,7 +104,8 @@ def measure_table(path: Path) -> DatasetShape:
                 known.update(_kinds_of(set(values)))
     if not count:
         raise InvalidInputError(f"{what} has names of columns but no rows")
-    return DatasetShape(shape=[count, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
+    dtypes = dict(zip(names, map(_dtype, kinds), strict=True))
+    return DatasetShape(path=str(path), shape=[count, len(names)], dtypes=dtypes)
 
 
 def _kinds_of(values: set[str]) -> Iterator[Kind]:

@@ -19,7 +19,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
 from fedmon.node.registers.database import Database, Row
-from fedmon.node.registers.dataset_source import FOLDERS, TABLES, DatasetShape, measure
+from fedmon.node.registers.dataset_source import FOLDERS, TABLES, DatasetShape
 from fedmon.node.registers.plan_source import checked_line, visible_text
 
 ID_PREFIX = "dataset_"
@@ -93,7 +93,6 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The owner's description of a dataset; None is not given."""
 
-    path: str | None = None
     name: str | None = None
     data_type: str | None = None
     tags: tuple[str, ...] | None = None
@@ -102,32 +101,26 @@ class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class DatasetRegister:
-    """Datasets by name and id; belongs to the thread of its database.
-
-    Reading a large table takes seconds: call `dataset_source.measure` elsewhere and hand the result to `add` or `edit`
-    where the calling thread has other work.
-    """
+    """Datasets by name and id; belongs to the thread of its database, and looks at no data."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._read: tuple[int, list[DatasetRecord]] | None = None
 
-    def add(self, fields: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Offer the data at a path; a table is read for its shape and types.
+    def add(self, fields: DatasetFields, measured: DatasetShape) -> DatasetRecord:
+        """Offer data that was measured.
 
-        Raises InvalidInputError when a field or the file cannot be used, ConflictError when the name is taken or the
+        Raises InvalidInputError when a field cannot be used, ConflictError when the name is taken or the
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
-        if fields.path is None:
-            raise InvalidInputError("a dataset has a path")
         now, new_id = utc_now(), f"{ID_PREFIX}{uuid.uuid4()}"
         empty = DatasetRecord(
             dataset_id=new_id, name="", data_type="", tags=(), description="", path="", created=now, modified=now
         )
         return self._keep(empty, fields, measured)
 
-    def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Change the given fields and check them all again; a changed path or type is read again.
+    def edit(self, reference: str, changes: DatasetFields, measured: DatasetShape | None = None) -> DatasetRecord:
+        """Change the given fields and check them all again; data of another path or type were measured.
 
         Raises NotFoundError, and as `add`; nothing is changed then.
         """
@@ -135,15 +128,9 @@ class DatasetRegister:
 
     def _keep(self, before: DatasetRecord, fields: DatasetFields, measured: DatasetShape | None) -> DatasetRecord:
         given = {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
-        record = msgspec.structs.replace(before, **given)
-        is_moved = (fields.path, fields.data_type) != (None, None)
-        if is_moved:
-            record = msgspec.structs.replace(record, path=str(_resolved(record.path)))
-        record = _checked(record)
+        found = {} if measured is None else msgspec.structs.asdict(measured)
+        record = _checked(msgspec.structs.replace(before, **given, **found))
         self._refuse_conflict(record)
-        if is_moved:
-            found = measured or measure(Path(record.path), record.data_type)
-            record = msgspec.structs.replace(record, shape=found.shape, dtypes=found.dtypes)
         with self._database.transaction():
             self._replace(record.dataset_id, record)
         return record
@@ -212,16 +199,6 @@ class DatasetRegister:
                     f"the tags {', '.join(sorted(tags))} are the same as, part of, or more than those of dataset "
                     f"{other.name!r} ({', '.join(sorted(other.tags))}): give each dataset a tag that the other lacks"
                 )
-
-
-def _resolved(path: Path | str) -> Path:
-    """Return where a path leads now: a link that is put into it later must not lead a plan elsewhere."""
-    try:
-        location = Path(path).expanduser().resolve()
-        str(location).encode()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidInputError(f"the path {str(path)!r} cannot be used: {error}") from error
-    return location
 
 
 def _columns(record: DatasetRecord) -> dict[str, object]:

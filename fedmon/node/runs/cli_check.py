@@ -218,15 +218,8 @@ def dataset_at(path: Path) -> GivenDataset:
 
     place = path.expanduser().resolve()
     data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
-    measured = measure(place, data_type)
-    return GivenDataset(
-        dataset_id="trial",
-        name=place.stem,
-        data_type=data_type,
-        path=str(place),
-        shape=measured.shape,
-        dtypes=measured.dtypes,
-    )
+    found = msgspec.structs.asdict(measure(place, data_type))
+    return GivenDataset(dataset_id="trial", name=place.stem, data_type=data_type, **found)
 
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:

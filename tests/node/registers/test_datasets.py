@@ -10,6 +10,7 @@ import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.node.registers.database import Database
+from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.datasets import DATA_TYPES, DatasetFields, DatasetRecord, DatasetRegister
 
 
@@ -36,8 +37,8 @@ def images(tmp_path: Path) -> Path:
 
 
 def _add(register: DatasetRegister, path: Path | str, /, **fields: Any) -> DatasetRecord:
-    given = {"path": str(path), "name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields}
-    return register.add(DatasetFields(**given))
+    given = {"name": "patients", "data_type": "csv", "tags": ["mri", "brain"], **fields}
+    return register.add(DatasetFields(**given), measure(Path(path), given["data_type"]))
 
 
 def test_images_and_subjects_are_counted_and_other_types_need_only_be_there(
@@ -59,7 +60,6 @@ def test_images_and_subjects_are_counted_and_other_types_need_only_be_there(
         ({"name": " "}, "name is 1 to 256 visible characters"),
         ({"name": "x" * 257}, "name is 1 to 256 visible characters"),
         ({"name": "a\nb"}, "name is 1 to 256 visible characters"),
-        ({"path": None}, "a dataset has a path"),
         ({"name": "evil\u202e"}, r"⟦U\+202E⟧"),
         ({"name": "dataset_01234567-89ab-cdef-0123-456789abcdef"}, "looks like a dataset id"),
         ({"tags": []}, "1 to 64 tags, not 0"),
@@ -190,14 +190,15 @@ def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
         ({"name": "patients"}, ConflictError),
         ({"tags": ["mri"]}, ConflictError),
         ({"tags": []}, InvalidInputError),
-        ({"path": table.with_name("nowhere")}, InvalidInputError),
-        ({"data_type": "images"}, InvalidInputError),
+        ({"data_type": "parquet"}, InvalidInputError),
     ):
         with pytest.raises(error):
             register.edit("second", DatasetFields(**fields))
 
     assert register.all() == [first, second]
     assert register.edit("second", DatasetFields(tags=("heart",))).tags == ("heart",)
+    moved = register.edit("second", DatasetFields(), DatasetShape(path="/hanging/mount", shape=[7]))
+    assert (moved.path, moved.shape) == ("/hanging/mount", [7])
 
 
 def test_what_an_undone_transaction_added_is_not_remembered(

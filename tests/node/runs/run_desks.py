@@ -19,6 +19,7 @@ from fedmon.common.wire.runs import Run
 from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
+from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.requests.dialect import Outgoing
 from fedmon.node.runs.register import JobRecord
@@ -113,8 +114,8 @@ class Bench:
             return known[0].dataset_id
         path = self.path / f"{name}.csv"
         path.write_text(table)
-        fields = DatasetFields(path=str(path), name=name, data_type="csv", tags=tags or (name,))
-        return self.local.registers.datasets.add(fields).dataset_id
+        fields = DatasetFields(name=name, data_type="csv", tags=tags or (name,))
+        return self.local.registers.datasets.add(fields, measure(path, "csv")).dataset_id
 
     def begin(self, source: bytes = PLAN, dataset_id: str | None = None, **fields: Any) -> str:
         """Begin a job of a plan, which is approved unless it is there, and return its id."""

@@ -15,6 +15,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.settings.values import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
+from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.runs.admission import Admitted, RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
@@ -101,8 +102,8 @@ def test_tags_of_several_datasets_name_them(node: Bench, plan: str) -> None:
 
 def test_a_dataset_with_the_nodes_own_folder_in_it_is_given_to_no_plan(node: Bench, plan: str) -> None:
     name = f"all-{new_id()[-6:]}"
-    fields = DatasetFields(path=str(node.path.parent), name=name, data_type="custom", tags=("all",))
-    record = node.local.registers.datasets.add(fields)
+    fields = DatasetFields(name=name, data_type="custom", tags=("all",))
+    record = node.local.registers.datasets.add(fields, measure(node.path.parent, "custom"))
 
     assert "holds the folder of the node itself" in refused(
         node, code="failed", sha256=plan, dataset_id=record.dataset_id

@@ -52,15 +52,13 @@ def add(
     wanted = name or shell.ask("--name", "Name", default=location.stem)
     split = _split(tags) or _split([shell.ask("--tags", "Tags, separated by commas")])
     values = {
-        "path": str(location),
         "name": wanted,
         "data_type": kind,
         "tags": split,
         "description": description,
         "parameters": _parameters(parameters),
     }
-    measured = msgspec.to_builtins(measure(location, kind))
-    shell.show("dataset-add", _screen, dataset=values, measured=measured)
+    shell.show("dataset-add", _screen, dataset=values, found=measure(location, kind))
 
 
 @verb(app, "list")
@@ -97,22 +95,21 @@ def edit(
     """
     from fedmon.node.registers.dataset_source import measure
 
-    reference, measured = _named(dataset, shell), None
+    reference, found = _named(dataset, shell), None
     changes: dict[str, Any] = {
         "name": name,
         "tags": _split(tags) or None,
         "data_type": data_type,
         "description": description,
-        "path": str(path.expanduser().absolute()) if path else None,
         "parameters": _parameters(parameters),
     }
-    if all(value is None for value in changes.values()):
+    if path is None and all(value is None for value in changes.values()):
         raise InvalidInputError("nothing to change: give --name, --tags, --type, --description, --path or --parameters")
     if path is not None or data_type is not None:
         old = shell.call("dataset-show", dataset=reference)["dataset"]
         reference = old["dataset_id"]
-        measured = msgspec.to_builtins(measure(Path(changes["path"] or old["path"]), data_type or old["data_type"]))
-    shell.show("dataset-edit", _screen, dataset=reference, changes=changes, measured=measured)
+        found = measure(path or Path(old["path"]), data_type or old["data_type"])
+    shell.show("dataset-edit", _screen, dataset=reference, changes=changes, found=found)
 
 
 @verb(app, "remove")
