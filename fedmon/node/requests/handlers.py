@@ -99,9 +99,9 @@ class Handlers:
             ListDatasets: self._datasets,
             SearchDatasets: self._datasets,
             Approval: self._approval,
-            PlanApprovalByUrl: self._approval_by_url,
+            PlanApprovalByUrl: self._by_url,
             TrainingPlanStatus: self._status,
-            PlanStatusByUrl: self._status_by_url,
+            PlanStatusByUrl: self._by_url,
             Monitor: monitor,
             Ack: self._ack,
             Run: runs.start,
@@ -149,9 +149,9 @@ class Handlers:
             raise BytesElsewhereError(request.url or "", sha256=request.sha256, then=partial(self._take_in, request))
         return self._take_in(request, request.source.encode())
 
-    def _approval_by_url(self, request: PlanApprovalByUrl) -> Reply:
-        """Have the bytes fetched, which are then kept for the owner to decide about."""
-        raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
+    def _by_url(self, request: PlanApprovalByUrl | PlanStatusByUrl) -> Reply:
+        """Have the bytes fetched."""
+        raise BytesElsewhereError(request.url, sha256=None, then=partial(self._of_fetched, request))
 
     def _status(self, request: TrainingPlanStatus) -> Reply:
         """Return the owner's decision about these bytes, with the latest grants that fit; null if they are not here."""
@@ -174,10 +174,6 @@ class Handlers:
             grants=grants[len(grants) - fit :],
             **echo(request, self._node_id),
         )
-
-    def _status_by_url(self, request: PlanStatusByUrl) -> Reply:
-        """Have the bytes fetched, then tell where a plan of exactly these bytes stands."""
-        raise BytesElsewhereError(request.url, sha256=None, then=partial(self._status_of_fetched, request))
 
     def _take_in(self, request: Approval, source: bytes | FedmonError) -> ApprovalReply:
         """Keep bytes and record; have a worker read the plan once both are committed."""
@@ -221,35 +217,25 @@ class Handlers:
             raise ConflictError(f"this node offers you no dataset {asked}: list or search its datasets first")
         return found
 
-    def _take_in_by_url(self, request: PlanApprovalByUrl, source: bytes | FedmonError) -> Reply:
-        if isinstance(source, FedmonError):
-            return self._not_fetched(request, source)
-        digest = hashlib.sha256(source).hexdigest()
-        known = Approval(
-            name=f"plan-{digest[:12]}",
-            description=request.description,
-            sha256=digest,
-            size_bytes=len(source),
-            url=request.url,
-            **_envelope(request),
-        )
-        try:
-            with self._registers.database.transaction():
-                return self._take_in(known, source)
-        except (InvalidInputError, ConflictError) as problem:
-            return PlanError(
-                code=ErrorCode.FAILED, reason=str(problem), http_status=HTTP_OK, **echo(request, self._node_id)
+    def _of_fetched(self, request: PlanApprovalByUrl | PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
+        """Take in a plan of fetched bytes, or tell where one of exactly these bytes stands."""
+        problem, status = source, source.http_status if isinstance(source, RepositoryError) else 0
+        if isinstance(source, bytes):
+            digest = hashlib.sha256(source).hexdigest()
+            envelope = {name: getattr(request, name) for name in Request.__struct_fields__}
+            if isinstance(request, PlanStatusByUrl):
+                return self._status(TrainingPlanStatus(sha256=digest, **envelope))
+            known = Approval(
+                name=f"plan-{digest[:12]}",
+                description=request.description,
+                sha256=digest,
+                size_bytes=len(source),
+                url=request.url,
+                **envelope,
             )
-
-    def _status_of_fetched(self, request: PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
-        if isinstance(source, FedmonError):
-            return self._not_fetched(request, source)
-        return self._status(TrainingPlanStatus(sha256=hashlib.sha256(source).hexdigest(), **_envelope(request)))
-
-    def _not_fetched(self, request: Request, problem: FedmonError) -> PlanError:
-        status = problem.http_status if isinstance(problem, RepositoryError) else 0
+            try:
+                with self._registers.database.transaction():
+                    return self._take_in(known, source)
+            except (InvalidInputError, ConflictError) as error:
+                problem, status = error, HTTP_OK
         return PlanError(code=ErrorCode.FAILED, reason=str(problem), http_status=status, **echo(request, self._node_id))
-
-
-def _envelope(request: Request) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in Request.__struct_fields__}
