@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,8 +338,11 @@ class Quotas:
         """Return the bytes of a researcher's plans, of their messages that wait, and of the folders of their jobs."""
         if self._folders is None:
             jobs = self._database.rows("SELECT job_id, researcher_id FROM runs")
+            present = {path.name for path in self._runs_dir.glob("*")}
             self._folders = {
-                row["job_id"]: (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"])) for row in jobs
+                row["job_id"]: (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))
+                for row in jobs
+                if row["job_id"] in present
             }
         plans = "SELECT sum(size_bytes) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
         outbox = "SELECT sum(length(message)) AS number FROM outbox WHERE researcher_id = ?"
@@ -351,13 +354,9 @@ class Quotas:
         if self._folders is not None:
             self._folders[job_id] = (researcher_id, _folder_bytes(self._runs_dir / job_id))
 
-    def removed(self, job_ids: Iterable[str]) -> None:
-        """Forget the folders of these jobs and all that are gone, or measure the files that are left."""
-        gone = [job_id for job_id in self._folders or {} if not (self._runs_dir / job_id).exists()]
-        for job_id in (*job_ids, *gone):
-            known = (self._folders or {}).pop(job_id, None)
-            if known is not None and (self._runs_dir / job_id).exists():
-                self.job_ended(job_id, known[0])
+    def measure_anew(self) -> None:
+        """Measure the folders of all jobs at the next question, since files were removed."""
+        self._folders = None
 
     def count_unread(self) -> None:
         """Count the messages that were not read."""

@@ -304,7 +304,8 @@ class Runs:
 
     def purge(self) -> None:
         """Remove the files of jobs that have been kept long enough; held results wait for the owner."""
-        self._registers.quotas.removed(self.standing.purge(seconds_from_now(-self._settings.runs.keep_s)))
+        self.standing.purge(seconds_from_now(-self._settings.runs.keep_s))
+        self._registers.quotas.measure_anew()
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""

@@ -86,14 +86,11 @@ class Status:
         traces = {name: piece(partial(folder.trace, name), offset, share) for name, offset in offsets.items()}
         return msgspec.structs.replace(reply, **traces)
 
-    def purge(self, before: datetime.datetime) -> list[str]:
+    def purge(self, before: datetime.datetime) -> None:
         """Remove the files of jobs that ended ``before`` that moment, and forget those that no request can name again.
-
-        Return the jobs of which files were removed.
 
         A result that cannot be fetched goes after a day.
         """
-        removed = []
         present = {path.name for path in self._folder.glob("*")}
         unfetchable_before = utc_now() - UNFETCHABLE_KEPT
         failed = self._register.ended_before(unfetchable_before, JobState.FAILED, JobState.INVALID_RESULT)
@@ -102,13 +99,11 @@ class Status:
         for job_id, remove in [*expired, *((each, JobFolder(self._folder / each).remove) for each in old)]:
             try:
                 remove()
-                removed.append(job_id)
             except FileNotFoundError:
                 pass  # it has no result
             except (FedmonError, OSError) as problem:
                 logger.warning("files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))
-        return removed
 
     def _page(self, request: JobStatus) -> JobsReply:
         count = self._register.count(request.researcher_id)
