@@ -7,15 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.common.errors import FedmonError
-from fedmon.common.wire.messages import MAX_LEASE_S
+from fedmon.common.wire.messages import MAX_LEASE_S, ErrorCode
+from fedmon.node.requests.dialect import DeclinedError
 
 MAX_LEASES = 1000
 MAX_LEASES_OF_ONE = 100
-
-
-class LeaseRefusedError(FedmonError):
-    """A lease is not granted because the node holds too many."""
 
 
 class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +60,7 @@ class LeaseTable:
     ) -> float:
         """Grant or renew a lease, and return its seconds; without ``interval_s`` it asks for the owner's default.
 
-        Raises LeaseRefusedError if there are too many.
+        Raises DeclinedError if there are too many.
         """
         held = self.held()
         if (researcher_id, instance) not in held:
@@ -74,9 +70,10 @@ class LeaseTable:
                 (f"researcher {researcher_id}", mine, MAX_LEASES_OF_ONE),
             ):
                 if number >= most:
-                    raise LeaseRefusedError(
+                    raise DeclinedError(
+                        ErrorCode.BUSY,
                         f"{whose} already holds {most} monitoring leases on this node, which is the limit; stop "
-                        f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s"
+                        f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s",
                     )
         granted_s = min(max(lease_s, 0.0), MAX_LEASE_S)
         until = self._monotonic() + granted_s

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import msgspec
 
-from fedmon.common.errors import InvalidMessageError
+from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.ids import ALL_INSTANCES, ID_PATTERN, MAIN_INSTANCE
 from fedmon.common.wire import codec, topics
 from fedmon.common.wire.envelope import Message, Reply, Request
@@ -53,7 +53,30 @@ class RefusedMessageError(InvalidMessageError):
 
     def __init__(self, error: InvalidMessageError, sender: Recipient | None, envelope: dict[str, object]) -> None:
         super().__init__(error.reason, code=error.code)
-        self.sender, self.envelope = sender, envelope
+        self.sender, self._envelope = sender, envelope
+
+    def reply(self, node_id: str, to: Recipient) -> Error:
+        """Return the error reply, with the readable part of the message's envelope."""
+        sequence = self._envelope.get("sequence", 0)
+        return Error(
+            node_id=node_id,
+            researcher_id=to.researcher_id,
+            id=str(self._envelope.get("id", ""))[:256],
+            session=str(self._envelope.get("session", ""))[:256],
+            sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,
+            code=ErrorCode(self.code),
+            reason=self.reason,
+        )
+
+
+class DeclinedError(FedmonError):
+    """A request is declined; the message says why, and names a remedy."""
+
+    exit_code = 4
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class NodeDialect:
@@ -167,18 +190,3 @@ def echo(request: Request, node_id: str) -> Echo:
 def error(request: Request, node_id: str, code: ErrorCode, reason: str, *, retry_after_s: float | None = None) -> Error:
     """Return the error reply to a request."""
     return Error(code=code, reason=reason, retry_after_s=retry_after_s, **echo(request, node_id))
-
-
-def error_reply(node_id: str, refused: RefusedMessageError, sender: Recipient) -> Error:
-    """Return the error reply to a message that is not served, with the readable part of its envelope."""
-    envelope = refused.envelope
-    sequence = envelope.get("sequence", 0)
-    return Error(
-        node_id=node_id,
-        researcher_id=sender.researcher_id,
-        id=str(envelope.get("id", ""))[:256],
-        session=str(envelope.get("session", ""))[:256],
-        sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,
-        code=ErrorCode(refused.code),
-        reason=refused.reason,
-    )

@@ -13,10 +13,10 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.envelope import Count, Reply, ShortText
 from fedmon.common.wire.messages import ErrorCode, Monitor
 from fedmon.common.wire.samples import Columns, MonitorReply
-from fedmon.node.measure.leases import LeaseRefusedError, LeaseTable
+from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import MAX_SAMPLE_BYTES, fitting
-from fedmon.node.requests.dialect import echo, error
+from fedmon.node.requests.dialect import DeclinedError, echo
 from fedmon.node.requests.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -55,23 +55,22 @@ class MonitorHandler:
         self._node_id = policy.node_id
 
     def __call__(self, request: Monitor) -> Reply:
-        """Start, renew or stop a lease, or send a page of samples; each but the last is answered by the metrics."""
+        """Start, renew or stop a lease, or send a page of samples; each but the last is answered by the metrics.
+
+        Raises DeclinedError.
+        """
         if not self._pipeline.enabled:
-            reason = "the owner of this node switched metrics off"
-            return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
+            raise DeclinedError(ErrorCode.UNSUPPORTED, "the owner of this node switched metrics off")
         lease_s: float | None = None
         match request.action:
             case "start":
-                try:
-                    lease_s = self._leases.start(
-                        request.researcher_id,
-                        request.instance,
-                        interval_s=request.interval_s,
-                        lease_s=request.lease_s,
-                        live=request.live,
-                    )
-                except LeaseRefusedError as refusal:
-                    return error(request, self._node_id, ErrorCode.BUSY, str(refusal))
+                lease_s = self._leases.start(
+                    request.researcher_id,
+                    request.instance,
+                    interval_s=request.interval_s,
+                    lease_s=request.lease_s,
+                    live=request.live,
+                )
             case "stop":
                 self._leases.stop(request.researcher_id, request.instance)
             case "resend":
@@ -103,20 +102,20 @@ class MonitorHandler:
         if recorder is None or recorder.foreign:
             why = "its owner switched that off" if recorder is None else recorder.foreign
             reason = f"this node keeps no recording ({why}), so samples that were missed cannot be sent again"
-            return error(request, self._node_id, ErrorCode.UNSUPPORTED, reason)
+            raise DeclinedError(ErrorCode.UNSUPPORTED, reason)
         first = request.first_seq or 0
         last = _LARGEST if request.last_seq is None else request.last_seq
         if first > last:
             reason = f"samples {first} to {last} were asked for: the first comes after the last"
-            return error(request, self._node_id, ErrorCode.MALFORMED, reason)
+            raise DeclinedError(ErrorCode.MALFORMED, reason)
         if not recorder.ready:
-            return error(request, self._node_id, ErrorCode.BUSY, _UNREADABLE)
+            raise DeclinedError(ErrorCode.BUSY, _UNREADABLE)
         is_allowed = may_read(request.stream, request.researcher_id)
         kept = recorder.extent(request.stream, request.boot) if is_allowed else None
         if kept is None and (request.boot is None or not is_allowed or request.stream not in recorder.streams()):
             there = ", ".join(sorted({extent.stream for extent in recorder.extents(request.researcher_id)})[:20])
             reason = f"this node keeps no samples of stream {request.stream[:64]!r}; it keeps {there or 'none at all'}"
-            return error(request, self._node_id, ErrorCode.FAILED, reason)
+            raise DeclinedError(ErrorCode.FAILED, reason)
         # What its own runs report leaves to a researcher whatever the policy says of metrics, live and here.
         is_own = request.stream == user_stream(request.researcher_id)
         found = _Page()
@@ -132,7 +131,7 @@ class MonitorHandler:
                 found.fill(recorder.samples(kept.stream, kept.boot, first, last, wanted=wanted))
         except StorageError as problem:
             logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
-            return error(request, self._node_id, ErrorCode.BUSY, _UNREADABLE)
+            raise DeclinedError(ErrorCode.BUSY, _UNREADABLE) from None
         self._on_sent(found.names, found.samples)
         return EncodedPage(
             boot=request.boot or 0 if kept is None else kept.boot,

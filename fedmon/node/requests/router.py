@@ -22,12 +22,11 @@ from fedmon.common.wire.messages import STATE_CHANGING, ApprovalReply, Error, Er
 from fedmon.common.wire.runs import RunReply, StopReply
 from fedmon.node.registers.database import Database
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import NodeDialect, Recipient, RefusedMessageError, command_of, error, error_reply
+from fedmon.node.requests.dialect import DeclinedError, NodeDialect, Recipient, RefusedMessageError, command_of, error
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Quotas, RefusedResearchers, Throttle
-from fedmon.node.runs.admission import RunRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class Router:
         except RefusedMessageError as refused:
             self._count_refused(refused.code, "message on topic %s refused: %s", topic, refused.reason)
             if refused.sender is not None:
-                reply = error_reply(self._policy.node_id, refused, refused.sender)
+                reply = refused.reply(self._policy.node_id, refused.sender)
                 self._send_refusal(reply, refused.sender, refused.code)
             return
         if (request.researcher_id, request.id) in self._fetching:
@@ -158,7 +157,7 @@ class Router:
 
     def _failure(self, request: Request, problem: FedmonError) -> Error:
         """Return the error reply to a request that could not be done; details of this machine stay here."""
-        if isinstance(problem, RunRefusedError):
+        if isinstance(problem, DeclinedError):
             return self._refusal(request, problem.code, str(problem))
         if isinstance(problem, ConflictError):
             return self._refusal(request, ErrorCode.REFUSED, str(problem))

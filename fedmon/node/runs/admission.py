@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings.values import NodeSettings
 from fedmon.common.text import plural
 from fedmon.common.wire.grants import Grant
@@ -15,20 +15,11 @@ from fedmon.common.wire.runs import Parcel, Run, RunLimits
 from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
 from fedmon.node.registers.grants import grant_for, request_words
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
+from fedmon.node.requests.dialect import DeclinedError
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import GivenDataset, Limits
 from fedmon.plan.parcels import contents
 from fedmon.plan.values import MAX_ARGUMENTS_BYTES
-
-
-class RunRefusedError(FedmonError):
-    """A run, a stop or a question about a job is refused; the message says why, and names a remedy."""
-
-    exit_code = 4
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +45,13 @@ class Admission:
         self._policy, self._plans, self._datasets, self._node_folder = policy, plans, datasets, node_folder
 
     def admit(self, request: Run, settings: NodeSettings, *, running: int, counted: Grant | None = None) -> Admitted:
-        """Return the parts of a run. Raises RunRefusedError.
+        """Return the parts of a run. Raises DeclinedError.
 
         A run that had to wait is ``counted`` among those of the grant that admitted it.
         """
         runs = settings.runs
         if not runs.enabled:
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.UNSUPPORTED,
                 "this node runs no plans: its owner would allow it with `enabled = true` in [runs]",
             )
@@ -68,7 +59,7 @@ class Admission:
         try:
             source = self._plans.store.read(plan.sha256)  # once: exactly these bytes are hashed and run
         except StorageError:
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.FAILED,
                 f"the bytes of plan {plan.name!r} on this node are missing or differ from those that its owner "
                 "approved: its owner must delete the plan, then send it again",
@@ -76,7 +67,7 @@ class Admission:
         dataset = self._dataset(request)
         size = len(msgspec.json.encode(request.arguments))
         if size > MAX_ARGUMENTS_BYTES:
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.TOO_LARGE,
                 f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
             )
@@ -84,7 +75,7 @@ class Admission:
         limits, lowered = _limits(request.limits, settings)
         inputs = _inputs(request.inputs, runs.max_input_bytes)
         if running >= runs.max_jobs:
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.BUSY,
                 f"{plural(running, 'job runs', 'jobs run')} on this node already, its owner allows {runs.max_jobs} at "
                 "a time: try again when one is over",
@@ -106,10 +97,10 @@ class Admission:
         else:
             note = f": {plan.note}" if plan.note else ""
             reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
-        raise RunRefusedError(ErrorCode.REFUSED, reason)
+        raise DeclinedError(ErrorCode.REFUSED, reason)
 
     def _granted(self, plan: PlanRecord, request: Run, dataset: GivenDataset | None, counted: Grant | None) -> Grant:
-        """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
+        """Return the grant that admits a run. Raises DeclinedError with the words that ask for one."""
         # The run itself is among those that are used up; the grant that admitted it is asked first.
         records = [
             msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each
@@ -122,7 +113,7 @@ class Admission:
         )
         if isinstance(found, Grant):
             return found
-        raise RunRefusedError(
+        raise DeclinedError(
             ErrorCode.OUTSIDE_GRANT,
             f"plan {plan.name!r} (SHA-256 {plan.sha256}) is approved here, but not for this run: {found}. Ask for it "
             f"with {request_words(plan.name, dataset_id, found)}",
@@ -148,11 +139,11 @@ class Admission:
         else:
             names = ", ".join(f"{record.name!r} ({record.dataset_id})" for record in found[:10])
             reason = f"{len(found)} datasets of this node are {asked}: name one by its id: {names}"
-        raise RunRefusedError(ErrorCode.REFUSED, reason)
+        raise DeclinedError(ErrorCode.REFUSED, reason)
 
     def _given(self, record: DatasetRecord) -> GivenDataset:
         if problem := record.problem(self._node_folder):
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.FAILED,
                 f"this node gives dataset {record.name!r} to no plan: {problem}; its owner finds it with 'fedmon node "
                 "dataset list'",
@@ -176,7 +167,7 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
     if parcel is None:
         return None
     if parcel.size_bytes > max_bytes:
-        raise RunRefusedError(
+        raise DeclinedError(
             ErrorCode.TOO_LARGE,
             f"the inputs have {parcel.size_bytes} bytes; this node takes {max_bytes} (max_input_bytes in [runs])",
         )
@@ -185,5 +176,5 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
         if content is not None:
             contents(parcel.format, memoryview(content))
     except InvalidInputError as problem:
-        raise RunRefusedError(ErrorCode.MALFORMED, f"the inputs cannot be used: {problem}") from None
+        raise DeclinedError(ErrorCode.MALFORMED, f"the inputs cannot be used: {problem}") from None
     return content

@@ -22,7 +22,7 @@ from fedmon.common.log import without_paths
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.runs.admission import RunRefusedError
+from fedmon.node.requests.dialect import DeclinedError
 from fedmon.node.runs.folder import (
     FOLDER_MODE,
     LEVELS,
@@ -225,14 +225,14 @@ class Confinement:
         self._actor.close(timeout_s=timeout_s, drop=True)
 
     def ground(self) -> tuple[Level, Interpreter] | None:
-        """Return the level and the Python of plans, None while a look is under way. Raises RunRefusedError."""
+        """Return the level and the Python of plans, None while a look is under way. Raises DeclinedError."""
         found, minimum = self.found, self._settings.sandbox
         if found is None or not self.is_known:
             return None
         why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
         if found.level is None or found.interpreter is None or is_weaker(found.level, minimum):
             has = found.level or "none"
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.NO_SANDBOX,
                 f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
                 f"(sandbox in [runs]){f'; {why}' if why else ''}",

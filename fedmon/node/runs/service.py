@@ -43,10 +43,10 @@ from fedmon.node.measure.jobs import JOB_STREAM
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import echo
+from fedmon.node.requests.dialect import DeclinedError, echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Throttle
-from fedmon.node.runs.admission import Admission, Admitted, RunRefusedError
+from fedmon.node.runs.admission import Admission, Admitted
 from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import (
     FOLDER_MODE,
@@ -175,11 +175,11 @@ class Runs:
         """Accept a job, inside the transaction of its effect; it starts after that.
 
         One that is known is told as it stands, and one that is refused leaves a line in the audit. Raises
-        RunRefusedError, ConflictError if the id stands for another job, and StorageError.
+        DeclinedError, ConflictError if the id stands for another job, and StorageError.
         """
         try:
             job = self._accepted(request)
-        except RunRefusedError as refusal:
+        except DeclinedError as refusal:
             self._registers.audit.record(
                 "run-refused",
                 job=request.job_id,
@@ -229,11 +229,11 @@ class Runs:
         return record.job
 
     def stop(self, request: Stop) -> StopReply:
-        """Stop a job of this researcher, and tell its present state. Raises RunRefusedError."""
+        """Stop a job of this researcher, and tell its present state. Raises DeclinedError."""
         record = self.standing.own(request.job_id, request.researcher_id)
         if record is None:
             reason = f"this node knows no job {request.job_id} of researcher {request.researcher_id}"
-            raise RunRefusedError(ErrorCode.FAILED, reason)
+            raise DeclinedError(ErrorCode.FAILED, reason)
         if record.job.state.is_running:
             reason = f"stopped by researcher {request.researcher_id}"
             self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
@@ -367,7 +367,7 @@ class Runs:
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
                 self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
-                reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
+                reason = str(problem) if isinstance(problem, DeclinedError) else NOT_STARTED
                 self._give_up(active, JobState.NOT_STARTED, reason)
                 return
         active.phase = Phase.KEEPER
@@ -375,11 +375,11 @@ class Runs:
     def _admitted_again(self, active: ActiveJob, request: Run) -> Admitted:
         refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
-            raise RunRefusedError(ErrorCode.REFUSED, refusal)
+            raise DeclinedError(ErrorCode.REFUSED, refusal)
         # The job itself is counted already.
         admitted = self._admission.admit(request, self._settings, running=0, counted=active.grant)
         if (admitted.dataset and admitted.dataset.dataset_id) != active.job.dataset_id:
-            raise RunRefusedError(
+            raise DeclinedError(
                 ErrorCode.REFUSED, "its dataset is another one than at its admission: run it again, as a new job"
             )
         limits = msgspec.convert(admitted.limits, RunLimits, from_attributes=True)

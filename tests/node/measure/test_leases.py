@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedmon.node.measure.leases import MAX_LEASES, MAX_LEASES_OF_ONE, LeaseRefusedError, LeaseTable
+from fedmon.node.measure.leases import MAX_LEASES, MAX_LEASES_OF_ONE, LeaseTable
+from fedmon.node.requests.dialect import DeclinedError
 
 
 class Held:
@@ -83,7 +84,7 @@ def test_leases_are_bounded_and_expired_ones_make_room(most: int, researchers: i
         held.table.start(f"r{number % researchers}", f"i{number}")
 
     held.now = 29.9
-    with pytest.raises(LeaseRefusedError, match=f"{said} monitoring leases"):
+    with pytest.raises(DeclinedError, match=f"{said} monitoring leases"):
         held.table.start("r0", "one-more")
     held.table.start("r0", "i0")
 

@@ -17,6 +17,7 @@ from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import SamplesReply
 from fedmon.node.measure.leases import LeaseTable
 from fedmon.node.measure.recorder import RECORDED
+from fedmon.node.requests.dialect import DeclinedError, error
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from tests.common.store.recordings import NODE, batch, flat, seqs
@@ -41,7 +42,11 @@ class Node:
         request = Monitor(action="resend", **envelope("anna"), **fields)
         leases = LeaseTable(default_interval_s=1.0, min_interval_s=1.0)
         handler = MonitorHandler(leases, self._pipeline, self.policy, self._count)
-        payload = codec.encode(handler(request))
+        try:
+            answer = handler(request)
+        except DeclinedError as refusal:
+            answer = error(request, NODE, refusal.code, str(refusal))
+        payload = codec.encode(answer)
         reply = codec.decode_reply(payload)
         assert isinstance(reply, SamplesReply | Error)
         # The frame of the reply comes on top; only a sample that is larger by itself may take a whole message.

@@ -17,7 +17,8 @@ from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
 from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.datasets import DatasetFields
-from fedmon.node.runs.admission import Admitted, RunRefusedError
+from fedmon.node.requests.dialect import DeclinedError
+from fedmon.node.runs.admission import Admitted
 from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
 from tests.support.waiting import wait_until
 
@@ -165,7 +166,7 @@ def admitted(node: Bench, sha256: str, *, running: int = 0, **fields: Any) -> Ad
 
 
 def test_more_jobs_than_the_owner_allows_are_refused_as_busy(node: Bench, plan: str) -> None:
-    with pytest.raises(RunRefusedError, match="allows 4 at a time") as refusal:
+    with pytest.raises(DeclinedError, match="allows 4 at a time") as refusal:
         admitted(node, plan, running=4)
 
     assert refusal.value.code.value == "busy"
@@ -212,7 +213,7 @@ def test_a_file_that_is_swapped_all_the_time_never_gives_other_bytes_than_the_ap
         for _ in range(500):
             try:
                 got.append(admitted(node, sha256).source)
-            except RunRefusedError as refusal:
+            except DeclinedError as refusal:
                 refusals.append(str(refusal))
     finally:
         done.set()
