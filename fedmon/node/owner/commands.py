@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -476,7 +476,7 @@ class OwnerCommands:
     ) -> Grant:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
-        def listed(researcher_id: str) -> list[str]:
+        def listed(researcher_id: str) -> Collection[str]:
             return policy.seen(researcher_id, datasets.all())
 
         researchers = tuple(dict.fromkeys(wish.researcher_id for wish in asking)) or None

@@ -123,8 +123,7 @@ class Handlers:
             reply, records = SearchReply, self._registers.datasets.search(request.tags)
         else:
             reply, records = ListReply, self._registers.datasets.all()
-        may_see, who = self._policy.may_see, request.researcher_id
-        seen = [record for record in records if may_see(who, record.dataset_id, record.name)]
+        seen = [*self._policy.seen(request.researcher_id, records).values()]
         asked = (record.listed() for record in seen[request.offset : request.offset + request.limit])
         page = fitting(asked, self._page_bytes)
         end = request.offset + len(page)
@@ -205,12 +204,9 @@ class Handlers:
     def _offered(self, request: Approval, names: list[str]) -> list[str]:
         """Return the ids of the datasets that are asked for and listed to the researcher. Raises ConflictError."""
         found = [
-            record.dataset_id
-            for record in self._registers.datasets.all()
-            if self._policy.may_see(request.researcher_id, record.dataset_id, record.name)
-            and any(
-                name in (record.dataset_id, record.name) or set(name.split(",")) <= set(record.tags) for name in names
-            )
+            dataset_id
+            for dataset_id, record in self._policy.seen(request.researcher_id, self._registers.datasets.all()).items()
+            if any(name in (dataset_id, record.name) or set(name.split(",")) <= set(record.tags) for name in names)
         ]
         if names and not found:
             asked = ", ".join(map(repr, names))

@@ -63,9 +63,9 @@ class Policy:
         allowed = rules.get(dataset_id, rules.get(name))
         return allowed is None or researcher_id in allowed or EVERYBODY in allowed
 
-    def seen(self, researcher_id: str, datasets: Iterable[DatasetRecord]) -> list[str]:
-        """Return the ids of the datasets that are listed to this researcher."""
-        return [each.dataset_id for each in datasets if self.may_see(researcher_id, each.dataset_id, each.name)]
+    def seen(self, researcher_id: str, datasets: Iterable[DatasetRecord]) -> dict[str, DatasetRecord]:
+        """Return the datasets that are listed to this researcher, by their ids."""
+        return {each.dataset_id: each for each in datasets if self.may_see(researcher_id, each.dataset_id, each.name)}
 
     def metric_leaves(self, series: str) -> bool:
         """Tell whether a series such as ``host_load_ratio{cpu="0"}`` may leave, by the name of its metric."""

@@ -122,13 +122,9 @@ class Admission:
     def _dataset(self, request: Run) -> GivenDataset | None:
         if request.dataset_id is None and not request.tags:
             return None
-        found = [
-            record
-            for record in self._datasets.search(request.tags)
-            if request.dataset_id in (None, record.dataset_id, record.name)
-            # A hidden dataset and a missing one get the same answer.
-            and self._policy.may_see(request.researcher_id, record.dataset_id, record.name)
-        ]
+        # A hidden dataset and a missing one get the same answer.
+        seen = self._policy.seen(request.researcher_id, self._datasets.search(request.tags)).values()
+        found = [each for each in seen if request.dataset_id in (None, each.dataset_id, each.name)]
         if len(found) == 1:
             return self._given(found[0])
         named = [] if request.dataset_id is None else [repr(request.dataset_id)]
