@@ -87,7 +87,7 @@ class Policy:
             "OBEYS NO RESEARCHER: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
             if self.obeys_nobody
             else f"obeys {obeyed}",
-            *(f"dataset {name} is listed to {_named(whom)}" for name, whom in sorted(settings.datasets.items())),
+            *(f"dataset {name} is listed to {named(whom)}" for name, whom in sorted(settings.datasets.items())),
             f"{others} listed to every researcher that is obeyed",
             f"metrics that leave: {', '.join(settings.metrics) or 'none'}",
             f"logs that leave: {logs}",
@@ -97,7 +97,8 @@ class Policy:
         )
 
 
-def _named(researchers: Sequence[str]) -> str:
+def named(researchers: Sequence[str]) -> str:
+    """Return the researchers of a rule in words."""
     if EVERYBODY in researchers:
         return "every researcher that is obeyed"
     return ", ".join(researchers) or "no researcher"

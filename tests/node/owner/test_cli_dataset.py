@@ -98,6 +98,9 @@ def test_a_dataset_that_a_rule_hides_is_not_renamed_into_the_open(folder: Path) 
     told(folder, "policy", "allow", "alice", "--dataset", "Years")
 
     assert told(folder, "dataset", "edit", "Ages", "--name", "Years")["dataset"]["listed_to"] == ["alice"]
+    assert "alice" in node(folder, "dataset", "list").stdout
+    told(folder, "policy", "allow", "*", "--dataset", "Years")
+    assert "every researcher that is obeyed" in node(folder, "dataset", "list").stdout
 
 
 def test_every_screen_fits_eighty_columns(folder: Path) -> None:

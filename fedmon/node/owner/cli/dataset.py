@@ -184,5 +184,6 @@ def _shape(dataset: dict[str, Any]) -> str:
 
 
 def _listed_to(dataset: dict[str, Any]) -> str:
-    listed_to = dataset["listed_to"]
-    return "every accepted researcher" if listed_to is None else ", ".join(listed_to) or "no researcher"
+    from fedmon.node.requests.policy import named
+
+    return named(["*"] if dataset["listed_to"] is None else dataset["listed_to"])
