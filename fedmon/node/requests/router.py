@@ -117,11 +117,14 @@ class Router:
         self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        is_written = self._quotas.is_written(request)
+        who, command, is_written = request.researcher_id, command_of(request), self._quotas.is_written(request)
         self.counters["served"] += 1
 
         def serve() -> Reply | None:
-            self._write_command(request, is_written=is_written)
+            if is_written:
+                self._audit.record("command", researcher=who, instance=request.instance, command=command, id=request.id)
+            else:
+                self._audit.count("served", [f"{who} {command}"])
             return self._handled(request, lambda: self._handlers[type(request)](request))
 
         self._answer(request, self._outcome(request, serve), is_written=is_written)
@@ -144,13 +147,6 @@ class Router:
             logger.exception("command %s of researcher %s failed", command, request.researcher_id)
             reason = f"the node failed at {command}; its log says why"
             return error(request, self._policy.node_id, ErrorCode.FAILED, reason)
-
-    def _write_command(self, request: Request, *, is_written: bool) -> None:
-        who, command = request.researcher_id, command_of(request)
-        if is_written:
-            self._audit.record("command", researcher=who, instance=request.instance, command=command, id=request.id)
-        else:
-            self._audit.count("served", [f"{who} {command}"])
 
     def _handled(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
         return self.effects.once(request, effect) if isinstance(request, STATE_CHANGING) else effect()
