@@ -13,7 +13,6 @@ import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.log import is_hidden
-from fedmon.common.plan_source import read_plan
 from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
 
@@ -94,14 +93,6 @@ def checked_line(text: str, what: str, longest: int) -> str:
             f"{what} is 1 to {longest} visible characters on one line, not {visible_text(line[:80])!r}"
         )
     return line
-
-
-def read_plan_file(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of an owner's plan file. Raises InvalidInputError when it cannot be read or is too large."""
-    source = read_plan(path, max_bytes)
-    if len(source) > max_bytes:
-        raise InvalidInputError(f"the training plan {path} has more than the {max_bytes} bytes that this node takes")
-    return source
 
 
 def visible(source: bytes) -> str:

@@ -21,11 +21,12 @@ from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.ids import chosen, new_id
+from fedmon.common.plan_source import read_plan
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row
 from fedmon.node.registers.grants import GrantRegister, told
-from fedmon.node.registers.plan_source import CodeCheck, checked_name, read_plan_file
+from fedmon.node.registers.plan_source import CodeCheck, checked_name
 from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
@@ -336,7 +337,7 @@ class PlanRegister:
             removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}
             for path in sorted(folder.glob("*.py")):
                 try:
-                    source = read_plan_file(path, self.max_plan_bytes)
+                    source = read_plan(path, self.max_plan_bytes)
                     name = checked_name(source, path.stem, "", max_bytes=self.max_plan_bytes)
                 except InvalidInputError as error:
                     logger.warning("default plan %s was left out: %s", path, error)

@@ -175,7 +175,7 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     assert [(plan.name, plan.type, plan.status) for plan in first] == [("mean", PlanType.DEFAULT, PENDING)]
     assert again == ()
     assert [plans.store.read(plan.sha256) for plan in changed] == [b"x = 2\n"]
-    reasons = {"empty": "the plan is empty", "gone": "cannot read", "pipe": "training plan", "large": "the training"}
+    reasons = {"empty": "the plan is empty", "gone": "cannot read", "pipe": "training plan", "large": "the plan has"}
     for name, why in reasons.items():
         assert f"{name}.py was left out: {why}" in caplog.text
     with pytest.raises(InvalidInputError, match=r"folder .* of default plans not found"):

@@ -153,10 +153,11 @@ def register(
     description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
     """Register and approve your own plan."""
-    from fedmon.node.registers.plan_source import check_now, read_plan_file  # only what registers needs them
+    from fedmon.common.plan_source import read_plan  # only what registers needs them
+    from fedmon.node.registers.plan_source import check_now
 
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
-    source = read_plan_file(path, 2**26)  # the most that the settings of a node allow
+    source = read_plan(path, 2**26)  # the most that the settings of a node allow
     shell.show(
         "plan-register",
         lambda result: f"Registered and approved:\n{_screen(result)}",
