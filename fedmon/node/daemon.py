@@ -203,6 +203,7 @@ class LocalNode:
             self.check_plan(sha256)
         self.runs.take_up()
         self.runs.purge()
+        self.registers.outbox.expire()
         self.copy_register()
         self.router.effects.purge()
 

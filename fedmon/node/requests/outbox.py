@@ -25,7 +25,7 @@ from fedmon.node.requests.quotas import Throttle
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LIFETIME = datetime.timedelta(days=30)
+LIFETIME = datetime.timedelta(days=30)
 RESEND_AFTER_S = 5.0
 RESEND_TO_NEW_S = 0.5
 
@@ -39,30 +39,26 @@ class Outbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, result: Result, *, lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> None:
-        """Keep a result until it is acknowledged or ``lifetime`` has passed; an existing one stays.
+    def add(self, result: Result) -> None:
+        """Keep a result until it is acknowledged, or for 30 days; inside the transaction of its cause.
 
-        Inside the transaction of its cause.
+        An existing one stays.
         """
         self._database.execute(
             "INSERT OR IGNORE INTO outbox (researcher_id, message_id, message, expires) VALUES (?, ?, ?, ?)",
-            (result.researcher_id, result.id, _encode(result).decode(), timestamp(utc_now() + lifetime)),
+            (result.researcher_id, result.id, _encode(result).decode(), timestamp(utc_now() + LIFETIME)),
         )
 
-    def unacked(self, researcher_id: str, *, limit: int = 1000) -> list[Result]:
-        """Return the messages that this researcher has not acknowledged, oldest first, at most ``limit`` results."""
+    def unacked(self, researcher_id: str) -> list[Result]:
+        """Return the results that this researcher has not acknowledged, oldest first, at most 1000."""
         found = self._database.rows(
-            "SELECT message FROM outbox WHERE researcher_id = ? AND expires >= ? ORDER BY position LIMIT ?",
-            (researcher_id, timestamp(utc_now()), limit),
+            "SELECT message FROM outbox WHERE researcher_id = ? ORDER BY position LIMIT 1000", (researcher_id,)
         )
         return [_decode(row["message"]) for row in found]
 
     def waiting(self) -> dict[str, int]:
         """Return how many results wait for each researcher."""
-        found = self._database.rows(
-            "SELECT researcher_id, count(*) AS waiting FROM outbox WHERE expires >= ? GROUP BY researcher_id",
-            (timestamp(utc_now()),),
-        )
+        found = self._database.rows("SELECT researcher_id, count(*) AS waiting FROM outbox GROUP BY researcher_id")
         return {row["researcher_id"]: row["waiting"] for row in found}
 
     def ack(self, researcher_id: str, ids: Sequence[str]) -> int:
