@@ -143,6 +143,8 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
         if environ.get(variable) and place in keys and place != ("broker", "url"):
             found[place[0]][place[1]] = _value(keys[place], environ[variable], variable, base=None)
             origins[place] = variable
+    if "@" in environ.get("FEDMON_BROKER_URL", ""):  # a user in it goes before that of the file, too
+        found["broker"].pop("username", None)
     known = {key.variable: key for party in ("node", "researcher") for key in keys_of(party) if key.variable}
     for variable in environ:
         if not variable.startswith("FEDMON_") or variable in OTHER_VARIABLES:

@@ -135,7 +135,7 @@ def test_a_file_that_is_missing_binary_too_long_or_none_is_named(tmp_path: Path)
 def test_variables_go_before_the_file(tmp_path: Path) -> None:
     environ = {
         "FEDMON_NODE_ID": "from-variable",
-        "FEDMON_BROKER_URL": "mqtt://variable:5",
+        "FEDMON_BROKER_URL": "mqtt://operator@variable:5",
         "FEDMON_BROKER_KEEPALIVE_S": "7",
         "FEDMON_POLICY_RESEARCHERS": "anna, bert,",
         "FEDMON_METRICS_ENABLED": "false",
@@ -145,10 +145,10 @@ def test_variables_go_before_the_file(tmp_path: Path) -> None:
         "PATH": "/bin",
     }
 
-    settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://file"', environ)
+    settings = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://file"\nusername = "alice"', environ)
 
     assert settings.id == "from-variable"
-    assert settings.broker.hosts == (BrokerHost(host="variable", port=5),)
+    assert (settings.broker.username, settings.broker.hosts) == ("operator", (BrokerHost(host="variable", port=5),))
     assert settings.broker.keepalive_s == 7
     assert settings.policy.researchers == ("anna", "bert")
     assert (settings.metrics.enabled, settings.metrics.interval_s) == (False, 0.5)
