@@ -169,8 +169,8 @@ class Federation:
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
         """Clear the retained presence of a node that is gone for good.
 
-        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, and
-        ConflictError for a node that is alive, or that the broker does not let us clear: its operator may.
+        A node that runs announces itself again. Raises NotFoundError for an id never heard of, and ConflictError for a
+        node that is alive, or that the broker does not let us clear: its operator may.
         """
         return self.session.forget(NodeId(node_id), timeout_s=checked_timeout(timeout_s))
 

@@ -11,6 +11,7 @@ import pytest
 
 from fedmon.broker.users import Role
 from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConflictError
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import PlanDecision
@@ -27,7 +28,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
     users = {"north": Role.NODE, "alice": Role.RESEARCHER, "grafana": Role.MONITOR, "cluster": Role.JOB}
-    with Production(tmp_path / "broker", users) as running:
+    with Production(tmp_path / "broker", users | {"operator": Role.ADMIN}) as running:
         yield running
 
 
@@ -66,7 +67,9 @@ def federation(
         yield fed
 
 
-def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeProcess, tmp_path: Path) -> None:
+def test_ask_watch_approve_and_see_a_node_go(
+    federation: Federation, production: Production, node: NodeProcess, tmp_path: Path
+) -> None:
     decisions: list[PlanDecision] = []
     federation.on("decision", decisions.append)
     plan = tmp_path / "plan.py"
@@ -78,11 +81,16 @@ def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeP
     sha256 = approvals.ok["north"].sha256
     document_here("node", "plan", "approve", sha256, "--dir", node.folder)
     wait_until(lambda: decisions, what="the decision")
+    with production.researcher(tmp_path, "operator") as operator:
+        listed = operator.nodes()
+        with pytest.raises(ConflictError, match="'north' is online"):
+            operator.forget("north", timeout_s=30)
     node.kill()
     wait_until(lambda: federation.nodes()["north"].state is NodeState.OFFLINE, what="the node offline")
 
     assert [list(pings.ok), list(datasets.ok), list(approvals.ok)] == [["north"]] * 3
     assert None not in samples
+    assert listed.circumstances.settled
     assert [(decision.node_id, decision.sha256) for decision in decisions] == [("north", sha256)]
 
 

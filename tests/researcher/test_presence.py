@@ -150,9 +150,9 @@ def test_a_ghost_is_cleared_at_the_broker_for_everybody(mosquitto: Broker, feder
         federation.forget("ghost")
 
 
-def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(node: EchoNode, federate: Open) -> None:
+def test_a_ghost_that_is_said_to_be_online_is_cleared(node: EchoNode, federate: Open) -> None:
     node.publish("general/status/ghost", presence("ghost", 3), retain=True)
-    federation = federate(timeout_s=5.0)
+    federation = federate()
     wait_until(lambda: set(federation.nodes()) == {"a", "ghost"})
 
     forgotten = federation.forget("ghost", timeout_s=30)

@@ -17,7 +17,7 @@ from fedmon.common.wire.messages import NEVER_BROADCAST, STATE_CHANGING, Dataset
 from fedmon.common.wire.runs import JobsReply
 from fedmon.researcher.asking.match import CLOSED, READS, RESTART_S, Answers, NodeAnswer, Pending, PendingRequest
 from fedmon.researcher.asking.outcome import Circumstances, Outcomes, outcomes_of
-from fedmon.researcher.roster import CAP_S, Moment, Roster
+from fedmon.researcher.roster import CAP_S, QUIET_S, Moment, Roster
 from fedmon.researcher.session.connection import Connection, Dialect
 
 R = TypeVar("R", bound=Reply)
@@ -105,7 +105,7 @@ class Asker:
         Raises NotConnectedError when the federation is closed, and while connections keep getting lost.
         """
         if self.connection.is_connected:
-            self.roster.settled.wait(CAP_S)
+            self.roster.settled.wait(CAP_S + QUIET_S)
         self.check_open()
         if not self.connection.is_connected and self.connection.flapping:
             raise self.connection.lost_error()

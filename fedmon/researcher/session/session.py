@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_FOR_STALE_EVERY_S = 5.0
+ANNOUNCES_WITHIN_S = 1.0
+"""How long a node whose presence was cleared may take to announce itself again."""
 EVENTS = ("presence", "telemetry")
 QUEUES_FOLDER = "replies"
 _DECODERS: dict[Channel, Callable[[bytes], Any]] = {
@@ -127,7 +131,7 @@ class Session:
         self._stale_at = 0.0
         self._lock = threading.Lock()
         self._subscriptions: dict[str, list[Subscription]] = {event: [] for event in EVENTS}
-        self._clearing: dict[NodeId, threading.Event] = {}
+        self._clearing: dict[NodeId | None, SimpleQueue[bytes]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -147,8 +151,9 @@ class Session:
             consumer.close()
         self.pending.stop()
         self.replies.release()
-        for event in (self.roster.settled, *self._clearing.values()):
-            event.set()
+        self.roster.settled.set()
+        for statuses in list(self._clearing.values()):
+            statuses.put(b"")
         for stream in list(self.logs.streams):
             stream.remove()
         self.runs.close()
@@ -187,29 +192,31 @@ class Session:
     def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
         """Have the broker clear the retained presence of a node.
 
-        A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of, and
-        ConflictError for a node that is alive, or that the broker does not let us clear.
+        A node that runs announces itself again. Raises NotFoundError for an id never heard of, and ConflictError for a
+        node that is alive, or that the broker does not let us clear.
         """
         self.asker.wait_settled()
         node = self.roster.get(node_id, Moment.now())
         if node is None:
             raise NotFoundError(f"node {node_id!r} was never heard of; `fedmon nodes` lists the known ones")
-        is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
-        if node.last_seen is None and node.state is not NodeState.OFFLINE:
-            # A retained presence is a belief; an answer is a sign of life.
-            ping = self.asker.request(Ping)
-            is_alive = bool(self.asker.answers(ping, [node_id], timeout_s=self.asker.timeout_s).answers)
-        if is_alive:
-            raise ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
-        gone = self._clearing.setdefault(node_id, threading.Event())
+        is_online = ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
+        if node.last_seen is not None and node.state in (NodeState.ONLINE, NodeState.DRAINING):
+            raise is_online
+        told: list[bytes] = []
+        statuses = self._clearing.setdefault(node_id, SimpleQueue())
         try:
             if not self.connection.publish(topics.status(node_id), b"", qos=1, retain=True):
                 raise self.connection.lost_error()
-            cleared = gone.wait(timeout_s)
-            self.asker.check_open()
+            with contextlib.suppress(Empty):
+                told.append(statuses.get(timeout=timeout_s))
+                if node.state is not NodeState.OFFLINE:
+                    told.append(statuses.get(timeout=ANNOUNCES_WITHIN_S))
         finally:
             self._clearing.pop(node_id, None)
-        if not cleared:
+        self.asker.check_open()
+        if any(told):
+            raise is_online
+        if not told:
             raise ConflictError(
                 f"the broker did not let {self.researcher_id} clear the retained messages of {node_id!r} within "
                 f"{timeout_s:g} s: ask its operator"
@@ -296,10 +303,10 @@ class Session:
 
     def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
         """Take the presence of a node, or that it was cleared at the broker."""
+        if (statuses := self._clearing.get(address.node_id)) is not None:
+            statuses.put(payload)
         if address.node_id is not None and not payload:
             self.roster.cleared(address.node_id, Moment.now())
-            if (event := self._clearing.get(address.node_id)) is not None:
-                event.set()
             return
         presence = decode_presence(payload)
         if self._is_from(address, presence):
