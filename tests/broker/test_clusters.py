@@ -71,15 +71,18 @@ def test_a_wrong_user_is_refused_and_changes_nothing(kind: str, tmp_path: Path) 
 def test_a_user_is_replaced_and_its_password_is_not_written_down(kind: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FILES / kind, tmp_path / kind))
 
-    for role, password in (("node", PASSWORD), ("monitor", PASSWORD + "2")):
-        done = add(folder, "hospital-a", role, password=password)
+    for password in (PASSWORD, PASSWORD + "2"):
+        done = add(folder, "hospital-a", "monitor", password=password)
         assert (done.returncode, done.stderr) == (0, "")
     assert add(folder, "hospital-b", "node").returncode == 0
+    for name, role in (("hospital-a", "node"), ("hospital-b", "monitor"), ("hospital-b", "researcher")):
+        done = add(folder, name, role)
+        assert (done.returncode, done.stderr.partition(":")[0]) == (2, f"{name} has another role already")
 
     written = [path for path in folder.rglob("*") if path.is_file() and "hospital-a" in path.read_text()]
     text = "".join(path.read_text() for path in written if path.name != "user")
     assert PASSWORD not in text
-    assert "logger" not in text.partition("hospital-b")[0]  # the rights of a monitor, and no more those of a node
+    assert "logger" not in text.partition("hospital-b")[0]  # the rights of a monitor, and no more
     assert {path.stat().st_mode & 0o077 for path in written if path.name != "user"} == {0}
 
 
