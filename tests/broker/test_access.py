@@ -11,6 +11,7 @@ import pytest
 
 from fedmon.broker.users import Role
 from fedmon.common.wire import topics
+from fedmon.researcher.federation import Federation
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import Production
 from tests.support.clusters import CLUSTERS, Cluster
@@ -389,3 +390,10 @@ def test_an_admin_clears_the_presence_of_a_node_that_is_gone(broker: Running) ->
             return researcher.topics() == {topics.status("end")}
 
     wait_until(is_gone, what="the cleared presence")
+
+
+@pytest.mark.parametrize("user", ["grafana", "operator"])
+@pytest.mark.parametrize("broker", ["nats"], indirect=True)
+def test_fedmon_runs_as_a_monitor_or_admin(broker: Cluster, user: str, tmp_path: Path) -> None:
+    with Federation(broker.url(0), folder=tmp_path, **broker.broker_settings(user)) as federation:  # type: ignore[arg-type]  # names of files
+        assert federation.status().connected
