@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import logging
@@ -23,6 +24,7 @@ from fedmon.experiment.errors import (
     InvalidConditionError,
     InvalidStateError,
     UnknownAttributeError,
+    UnknownGuidError,
     UnknownTraceError,
     as_reason,
     told,
@@ -481,11 +483,21 @@ class ResourceManager:
         """Undo a connection; for types."""
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Read traces of a connected resource before its release; for types."""
+        """Read traces of a connected resource for the last time, before it is RELEASED; for types."""
+
+    def _tell_release(self) -> None:
+        for other in self.get_connected():
+            try:
+                other.neighbour_releases(self)
+            except Exception as error:  # noqa: BLE001 - a type's code; this one is released all the same
+                self.warning(f"the release of a resource raised in {other.name}: {told(error)}")
 
     def get_connected(self, rtype: str | type[ResourceManager] | None = None) -> list[ResourceManager]:
         """Return the connected resources by guid: all, or those of a type and of types derived from it."""
-        connected = [self.ec.get_resource(guid) for guid in sorted(self.connections)]
+        connected = list[ResourceManager]()
+        for guid in sorted(self.connections):
+            with contextlib.suppress(UnknownGuidError):  # removed just now
+                connected.append(self.ec.get_resource(guid))
         return [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
 
     def is_rm_instance(self, rtype: str | type[ResourceManager]) -> bool:
@@ -537,11 +549,7 @@ class ResourceManager:
     def _release(self) -> None:
         is_done = True
         try:
-            for other in self.get_connected():
-                try:
-                    other.neighbour_releases(self)
-                except Exception as error:  # noqa: BLE001 - a type's code; this one is released all the same
-                    self.warning(f"the release of a resource raised in {other.name}: {told(error)}")
+            self._tell_release()
             with Hook(self, "release") as hook:
                 self.do_release()
             is_done = not hook.has_scheduled

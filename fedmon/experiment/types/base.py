@@ -21,7 +21,6 @@ from fedmon.experiment.errors import (
     ExperimentError,
     ExperimentOverError,
     TraceNotReadableError,
-    UnknownGuidError,
     told,
 )
 from fedmon.experiment.events import Measured
@@ -67,9 +66,8 @@ class LinkedResource(ResourceManager):
     ``_watched`` the type whose moves have `look` called while it is STARTED. ``_reach`` is how many connections away
     its own moves are told, ``_listens_until`` the state that ends its callbacks.
 
-    ``waits_for`` says why a verb whose hook has returned is not done ("" if it waits for nothing), and
-    ``has_whole_traces`` that its traces are complete. Callbacks of the federation take ``lock``; `neighbour_moved`,
-    which neighbours call, does not.
+    ``waits_for`` says why a verb whose hook has returned is not done ("" if it waits for nothing). Callbacks of the
+    federation take ``lock``; `neighbour_moved`, which neighbours call, does not.
     """
 
     _platform: ClassVar[str | None] = "fedmon"
@@ -83,7 +81,6 @@ class LinkedResource(ResourceManager):
         super().__init__(ec, guid)
         self.lock = threading.RLock()
         self.waits_for = ""
-        self.has_whole_traces = False
         self._subscriptions: list[Subscription] = []
         self._again = ""  # the verb that is called again when a neighbour moves
         self._silent_since = math.inf
@@ -172,12 +169,7 @@ class LinkedResource(ResourceManager):
 
     def linked(self, kind: type[_R]) -> list[_R]:
         """Return its neighbours of one class."""
-        found: list[_R] = []
-        for guid in sorted(self.connections):
-            with contextlib.suppress(UnknownGuidError):  # removed just now
-                other = self.ec.get_resource(guid)
-                found += [other] if isinstance(other, kind) else []
-        return found
+        return [each for each in self.get_connected() if isinstance(each, kind)]
 
     def around(self, steps: int) -> list[LinkedResource]:
         """Return the resources within a number of connections, the nearest first."""
@@ -282,10 +274,11 @@ class LinkedResource(ResourceManager):
 
     def finish_release(self) -> None:
         """Have the traces collected, now that they are complete, and set RELEASED."""
-        self.has_whole_traces = True
-        for other in self.linked(ResourceManager):
-            other.neighbour_releases(self)
+        super()._tell_release()
         self.set_released()
+
+    def _tell_release(self) -> None:
+        """Do nothing yet: `finish_release` does."""
 
     def _end_quietly(self) -> None:
         try:

@@ -10,10 +10,9 @@ from pathlib import Path, PurePosixPath
 from fedmon.common.errors import StorageError
 from fedmon.common.files import replacing, storage_errors, write_whole
 from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
-from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
+from fedmon.experiment.errors import TraceNotReadableError, told
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 
 
@@ -71,15 +70,13 @@ class Collector(ResourceManager):
 
     def do_release(self) -> None:
         """Read all traces."""
-        for guid in sorted(self.connections):
-            with contextlib.suppress(UnknownGuidError):  # removed just now
-                self.collect(self.ec.get_resource(guid))
+        for each in self.get_connected():
+            self.collect(each)
         super().do_release()
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Read the trace of a resource for the last time, before that is released."""
-        if not isinstance(other, LinkedResource) or other.has_whole_traces:  # else it calls again when it has
-            self.collect(other, is_last=True)
+        """Read the trace of a resource for the last time."""
+        self.collect(other, is_last=True)
 
     def collect(self, source: ResourceManager, *, is_last: bool = False) -> None:
         """Write the trace of one resource over an earlier copy; after the last time nothing is read."""

@@ -26,7 +26,7 @@ from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.types import register_aggregation
 from fedmon.experiment.types.aggregator import MAX_ATTRIBUTE_BYTES, aggregation
 from fedmon.experiment.types.collector import Collector
-from tests.experiment.own_types import STARTED, killed_now, started
+from tests.experiment.own_types import STARTED, added, killed_now, own, started
 from tests.experiment.types.conftest import process, python
 from tests.support.waiting import wait_until
 
@@ -153,16 +153,24 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
     assert local.get(collector, "missing") is None
 
 
-def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentController) -> None:
+def test_neighbours_take_what_is_written_until_the_release(local: ExperimentController) -> None:
+    read = []
+
+    def neighbour_releases(_self: ResourceManager, other: ResourceManager) -> None:
+        read.append(other.trace("stdout"))
+
+    reader = added(local, own("test::Reader", neighbour_releases=neighbour_releases)).guid
     code = "import signal, sys\ndef end(*_):\n print('last words', flush=True); sys.exit()\n"
     guid = process(local, python(f"{code}signal.signal(signal.SIGTERM, end); print('up', flush=True); signal.pause()"))
     local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
+    local.register_connection(guid, reader)
     local.deploy()
     wait_until(lambda: Path(local.run_dir, str(guid), "stdout").exists() and local.trace(guid, "stdout") == "up\n")
 
     local.shutdown()
 
     assert Path(local.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
+    assert read == ["up\nlast words\n"]
 
 
 def test_a_collector_lists_what_a_process_that_died_collected(local: ExperimentController) -> None:
