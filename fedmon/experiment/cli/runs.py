@@ -167,11 +167,11 @@ def _finish(ec: ExperimentController, heard: list[int], timeout: float | None, *
         return bool(heard) or _is_over(ec.snapshot)
 
     try:
-        while not is_done() and not deadline.passed():
+        while not (is_over := _is_over(ec.snapshot)) and not heard and not deadline.passed():
             tell()
             ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=min(_LOOK_S, deadline.left_s()))
         tell()
-        if not (is_over := _is_over(ec.snapshot)):
+        if not is_over:
             ec.fm.give_up("interrupted before its end" if heard else f"not over within {timeout:g} s")
         elif keep:
             sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
