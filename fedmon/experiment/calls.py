@@ -162,6 +162,9 @@ class Function(ResourceManager):
         self._raised = None
         try:
             value = self.function()
+            if inspect.iscoroutine(value):
+                value.close()  # else Python warns that it never ran
+                raise InvalidTaskError("it returned a coroutine: call asyncio.run with that")
         except BaseException as error:
             self._raised = functools.partial(error.with_traceback, error.__traceback__)  # else it grows with each raise
             raise

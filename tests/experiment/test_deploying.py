@@ -202,6 +202,17 @@ def test_an_exception_of_a_function_keeps_its_traceback(ec: ExperimentController
         ec.result(ec.register_resource("local::Process"))
 
 
+def test_a_function_that_returns_a_coroutine_fails(ec: ExperimentController) -> None:
+    async def later(_by_s: float) -> None:
+        pass
+
+    guid = ec.call(lambda: later(1.0))
+    ec.deploy()
+
+    found = ec.wait_finished(timeout=60)
+    assert found.reasons == {guid: "start failed: it returned a coroutine: call asyncio.run with that"}
+
+
 def test_names_and_texts_stand_for_guids_states_and_actions(ec: ExperimentController) -> None:
     first = ec.register_resource("test::Plain", name="first")
     second = ec.register_resource("test::Plain", name="second", connectedTo="first", after=["first"])
