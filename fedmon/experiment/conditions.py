@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.experiment.errors import InvalidConditionError
 from fedmon.experiment.states import ResourceAction, ResourceState
@@ -125,9 +126,15 @@ def _member(kind: type[_Named], value: object, what: str) -> _Named:
     raise InvalidConditionError(f"{what} {value!r:.80} not found: use one of {', '.join(kind.__members__)}")
 
 
-def check_condition(condition: AnyCondition) -> None:
-    """Raise InvalidConditionError for a condition that does not come back from a journal as it is."""
+def checked_condition(condition: AnyCondition) -> AnyCondition:
+    """Return a condition with each member of its group once.
+
+    Raises InvalidConditionError for one that names no resource, or does not come back from a journal as it is.
+    """
+    condition = replace(condition, group=tuple(dict.fromkeys(condition.group)))
     members = len(condition.group)
+    if not members:
+        raise InvalidConditionError("a condition names no resource: name one or more")
     if condition.at_least is not None and not 1 <= condition.at_least <= members:
         raise InvalidConditionError(f"at_least={condition.at_least} of {members} resources: take 1 to {members}")
     try:
@@ -136,3 +143,4 @@ def check_condition(condition: AnyCondition) -> None:
         raise InvalidConditionError(f"a condition is not valid: {error}") from None
     if read != condition:
         raise InvalidConditionError("a condition is not valid: its numbers must be finite")
+    return condition

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fedmon.common.errors import FedmonError, InvalidInputError
@@ -52,6 +53,15 @@ class DescriptionError(InvalidExperimentError, InvalidInputError):
     """A document does not describe an experiment; the message names place, fault and remedy."""
 
 
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Name the place in a document that has a wrong value. Raises DescriptionError."""
+    try:
+        yield
+    except ValueError as error:
+        raise DescriptionError(f"{where}: {error}") from error
+
+
 class DuplicateGuidError(InvalidExperimentError):
     """A guid or name is taken."""
 
@@ -78,7 +88,7 @@ class InvalidTimeError(ExperimentError, ValueError):
         self.text = text
         super().__init__(
             f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: "
-            'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s", or a moment as 20 digits, '
+            'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s"; a task also takes a moment as 20 digits, '
             "YYYYMMDDhhmmssffffff"
         )
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.check.graph import Problem, refuse_circles
-from fedmon.experiment.conditions import AnyCondition, action_of, check_condition
+from fedmon.experiment.conditions import AnyCondition, action_of, checked_condition
 from fedmon.experiment.document.description import check_name
 from fedmon.experiment.errors import (
     DuplicateGuidError,
@@ -210,8 +210,7 @@ class Registry:
         return found
 
     def _numbered(self, condition: AnyCondition) -> AnyCondition:
-        mine = replace(condition, group=self._members(condition.group))
-        check_condition(mine)
+        mine = checked_condition(replace(condition, group=self.guids_of(condition.group)))
         return replace(mine, number=next(self._numbers))
 
     # --- connections ------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
     forms = [form for form in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE) if " " in form]
     assert len(forms) == 5
     for number, form in enumerate(forms):
-        condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4}, number=number, where=form)
+        condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4}, number=number)
 
 
 def test_the_page_of_clusters_names_settings_that_their_files_have() -> None:

@@ -116,8 +116,8 @@ def test_the_page_has_every_type_of_a_federation() -> None:
 def test_conditions_are_written_as_files_have_them(text: str) -> None:
     names = {"train": 1, "a": 2, "b": 3, "c": 4}
 
-    assert condition_from(text, names, number=1, where="the page").group
-    within = condition_from(f"{text} within 60s", names, number=1, where="the page")
+    assert condition_from(text, names, number=1).group
+    within = condition_from(f"{text} within 60s", names, number=1)
     assert within.timeout_s == 60
     assert isinstance(within, StateCondition) is ("." not in text.replace("0.9", ""))
 

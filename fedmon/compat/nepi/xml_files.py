@@ -13,10 +13,11 @@ from defusedxml import ElementTree as SafeTree
 from defusedxml.common import DefusedXmlException
 
 from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document.conditions import condition_table, seconds_of
+from fedmon.experiment.document.conditions import condition_table
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
 from fedmon.experiment.document.tables import from_tables
-from fedmon.experiment.errors import DescriptionError
+from fedmon.experiment.durations import seconds
+from fedmon.experiment.errors import DescriptionError, placed
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 FORMAT = "1"
@@ -28,6 +29,7 @@ _TIMES = {
     ResourceState.RELEASED: "release_time", ResourceState.NEW: "new_time",
 }  # fmt: skip
 _STATES = {str(state.value): state.name for state in ResourceState}
+"""The names of states by their numbers in NEPI 6."""
 _RETRY = {"times": "times", "delay": "delay_s", "factor": "factor", "max_delay": "max_delay_s"}
 _CONDITION = {"time": "delay_s", "timeout": "timeout_s"}
 _ACTIONS = tuple(action.name.lower() for action in ResourceAction)
@@ -160,11 +162,13 @@ class _Reader:
         table = {_CONDITION.get(name, name): text for name, text in element.items() if name != "action"}
         table["group"] = _group(_needed(element, "group", where), where)
         if "state" in table:
-            table["state"] = _state(table["state"], where)
+            state = table["state"].strip()
+            table["state"] = _STATES.get(state, state)
         for name in _CONDITION.values():
             text = table.pop(name, "").strip()
             if text not in {"", "None"}:
-                table[name] = float(text) if _SECONDS.fullmatch(text) else seconds_of(text, where)
+                with placed(where):
+                    table[name] = float(text) if _SECONDS.fullmatch(text) else seconds(text)
         return table
 
 
@@ -173,14 +177,6 @@ def _needed(element: Any, name: str, where: str) -> str:
     if value is None:
         raise DescriptionError(f"{where}: <{element.tag}> has no {name!r}")
     return value
-
-
-def _state(text: str, where: str) -> str:
-    """Return the name of a state, which may be its number as NEPI 6 counts."""
-    text = text.strip()
-    if text.isdecimal() and text not in _STATES:
-        raise DescriptionError(f"{where}: unknown state {text[:60]!r}: 0 is NEW, {ResourceState.RELEASED:d} RELEASED")
-    return _STATES.get(text, text)
 
 
 def _group(text: str, where: str) -> list[int]:

@@ -8,21 +8,17 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import replace
 
-from fedmon.common.errors import FedmonError
 from fedmon.experiment.conditions import (
     AnyCondition,
     Comparison,
     Metric,
     MetricCondition,
     StateCondition,
-    check_condition,
     state_of,
 )
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.errors import DescriptionError, InvalidConditionError
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.errors import DescriptionError
 
 FORMS = (
     '"after train is STARTED for 2s", "2 of [a, b, c] are STOPPED within 60s", '
@@ -58,33 +54,18 @@ class ConditionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     samples: int = 1
 
 
-def checked_condition(condition: AnyCondition, *, where: str) -> AnyCondition:
-    """Return a condition with each member of its group once. Raises DescriptionError, naming ``where``."""
-    condition = replace(condition, group=tuple(dict.fromkeys(condition.group)))
-    try:
-        if not condition.group:
-            raise InvalidConditionError("the condition names no resource; name one or more")
-        check_condition(condition)
-    except InvalidConditionError as error:
-        raise DescriptionError(f"{where}: {error}") from error
-    return condition
-
-
-def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int, where: str) -> AnyCondition:
-    """Return the condition that a table means, checked; members are names or guids. Raises DescriptionError."""
-    group = tuple(member_named(member, names, where) for member in table.group)
-    shared: dict[str, Any] = {"group": group, "at_least": table.at_least, "timeout_s": table.timeout_s}
-    made: AnyCondition
+def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int) -> AnyCondition:
+    """Return the condition that a table means; members are names or guids. Raises a ValueError with the reason."""
+    group = tuple(member_named(member, names) for member in table.group)
+    shared: dict[str, Any] = {"number": number, "group": group, "at_least": table.at_least}
+    shared["timeout_s"] = table.timeout_s
     if table.state is not None and table.metric is None:
-        state = state_named(table.state, where)
-        made = StateCondition(number=number, state=state, delay_s=table.delay_s, **shared)
-    elif table.metric is not None and table.state is None and table.value is not None:
-        comparison = cast("Comparison", table.comparison)  # checked below
+        return StateCondition(state=state_of(table.state), delay_s=table.delay_s, **shared)
+    if table.metric is not None and table.state is None and table.value is not None:
+        comparison = cast("Comparison", table.comparison)  # checked with the whole document
         metric = Metric(name=table.metric, comparison=comparison, value=table.value, samples=table.samples)
-        made = MetricCondition(number=number, metric=metric, **shared)
-    else:
-        raise DescriptionError(f"{where}: a condition needs either a state, or a metric with a value")
-    return checked_condition(made, where=where)
+        return MetricCondition(metric=metric, **shared)
+    raise DescriptionError("a condition needs either a state, or a metric with a value")
 
 
 def condition_table(condition: AnyCondition, names: Mapping[int, str] | None = None) -> dict[str, Any]:
@@ -100,20 +81,20 @@ def condition_table(condition: AnyCondition, names: Mapping[int, str] | None = N
     return found
 
 
-def condition_from(text: str, names: Mapping[str, int], *, number: int, where: str) -> AnyCondition:
-    """Return the condition that a text means; members are names or guids. Raises DescriptionError."""
+def condition_from(text: str, names: Mapping[str, int], *, number: int) -> AnyCondition:
+    """Return the condition that a text means; members are names or guids. Raises a ValueError with the reason."""
     text = text.strip()
     within = _WITHIN.fullmatch(text[:_MAX_CHARACTERS])
     subject = _SUBJECT.fullmatch(within["rest"] if within else text[:_MAX_CHARACTERS])
-    unclear = DescriptionError(f"{where}: cannot understand the condition {text[:120]!r}; write it like {FORMS}")
+    unclear = DescriptionError(f"cannot understand the condition {text[:120]!r}; write it like {FORMS}")
     if subject is None or len(text) > _MAX_CHARACTERS:
         raise unclear
     members = subject["group"] if subject["member"] is None else subject["member"]
     quorum, rest = (subject["quorum"] or "all").lower(), subject["rest"].rstrip()
-    about: dict[str, Any] = {"timeout_s": seconds_of(within["within"], where) if within else None}
+    about: dict[str, Any] = {"timeout_s": seconds(within["within"]) if within else None}
     about["at_least"] = int(quorum) if quorum.isdecimal() else {"all": None, "any": 1}[quorum]
     if found := _STATE.fullmatch(rest):
-        about |= {"state": found["state"], "delay_s": seconds_of(found["delay"] or "", where)}
+        about |= {"state": found["state"], "delay_s": seconds(found["delay"])}
     elif found := _METRIC.fullmatch(rest):
         try:
             about["value"] = float(found["value"]) / (100 if found["percent"] else 1)
@@ -123,7 +104,7 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
     else:
         raise unclear
     group = [member.strip() for member in members.split(",")] if members.strip() else []
-    return condition_of(ConditionTable(group=group, **about), names, number=number, where=where)
+    return condition_of(ConditionTable(group=group, **about), names, number=number)
 
 
 def text_of(condition: AnyCondition, names: Mapping[int, str]) -> str | None:
@@ -143,13 +124,13 @@ def text_of(condition: AnyCondition, names: Mapping[int, str]) -> str | None:
         rows = f" for {metric.samples} samples" if metric.samples != 1 else ""
         text = f"when {subject}.{metric.name} {metric.comparison} {_number(metric.value)}{rows}{within}"
     try:
-        same = condition_from(text, {name: guid for guid, name in names.items()}, number=condition.number, where="")
-    except FedmonError:
+        same = condition_from(text, {name: guid for guid, name in names.items()}, number=condition.number)
+    except ValueError:
         return None
     return text if same == condition else None
 
 
-def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
+def member_named(name: str | int, names: Mapping[str, int]) -> int:
     """Return the guid of a resource by its name or guid. Raises DescriptionError."""
     if isinstance(name, int):
         return name
@@ -158,23 +139,7 @@ def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
     if re.fullmatch(r"[0-9]{1,19}", name):
         return int(name)
     known = ", ".join(list(names)[:20]) or "no names"
-    raise DescriptionError(f"{where}: resource {name[:60]!r} not found; known are: {known}")
-
-
-def state_named(name: str, where: str) -> ResourceState:
-    """Return a state by its name. Raises DescriptionError."""
-    try:
-        return state_of(name)
-    except InvalidConditionError as error:
-        raise DescriptionError(f"{where}: {error}") from error
-
-
-def seconds_of(text: str, where: str) -> float:
-    """Return the length of a duration. Raises DescriptionError."""
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise DescriptionError(f"{where}: {text[:60]!r} is not a time; write it as 2s, 1.5m, 500ms or 1h") from error
+    raise DescriptionError(f"resource {name[:60]!r} not found; known are: {known}")
 
 
 def _number(value: float) -> str:

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from fedmon.experiment import attributes
-from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document.conditions import checked_condition
-from fedmon.experiment.errors import DescriptionError
+from fedmon.experiment.attributes import plain
+from fedmon.experiment.conditions import AnyCondition, checked_condition
+from fedmon.experiment.errors import DescriptionError, placed
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import check_folder_name
 from fedmon.experiment.states import ResourceAction, ResourceState
@@ -181,27 +180,22 @@ def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) 
     check_name(resource.name)
     conditions = []
     for number, (action, one) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1):
-        place = f"{where}: {VERB_OF[action]} condition {one.number}"
-        conditions.append((action, replace(checked_condition(one, where=place), number=number)))
+        with placed(f"{where}: {VERB_OF[action]} condition {one.number}"):
+            conditions.append((action, replace(checked_condition(one), number=number)))
     sets = []
     for number, each in enumerate(resource.sets, 1):
-        place, condition = f"{where}: set {each.attribute}", each.condition
-        if condition is not None:
-            condition = replace(checked_condition(condition, where=place), number=number)
-        sets.append(replace(each, value=_plain(each.value, place), condition=condition))
+        with placed(f"{where}: set {each.attribute}"):
+            condition = each.condition and replace(checked_condition(each.condition), number=number)
+            sets.append(replace(each, value=plain(each.value), condition=condition))
+    attributes = {}
+    for name, value in resource.attributes.items():
+        with placed(f"{where}: {name}"):
+            attributes[name] = plain(value)
     return replace(
         resource,
-        attributes={name: _plain(value, f"{where}: {name}") for name, value in resource.attributes.items()},
+        attributes=attributes,
         connections=tuple(sorted(neighbours)),
         conditions=tuple(conditions),
         sets=tuple(sets),
         traces=tuple(sorted(set(resource.traces))),
     )
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Return a value as documents hold it: tuples become lists."""
-    try:
-        return attributes.plain(value)
-    except ValueError as error:
-        raise DescriptionError(f"{where}: {error}") from error

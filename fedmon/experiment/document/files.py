@@ -14,7 +14,7 @@ from fedmon.common.files import write_whole
 from fedmon.experiment import nepi
 from fedmon.experiment.document.description import Description
 from fedmon.experiment.document.tables import from_tables, to_tables
-from fedmon.experiment.errors import DescriptionError
+from fedmon.experiment.errors import DescriptionError, placed
 
 MAX_BYTES = 32 * 2**20
 PATHS = {
@@ -49,12 +49,10 @@ def read(path: Path | str, *, format: str | None = None) -> Description:  # noqa
         raise NotFoundError(f"file {path} not found") from error
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    try:
+    with placed(str(path)):
         if len(source) > MAX_BYTES:
             raise DescriptionError(f"the file has more than {MAX_BYTES} bytes")
         found: Description = from_toml(source) if kind is SFormats.TOML else nepi("xml_files").from_xml(source)
-    except DescriptionError as error:
-        raise DescriptionError(f"{path}: {error}") from error
     return _with_paths(found, path.absolute().parent)
 
 

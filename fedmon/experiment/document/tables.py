@@ -27,7 +27,7 @@ from fedmon.experiment.document.description import (
     Topology,
     even,
 )
-from fedmon.experiment.errors import DescriptionError
+from fedmon.experiment.errors import DescriptionError, placed
 from fedmon.experiment.events import VERB_OF
 from fedmon.experiment.states import ResourceState
 
@@ -111,13 +111,14 @@ class _Reader:
         return replace(found, conditions=tuple(conditions))
 
     def _members(self, raw: object, where: str) -> list[int]:
-        return [member_named(each, self._names, where) for each in self._checked(list[str | int], raw, where)]
+        members = self._checked(list[str | int], raw, where)
+        with placed(where):
+            return [member_named(each, self._names) for each in members]
 
     def _condition(self, raw: object, number: int, where: str) -> AnyCondition:
-        if isinstance(raw, str):
-            return condition_from(raw, self._names, number=number, where=where)
-        table: ConditionTable = self._checked(ConditionTable, raw, where)
-        return condition_of(table, self._names, number=number, where=where)
+        table: Any = raw if isinstance(raw, str) else self._checked(ConditionTable, raw, where)
+        with placed(where):
+            return (condition_from if isinstance(raw, str) else condition_of)(table, self._names, number=number)
 
     def _set(self, raw: Mapping[str, Any], where: str) -> SetDescription:
         where, table = f"{where}: set {raw.get('attribute', '')}", dict(raw)

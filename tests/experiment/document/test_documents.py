@@ -97,7 +97,7 @@ def test_what_is_written_reads_like_what_a_person_wrote() -> None:
     ],
 )
 def test_conditions_are_understood(text: str, expected: AnyCondition) -> None:
-    assert condition_from(text, NAMES, number=1, where="x") == expected
+    assert condition_from(text, NAMES, number=1) == expected
 
 
 ODD = even(

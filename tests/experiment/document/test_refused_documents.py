@@ -90,21 +90,21 @@ def test_xml_goes_through_the_same_checks(condition: str) -> None:
     "text",
     [
         "", "after", "train", "train is", "train is GONE", "after nobody is READY", "train is READY for", "[a, b",
-        "train is READY for ever", "4 of [a, b, c] are READY", "train.x > ", "train.x > a", "train.x ~ 1",
+        "train is READY for ever", "train.x > ", "train.x > a", "train.x ~ 1",
         "a is READY b", "train.x > 1 for 2s samples", "train is READY within", "train is READY within 1 hour",
         "train.x > 1 for 3 sample x", "train.x > 1.2.3",
     ],
 )  # fmt: skip
 def test_a_text_that_is_not_a_condition_is_refused(text: str) -> None:
-    with pytest.raises(DescriptionError, match="resource x: start"):
-        condition_from(text, {"train": 1, "a": 2, "b": 3, "c": 4}, number=1, where="resource x: start")
+    with pytest.raises(ValueError, match=r"not found|write it like|is not a time"):
+        condition_from(text, {"train": 1, "a": 2, "b": 3, "c": 4}, number=1)
 
 
 def test_long_nonsense_is_refused_at_once() -> None:
     began = time.process_time()
     for text in ("a " * 40_000, "[" + "a," * 40_000, "a.x" + " " * 90_000, "within " * 10_000, "a" * 200_000):
-        with pytest.raises(DescriptionError):
-            condition_from(text, {}, number=1, where="x")
+        with pytest.raises(ValueError):  # noqa: PT011 - a time, a name or a form
+            condition_from(text, {}, number=1)
 
     assert time.process_time() - began < 2
 
