@@ -247,52 +247,53 @@ def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
 def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
     """Return the verdict on one condition of a want, without its timeout; removed resources are passed over."""
     members = list(filter(None, map(resources.get, condition.group)))
-    if isinstance(condition, MetricCondition):
-        return _on_metric(condition, want, members)
-    wanted, needed = condition.state, condition.needed
-    missing = [one.guid for one in members if one.state < wanted]
-    lost = [one for one in members if wanted < ResourceState.FAILED <= one.state and one.has_failed]
-    there = [one for one in members if one.state >= wanted and not (lost and one.has_failed)]
-    if condition.at_least is None:
+    there, missing, lost = list[Resource](), list[Resource](), list[Resource]()
+    for one in members:
+        (there if is_met(condition, one) else lost if _is_lost(condition, want, one) else missing).append(one)
+    if condition.at_least is None and isinstance(condition, StateCondition):
         for one in lost:
             if one.critical:
                 return Impossible(f"{one.title}, which is critical, failed: {one.reason}")
         if missing:
             # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
-            return Blocked((missing[len(missing) // 2],))
-    elif len(there) + len(missing) < needed:
-        failed = _titles(lost) or "none"
-        return Impossible(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
-    elif len(there) < needed:
-        return Blocked(tuple(missing))
-    return _after(condition, there, now) if condition.delay_s and there else MET
+            return Blocked((missing[len(missing) // 2].guid,))
+    else:
+        needed = condition.needed if condition.at_least is not None else len(members) or 1
+        if len(there) + len(missing) < needed:
+            if isinstance(condition, MetricCondition):
+                ended = "; ".join(f"{one.title} is {one.state.name}" for one in lost)
+                return Impossible(f"{condition} can no longer come: {ended or 'all its resources were removed'}")
+            must = f"{needed} of {len(condition.group)} resources must be {condition}"
+            return Impossible(f"{must}, and {_titles(lost) or 'none'} failed")
+        if len(there) < needed:
+            return Blocked(tuple(one.guid for one in missing))
+    return _after(condition, there, now)
+
+
+def is_met(condition: AnyCondition, resource: Resource) -> bool:
+    """Tell whether a resource is as a condition wants it, but for a delay; one that FAILED on its way is not."""
+    if isinstance(condition, StateCondition):
+        is_failed = condition.state < ResourceState.FAILED <= resource.state and resource.has_failed
+        return resource.state >= condition.state and not is_failed
+    streaks = resource.streaks.get(condition.number)  # enough values in a row of each of its sources
+    return streaks is not None and min(streaks.values()) >= condition.metric.samples
+
+
+def _is_lost(condition: AnyCondition, want: Want, resource: Resource) -> bool:
+    """Tell whether a resource that is not as a condition wants it can no longer be."""
+    if isinstance(condition, StateCondition):
+        return condition.state < ResourceState.FAILED <= resource.state
+    # A STOPPED resource reports no more values; nothing has to be stopped for that reason.
+    return resource.state >= (ResourceState.FAILED if want.name == "stop" else ResourceState.STOPPED)
 
 
 def _titles(those: list[Resource]) -> str:
     return ", ".join(one.title for one in those[:3]) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
 
 
-def _after(condition: StateCondition, there: list[Resource], now: float) -> Verdict:
+def _after(condition: AnyCondition, there: list[Resource], now: float) -> Verdict:
+    if isinstance(condition, MetricCondition) or not (condition.delay_s and there):
+        return MET
     moments = sorted(one.since(condition.state) or 0.0 for one in there)
     due = moments[-1 if condition.at_least is None else condition.needed - 1] + condition.delay_s
     return Blocked((), due) if due > now + _SLACK_S else MET
-
-
-def has_held(condition: MetricCondition, resource: Resource) -> bool:
-    """Tell whether the metric of a condition held often enough in a resource, for each of its sources."""
-    streaks = resource.streaks.get(condition.number)
-    return streaks is not None and min(streaks.values()) >= condition.metric.samples
-
-
-def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) -> Verdict:
-    needed = len(members) or 1 if condition.at_least is None else condition.at_least
-    unmet = [one for one in members if not has_held(condition, one)]
-    if len(members) - len(unmet) >= needed:
-        return MET
-    # A STOPPED resource reports no more values; nothing has to be stopped for that reason.
-    end = ResourceState.FAILED if want.name == "stop" else ResourceState.STOPPED
-    over = [one for one in unmet if one.state >= end]
-    if len(members) - len(over) < needed:
-        ended = "; ".join(f"{one.title} is {one.state.name}" for one in over)
-        return Impossible(f"{condition.metric} can no longer come: {ended or 'all its resources were removed'}")
-    return Blocked(tuple(one.guid for one in unmet))

@@ -9,7 +9,7 @@ import msgspec
 from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition
 from fedmon.experiment.natures import lasts, nature, needed
-from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, has_held, verdict_on_condition
+from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, is_met, verdict_on_condition
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
@@ -179,11 +179,11 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
     resource = state.resources.get(guid)
     if resource is None:
         return False
+    if not is_met(condition, resource):
+        return condition.at_least is None or resource.state < ResourceState.FAILED
     if isinstance(condition, MetricCondition):
-        return not has_held(condition, resource)
-    is_lost = resource.has_failed and condition.at_least is None and condition.state < ResourceState.FAILED
-    is_early = condition.delay_s and (resource.since(condition.state) or 0.0) + condition.delay_s > now
-    return bool(resource.state < condition.state or is_lost or is_early)
+        return False
+    return (resource.since(condition.state) or 0.0) + condition.delay_s > now
 
 
 def _named(state: State, guids: tuple[int, ...]) -> str:

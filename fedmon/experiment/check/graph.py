@@ -14,7 +14,7 @@ from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCon
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.events import COMES_TO, VERB_OF, ActionVerb
 from fedmon.experiment.natures import nature, needed
-from fedmon.experiment.situation import Group, Resource, State, has_held
+from fedmon.experiment.situation import Group, Resource, State, is_met
 from fedmon.experiment.states import ResourceState
 
 DONE: Mapping[ActionVerb, ResourceState] = {verb: COMES_TO[verb] for verb in VERB_OF.values()}
@@ -199,10 +199,8 @@ class Dependencies:
         other = self._resources.get(guid)
         if other is None or other.group is None:
             return other is not None
-        if isinstance(condition, MetricCondition):
-            reached = self._wanted(condition, guid) <= other.state < ResourceState.FAILED
-            return reached or has_held(condition, other)
-        return other.state >= condition.state and not (condition.state < ResourceState.FAILED and other.has_failed)
+        is_measured = isinstance(condition, MetricCondition) and other.state < ResourceState.FAILED
+        return is_met(condition, other) or (is_measured and self._wanted(condition, guid) <= other.state)
 
     def _order(self) -> set[Step]:
         """Fill the waves, and return the steps that never come."""

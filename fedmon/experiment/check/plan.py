@@ -28,7 +28,7 @@ from fedmon.experiment.check.graph import (
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
 from fedmon.experiment.natures import lasts, nature
-from fedmon.experiment.situation import Impossible, Resource, State, Want, has_held, verdict_on_condition
+from fedmon.experiment.situation import Impossible, Resource, State, Want, is_met, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 _MEASURED = frozenset({"fedmon::Node", "fedmon::Monitor"})
@@ -178,7 +178,7 @@ def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Re
 
 
 def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[_Found]:
-    if other.state >= ResourceState.STOPPED or has_held(condition, other):
+    if other.state >= ResourceState.STOPPED or is_met(condition, other):
         return
     metric = condition.metric.name
     if nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
