@@ -201,21 +201,23 @@ class LockFile:
                         return False
                     fcntl.flock(fd, fcntl.LOCK_UN)
                     retry.wait(_LOCK_RETRY_S)
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, f"{text}\n".encode(), 0)
+                if text:
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, f"{text}\n".encode(), 0)
                 self._fd, fd = fd, -1
             finally:
                 if fd >= 0:
                     os.close(fd)
         return True
 
-    def hold(self) -> None:
-        """Take the lock of its folder for this process. Raises FolderInUseError, which names the holder."""
+    def hold(self) -> Self:
+        """Take the lock of its folder for this process, and return it. Raises FolderInUseError, naming the holder."""
         if not self.take(str(os.getpid())):
             raise FolderInUseError(
                 f"{self.path.parent} is in use by process {self.holder() or 'unknown'}: stop that one, or choose "
                 "another folder"
             )
+        return self
 
     def holder(self) -> str | None:
         """Return the text of the process that holds the lock; None if it is free."""
@@ -261,9 +263,7 @@ def owned_folder(path: Path) -> LockFile:
     with storage_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         refuse_others(path, 0o700, ", or choose a folder that does not exist yet")
-    lock = LockFile(path / LOCK_NAME)
-    lock.hold()
-    return lock
+    return LockFile(path / LOCK_NAME).hold()
 
 
 def _locked(fd: int, kind: int) -> bool:

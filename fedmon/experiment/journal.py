@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import functools
 import operator
 import os
 import re
 import secrets
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import Deadline, utc_now
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import Closing, storage_errors
+from fedmon.common.files import Closing, LockFile, storage_errors
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.experiment.errors import DescriptionError, InvalidExperimentError, UnwritableEventError
 from fedmon.experiment.events import (
@@ -46,7 +44,8 @@ NAME = "journal.jsonl"
 DOCUMENT = "experiment.toml"
 """The file that keeps the document of a run, for its failure policy and its report."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_FORK_S, _TICK_S = 1.0, 0.02
+_FORK_S = 1.0
+"""How long a forked child may take to close its copy of a journal."""
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(
     functools.reduce(operator.or_, AnyEvent.__subclasses__())
@@ -95,11 +94,12 @@ class Journal(Closing):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._file = path, -1
+        self.path, self._file, self._lock = path, -1, LockFile(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self._lock.take(timeout_s=_FORK_S):
+                raise _in_use(path)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            _lock(self._file, path)
             with path.open("rb") as lines:
                 self._size = sum(len(line) for line in lines if line.endswith(b"\n"))
             os.ftruncate(self._file, self._size)  # without a last line that a crash cut off
@@ -135,29 +135,20 @@ class Journal(Closing):
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+        self._lock.release()
 
 
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 """The journals of this process."""
 
 
-def _lock(file: int, path: Path) -> None:
-    """Take the lock of a run. Raises FolderInUseError, which says who has it."""
-    deadline, tick = Deadline(_FORK_S), threading.Event()
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if any(each.path == path for each in list(_open)):
-                text = f"this process has the experiment in {path.parent} open: shut that controller down first"
-                raise FolderInUseError(text) from error
-            # A forked child closes its copy as soon as it runs, and a follower holds the lock for an instant.
-            if deadline.passed():
-                text = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
-                raise FolderInUseError(text) from error
-            tick.wait(_TICK_S)
-        else:
-            return
+def _in_use(path: Path) -> FolderInUseError:
+    """Return the error that says who has a run."""
+    if any(each.path == path for each in list(_open)):
+        return FolderInUseError(
+            f"this process has the experiment in {path.parent} open: shut that controller down first"
+        )
+    return FolderInUseError(f"another process runs the experiment in {path.parent}: wait for its end, or stop it")
 
 
 def _close_all() -> None:
@@ -304,11 +295,8 @@ class Follower:
     @property
     def is_held(self) -> bool:
         """Whether a process runs the experiment."""
-        try:
-            with self.path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
+        with contextlib.suppress(StorageError):
+            return LockFile(self.path).holder() is not None
         return False
 
     def look(self) -> None:

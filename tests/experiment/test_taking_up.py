@@ -347,7 +347,7 @@ def test_a_file_system_without_locks_is_not_told_as_a_second_process(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("fedmon.experiment.journal.fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
 
     with pytest.raises(StorageError, match="No locks available"):
         ExperimentController("test", tmp_path)
