@@ -319,7 +319,6 @@ class ResourceManager:
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         self._guid, self._ec = guid, weakref.ref(ec)
-        self._reason = ""
         self.is_registered = self.__is_releasing = False
         self.registered_as = ""
         self.__is_cleared = False  # by `do_fail`
@@ -390,11 +389,7 @@ class ResourceManager:
     @property
     def reason(self) -> str:
         """Why it failed; "" if unknown."""
-        return self._reason or self._seen().reason
-
-    @reason.setter
-    def reason(self, reason: object) -> None:
-        self._reason = as_reason(reason)
+        return self._seen().reason
 
     def _seen(self) -> Resource:
         """Return it as the experiment knows it; _UNREGISTERED before it is registered and after it was removed."""
@@ -439,9 +434,8 @@ class ResourceManager:
 
     def set_failed(self, reason: str | Moment = "", time: Moment = None) -> None:  # noqa: ARG002
         """Set the state FAILED, and the reason; a time in place of the reason, as in NEPI, is ignored."""
-        if not isinstance(reason, datetime.datetime | int | float):
-            self.reason = as_reason(reason) or self.reason
-        self._set_state(ResourceState.FAILED)
+        is_time = isinstance(reason, datetime.datetime | int | float)
+        self._set_state(ResourceState.FAILED, "" if is_time else as_reason(reason))
 
     def set_state(self, state: ResourceState, state_time_attr: str = "") -> None:  # noqa: ARG002 - NEPI's
         """Set the state. Raises InvalidStateError for an unknown one."""
@@ -454,12 +448,11 @@ class ResourceManager:
         """Set the state, as of now. Raises InvalidStateError for an unknown one."""
         self.set_state(state)
 
-    def _set_state(self, state: ResourceState) -> None:
+    def _set_state(self, state: ResourceState, reason: str = "") -> None:
         running = next((hook for hook in here.hooks if hook.rm is self), None)
         if running is not None and running.is_abandoned:
             self.debug(f"ignored {state.name} of a hook that was abandoned")
         elif not (state >= ResourceState.FAILED and self.state is state):
-            reason = self.reason if state is ResourceState.FAILED else ""
             self.ec.engine.note(Became(guids=(self._guid,), state=state, reason=reason))
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -513,10 +506,9 @@ class ResourceManager:
 
     def fail(self, reason: str = "") -> None:
         """Set FAILED at once, even while another verb runs, and then call `do_fail`, once."""
-        self.reason = as_reason(reason) or self.reason
         if self.state < ResourceState.FAILED:
             # Others wait for the state, and the hook may take long.
-            ResourceManager._set_state(self, ResourceState.FAILED)
+            ResourceManager._set_state(self, ResourceState.FAILED, as_reason(reason))
         if self.state is ResourceState.FAILED and not self.__is_cleared:
             self.__is_cleared = True
             try:

@@ -358,6 +358,7 @@ def test_a_failure_comes_before_the_hook_that_clears_up(ec: ExperimentController
 
     assert (seen, ec.abort) == ([ResourceState.FAILED] * 2, True)  # a hook that raised is called again
     assert ec.explain(guid).reason.startswith("it failed: no reason at all")
+    assert ec.get_resource(guid).reason == "no reason at all"
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "exits"])

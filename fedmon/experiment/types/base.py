@@ -245,8 +245,8 @@ class LinkedResource(ResourceManager):
         else:
             super().do_reconnect(verb)
 
-    def _set_state(self, state: ResourceState) -> None:
-        super()._set_state(state)
+    def _set_state(self, state: ResourceState, reason: str = "") -> None:
+        super()._set_state(state, reason)
         if state >= ResourceState.READY:
             self.waits_for = ""
         if state >= self._listens_until:
