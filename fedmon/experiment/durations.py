@@ -40,7 +40,7 @@ def seconds(text: str | None) -> float:
 def moment(text: str) -> datetime.datetime:
     """Return the moment of 20 digits, which are local time as NEPI's, in UTC. Raises InvalidTimeError."""
     if not _MOMENT.fullmatch(text):
-        raise InvalidTimeError(text)
+        raise InvalidTimeError(text, "a moment has 20 digits, YYYYMMDDhhmmssffffff")
     try:
         return datetime.datetime.strptime(text, MOMENT).astimezone(datetime.UTC)
     except (ValueError, OverflowError, OSError) as error:

@@ -88,8 +88,7 @@ class InvalidTimeError(ExperimentError, ValueError):
         self.text = text
         super().__init__(
             f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: "
-            'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s"; a task also takes a moment as 20 digits, '
-            "YYYYMMDDhhmmssffffff"
+            'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s"'
         )
 
 
