@@ -83,10 +83,11 @@ def _noted(value: Any) -> Any:
         is_kept = bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
     except ValueError:  # half a character
         is_kept = False
-    return value if is_kept and not _is_json_text(value) else {"json": json.dumps(value)}
+    return value if is_kept and not is_json_text(value) else {"json": json.dumps(value)}
 
 
-def _is_json_text(note: Any) -> bool:
+def is_json_text(note: Any) -> bool:
+    """Tell whether a value is JSON text in place of one that a file has no form for."""
     return isinstance(note, dict) and list(note) == ["json"] and isinstance(note["json"], str)
 
 
@@ -261,7 +262,7 @@ class Attribute:
 
     def from_note(self, note: Any) -> Any:
         """Return the value of `as_noted`."""
-        return json.loads(note["json"]) if _is_json_text(note) else note
+        return json.loads(note["json"]) if is_json_text(note) else note
 
     def shown(self, resource: str) -> Self:
         """Return a copy for callers; if they may not read the value, reading it is an error."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from fedmon.experiment.attributes import is_json_text
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import (
     ConditionTable,
@@ -141,8 +142,7 @@ class _Reader:
 
 
 def _value(value: Any, where: str) -> Any:
-    """Return a value; ``{json = "..."}`` is one that TOML has no form for."""
-    if isinstance(value, dict) and list(value) == ["json"] and isinstance(value["json"], str):
+    if is_json_text(value):
         try:
             return json.loads(value["json"])
         except (ValueError, RecursionError) as error:
@@ -212,5 +212,5 @@ def _has_form(value: Any) -> bool:
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, dict):
-        return list(value) != ["json"] and all(_has_form(key) and _has_form(each) for key, each in value.items())
+        return not is_json_text(value) and all(_has_form(key) and _has_form(each) for key, each in value.items())
     return all(map(_has_form, value)) if isinstance(value, list) else value is not None
