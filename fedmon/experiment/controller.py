@@ -35,7 +35,8 @@ from fedmon.experiment.conditions import (
     number_of,
     state_of,
 )
-from fedmon.experiment.document.experiment import build, description_of
+from fedmon.experiment.document.description import Description, even
+from fedmon.experiment.document.experiment import refusals, resources_of
 from fedmon.experiment.document.files import SFormats, checked_format, read, text_in, write
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import Engine, WaitResult, here
@@ -69,7 +70,7 @@ from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, Reso
 if TYPE_CHECKING:
     from fedmon.compat.nepi.scheduler import Task
     from fedmon.compat.nepi.topology import NetGraph
-    from fedmon.experiment.document.description import Description, Nid, Topology
+    from fedmon.experiment.document.description import Nid, Topology
     from fedmon.researcher.federation import Federation
 
 _P = ParamSpec("_P")
@@ -264,7 +265,8 @@ class ExperimentController:
         )
         try:
             made._topology = description.topology
-            build(description, made.registry, masked=masked or {})
+            for _, error in refusals(description, made.registry, masked=masked or {}, is_strict=True):
+                raise error
             if journal and description.failures is not None:  # for `reconnect`
                 write(made.describe(), made.folder / DOCUMENT)
         except BaseException:
@@ -792,14 +794,18 @@ class ExperimentController:
 
     def describe(self) -> Description:
         """Return the description of the experiment as it is now."""
-        return description_of(
-            self.registry,
-            self.engine.state,
-            self.folder,
-            max_running=self.max_running,
-            persist=self.persist,
-            topology=self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph),
-            failures=failure.policy_of(self.fm, self.engine.state.resources),
+        state = self.engine.state
+        return even(
+            Description(
+                exp_id=self.exp_id,
+                run_id=self.run_id,
+                nthreads=self.max_running,
+                local_dir=self.local_dir,
+                persist=self.persist,
+                topology=self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph),
+                failures=failure.policy_of(self.fm, state.resources),
+                resources=resources_of(self.registry, state),
+            )
         )
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name

@@ -10,20 +10,11 @@ from msgspec.structs import replace
 
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document.description import (
-    Description,
-    FailurePolicy,
-    ResourceDescription,
-    SetDescription,
-    Topology,
-    even,
-)
+from fedmon.experiment.document.description import Description, ResourceDescription, SetDescription
 from fedmon.experiment.errors import ExperimentError, UnknownGuidError
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fedmon.experiment.registry import Registry
     from fedmon.experiment.resource import ResourceManager
 
@@ -31,30 +22,9 @@ Refusal = tuple[tuple[int, ...], ExperimentError]
 """The error of a part of a description, and the resources concerned."""
 
 
-def description_of(
-    registry: Registry,
-    state: State,
-    run_dir: Path,
-    *,
-    max_running: int | None,
-    persist: bool,
-    topology: Topology | None,
-    failures: FailurePolicy | None,
-) -> Description:
-    """Return an experiment as documents hold it; credentials are masked."""
-    resources = [_resource(registry.get(guid), state) for guid in registry if guid in state.resources]
-    return even(
-        Description(
-            exp_id=run_dir.parent.name,
-            run_id=run_dir.name,
-            nthreads=max_running,
-            local_dir=str(run_dir.parent.parent),
-            persist=persist,
-            topology=topology,
-            failures=failures,
-            resources=tuple(resources),
-        )
-    )
+def resources_of(registry: Registry, state: State) -> tuple[ResourceDescription, ...]:
+    """Return the resources of an experiment as documents hold them; credentials are masked."""
+    return tuple(_resource(registry.get(guid), state) for guid in registry if guid in state.resources)
 
 
 def _resource(resource: ResourceManager, state: State) -> ResourceDescription:
@@ -90,15 +60,6 @@ def left_of(condition: AnyCondition, known: Container[int]) -> AnyCondition | No
     return replace(condition, group=group, at_least=at_least) if group else None
 
 
-def build(description: Description, registry: Registry, *, masked: Mapping[int, Mapping[str, Any]]) -> None:
-    """Register the resources of a description, with the values that it masks by guid.
-
-    Raises the errors of registering, naming the resource.
-    """
-    for _, error in refusals(description, registry, masked=masked, is_strict=True):
-        raise error
-
-
 def refusals(
     description: Description,
     registry: Registry,
@@ -108,7 +69,8 @@ def refusals(
 ) -> Iterator[Refusal]:
     """Register the resources of a description without their wrong parts; yield the error of each part.
 
-    With ``is_strict`` a resource that has a wrong value is not registered.
+    With ``is_strict`` a resource that has a wrong value is not registered. ``masked`` are values by guid, which no
+    document holds.
     """
     for each in description.resources:
         values, wrong = {**each.attributes, **masked.get(each.guid, {})}, list[Refusal]()
