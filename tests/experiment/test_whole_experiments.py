@@ -16,7 +16,7 @@ from fedmon.experiment import (
 from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import even
-from tests.experiment.own_types import START, STOPPED, added, own
+from tests.experiment.own_types import FAILED, START, STOPPED, added, own
 from tests.support.waiting import wait_until
 
 
@@ -44,6 +44,8 @@ def ec(ec: ExperimentController) -> ExperimentController:
     ec.register_connection(first, third)
     ec.register_condition(second, START, first, STOPPED, time="10ms")
     ec.register_condition(third, START, [first, second], STOPPED, at_least=1, timeout="20s")
+    for note in "0123456789":
+        ec.set_with_conditions("note", note, second, first, FAILED)
     ec.set_with_conditions("note", "seen", second, first, STOPPED)
     ec.enable_trace(first, "log")
     return ec
@@ -61,6 +63,7 @@ def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_pat
         assert again.trace_enabled(1, "log")
         kept, theirs = even(again.describe()).resources, even(ec.describe()).resources
         assert [each.sets for each in kept] == [each.sets for each in theirs]
+        assert [one.value for one in kept[1].sets] == [*"0123456789", "seen"]
         assert [each.conditions for each in kept] == [each.conditions for each in theirs]
         assert kept[0].retry == theirs[0].retry
         assert kept[1].timeouts == {"start": 9.0}

@@ -30,8 +30,9 @@ def resources_of(registry: Registry, state: State) -> tuple[ResourceDescription,
 def _resource(resource: ResourceManager, state: State) -> ResourceDescription:
     seen = state.resources[resource.guid]
     sets = []
-    for _, want in sorted(state.wants.items()):
-        if want.guid == resource.guid and want.attribute is not None:
+    for name in seen.sets:
+        want = state.wants.get((resource.guid, name))
+        if want is not None and want.attribute is not None:
             attribute, value = want.attribute
             value = MASK if resource.get_attribute_of_instance(attribute).is_masked else value
             condition = left_of(want.conditions[0], state.resources) if want.conditions else None
