@@ -14,7 +14,6 @@ import msgspec
 
 import fedmon
 from fedmon.common.actor import Actor
-from fedmon.common.backoff import Backoff
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
@@ -38,8 +37,8 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
 
-LOOK_AGAIN_S, _SELDOM_S = 60.0, 3600.0
-"""The pause after a look that did not find the strongest level, and the longest: each is ten times the one before."""
+LOOK_AGAIN_S, _SELDOM_S = 60.0, 600.0
+"""The pause after a look that failed, as on a full disk, and after one that did not find the strongest level."""
 SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
 LOST = Ending(state=JobState.LOST, reason="the keeper of the job ended before it had written an ending")
 _PACKAGE = Path(fedmon.__file__).parent
@@ -191,7 +190,6 @@ class Confinement:
         self._settings, self._on_found = settings, on_found
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._actor = Actor("fedmon-confinement")
-        self._pauses = Backoff(LOOK_AGAIN_S, longest_s=_SELDOM_S, factor=10.0)
         self._looked_at = 0.0
         self._cancel_next: Callable[[], None] = lambda: None
 
@@ -207,11 +205,10 @@ class Confinement:
             self._actor.post(self._look)
 
     def follow(self, settings: RunsSettings) -> None:
-        """Look again if settings changed that matter here, or if the last look failed."""
+        """Look again if settings changed that matter here, or if the last look did not find the strongest level."""
         is_changed = _looked_with(settings) != _looked_with(self._settings)
         self._settings = settings
-        if settings.enabled and (is_changed or self._pauses.attempts):
-            self._pauses.reset()
+        if settings.enabled and (is_changed or (self.found is not None and self.found.level != LEVELS[0])):
             self._actor.post(self._look)
 
     def doubt(self) -> None:
@@ -255,10 +252,9 @@ class Confinement:
                 logger.error("no plan can run on this node: %s", found.problem)
             logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)
         self.found = found
-        if found.level != LEVELS[0] or found.problem:
-            self._cancel_next = self._actor.at(time.monotonic() + self._pauses.next_s(), self._look)
-        else:
-            self._pauses.reset()
+        if found.level != LEVELS[0]:
+            pause_s = LOOK_AGAIN_S if found.problem else _SELDOM_S
+            self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)
         self._on_found()
 
 

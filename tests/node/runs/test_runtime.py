@@ -1,4 +1,4 @@
-"""The folder that plans find fedmon in: complete, compiled, and replaced under nobody's feet."""
+"""The folder that plans find fedmon in: complete, compiled, replaced under nobody's feet, and tried until it works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.node.runs.confinement import lay_out
+from fedmon.common.settings.values import RunsSettings
+from fedmon.node.runs import confinement
+from fedmon.node.runs.confinement import Confinement, lay_out
+from fedmon.node.runs.launcher import Launcher
+from tests.support.waiting import wait_until
 
 
 def test_it_has_what_a_plan_needs_for_every_user_and_nothing_of_nodes(tmp_path: Path) -> None:
@@ -58,3 +62,21 @@ def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_b
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
         lay_out(tmp_path / "file/runtime")
+
+
+def test_plans_can_run_within_a_minute_of_the_end_of_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert confinement.LOOK_AGAIN_S <= 60.0
+    monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
+    problems: list[str] = []
+    launcher, fault = Launcher(print), tmp_path / "runtime"
+    fault.write_text("")
+    looking = Confinement(RunsSettings(), tmp_path, launcher, lambda: problems.append(str(looking.found)))
+    looking.start()
+    try:
+        wait_until(lambda: len(problems) > 4, timeout_s=20.0, what="the fifth look")
+        assert "cannot write" in problems[-1]
+        fault.unlink()
+        wait_until(lambda: "cannot write" not in problems[-1], timeout_s=20.0, what="a look without the fault")
+    finally:
+        looking.stop(5.0)
+        launcher.stop()
