@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 
 import fedmon
+from fedmon.common import __version__
 from fedmon.common.errors import ConflictError, FedmonError
 from fedmon.node.runs.folder import JobFolder, JobOrder
 from fedmon.node.runs.sandbox.kernel import sealed
 
 logger = logging.getLogger(__name__)
 
-READY, TAKEN = b"ready", b"taken"
+READY, TAKEN = f"ready {__version__}".encode(), b"taken"
 MAX_POKE_BYTES = 256
 _START_TIMEOUT_S = 20.0
 
@@ -131,12 +132,16 @@ class Launcher:
             theirs.close()
         self._commands = ours
         ours.settimeout(_START_TIMEOUT_S)
+        ready = b""
         with contextlib.suppress(OSError):
-            if ours.recv(len(READY)) == READY:
-                if not self._thread.is_alive():
-                    self._thread.start()
-                return ours
+            ready = ours.recv(MAX_POKE_BYTES)
+        if ready == READY:
+            if not self._thread.is_alive():
+                self._thread.start()
+            return ours
         self._end_process()
+        if ready:  # its keepers might not understand the orders of this node
+            raise LauncherError("fedmon was updated while this node runs: stop the node, and start it again")
         raise LauncherError(
             f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
         )

@@ -366,6 +366,7 @@ class Runs:
                 self.launcher.launch(self._order(active, request, admitted, *ground), admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
+                self.confinement.doubt()
                 self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
                 reason = str(problem) if isinstance(problem, DeclinedError) else NOT_STARTED
                 self._give_up(active, JobState.NOT_STARTED, reason)

@@ -20,7 +20,7 @@ from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.cgroup import left_folders
 from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Reported, Started, send
-from fedmon.node.runs.launcher import LauncherError
+from fedmon.node.runs.launcher import READY, LauncherError
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import has_ended, pause, wait_until
 
@@ -102,7 +102,12 @@ def test_a_plan_that_does_not_fit_into_memory_leaves_no_descriptor(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("script", "says"),
-    [(None, "cannot start"), ("exit 1", "did not come up"), ('printf ready >&"${@: -2:1}"', "it ended twice")],
+    [
+        (None, "cannot start"),
+        ("exit 1", "did not come up"),
+        (f'printf "{READY.decode()}" >&"${{@: -2:1}}"', "it ended twice"),
+        ('printf "ready 0.0.1" >&"${@: -2:1}"', "was updated while this node runs"),
+    ],
 )
 def test_a_launcher_that_does_not_work_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str

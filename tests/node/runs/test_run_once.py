@@ -516,3 +516,9 @@ def test_a_sandbox_that_no_longer_works_is_looked_at_again(tmp_path: Path, monke
         # when a job cannot be started, then the next one runs
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "succeeded"
+
+        # when none can be started, then the owner is told why
+        monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+        node.runs.launcher._end_process()
+        assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"
+        wait_until(lambda: "cannot start the launcher" in str(node.runs.confinement.found), what="the reason")
