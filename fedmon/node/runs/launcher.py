@@ -45,8 +45,9 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._commands: socket.socket | None = None
         self._pokes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
         self._is_stopped = False
+        self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
+        self._thread.start()
 
     def launch(self, order: JobOrder, plan: bytes, inputs: bytes | int | None = None) -> None:
         """Start a job with the exact bytes of a plan, and with inputs: bytes, or a descriptor that stays the caller's.
@@ -83,9 +84,8 @@ class Launcher:
         with self._lock:
             self._is_stopped = True
             self._end_process()
-        if self._thread.is_alive():
-            self._pokes[0].shutdown(socket.SHUT_RDWR)
-            self._thread.join()
+        self._pokes[0].shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         for each in self._pokes:
             each.close()
 
@@ -136,14 +136,13 @@ class Launcher:
         with contextlib.suppress(OSError):
             ready = ours.recv(MAX_POKE_BYTES)
         if ready == READY:
-            if not self._thread.is_alive():
-                self._thread.start()
             return ours
         self._end_process()
-        if ready:  # its keepers might not understand the orders of this node
-            raise LauncherError("fedmon was updated while this node runs: stop the node, and start it again")
+        # Keepers of another version might not understand the orders of this node.
         raise LauncherError(
-            f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
+            "fedmon was updated while this node runs: stop the node, and start it again"
+            if ready
+            else f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
         )
 
     def _listen(self) -> None:

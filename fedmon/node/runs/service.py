@@ -366,7 +366,6 @@ class Runs:
                 self.launcher.launch(self._order(active, request, admitted, *ground), admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
-                self.confinement.doubt()
                 self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
                 reason = str(problem) if isinstance(problem, DeclinedError) else NOT_STARTED
                 self._give_up(active, JobState.NOT_STARTED, reason)
@@ -561,8 +560,6 @@ class Runs:
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
-        if ending.state is JobState.NOT_STARTED:
-            self.confinement.doubt()
         has_result = job.state in (JobState.SUCCEEDED, JobState.HELD)
         if not has_result or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
@@ -614,6 +611,8 @@ class Runs:
 
         The next look repeats it on a full disk.
         """
+        if job.state is JobState.NOT_STARTED:
+            self.confinement.doubt()
         is_held = job.state is JobState.HELD
         leaves = None if is_held else result
         active.verdict, active.phase = (job, result), Phase.OUTCOME
