@@ -122,10 +122,10 @@ class Registers(Closing):
             )
         if jobs:
             sentences.append(f"{plural(len(jobs), 'job')} begun since then, no longer known: {joined(jobs, most=20)}")
-        if unsure:
+        if again := [each for each in unsure if each not in jobs]:
             sentences.append(
-                f"{plural(len(unsure), 'result')} decided about since then may wait for a decision again: look at "
-                f"'fedmon node audit show' before you release one: {joined(unsure, most=20)}"
+                f"{plural(len(again), 'result')} decided about since then may wait for a decision again: look at "
+                f"'fedmon node audit show' before you release one: {joined(again, most=20)}"
             )
         sentences.append(
             f"since then {len(lines) - len(jobs) - len(missing) - len(unsure)} changes were done again from the audit; "
