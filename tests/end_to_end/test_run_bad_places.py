@@ -217,11 +217,11 @@ def _replaced(path: Path, make: Callable[[Path], object]) -> None:
 
 
 PUT: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "nothing": (Path.unlink, "refused", "this node cannot read"),
+    "nothing": (Path.unlink, "refused", "its path leads to nothing"),
     "a link to /etc/passwd": (_linked_to("/etc/passwd"), "refused", "now leads through a link"),
     "a link to the node's own files": (_linked_to_the_nodes_keys, "refused", "now leads through a link"),
     "a link to the root": (_linked_to("/"), "refused", "now leads through a link"),
-    "a link to itself": (_linked_to("table.csv"), "refused", "this node cannot read"),
+    "a link to itself": (_linked_to("table.csv"), "refused", "its path leads to nothing"),
     "a folder that is a link": (_below_a_link, "refused", "now leads through a link"),
     "a pipe": (lambda path: _replaced(path, os.mkfifo), "refused", "as a dataset of type 'csv' now"),
     "a socket": (_socket, "refused", "as a dataset of type 'csv' now"),

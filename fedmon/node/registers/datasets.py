@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import re
@@ -74,11 +73,12 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self, node_folder: Path) -> str:
         """Say why no plan can be given the data now; empty if one can."""
-        path, mode = Path(self.path), 0
-        leads_to = path
-        with contextlib.suppress(OSError, RuntimeError):
+        path = Path(self.path)
+        try:
             leads_to = path.resolve(strict=True)
             mode = leads_to.stat().st_mode
+        except (OSError, RuntimeError):
+            return "its path leads to nothing here now; its owner gives another with 'fedmon node dataset edit --path'"
         if leads_to != path:
             return "its path now leads through a link; its owner confirms it with 'fedmon node dataset edit --path'"
         is_folder, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
