@@ -141,8 +141,7 @@ class Trials:
             devices=list(devices),
         )
         self._clear()
-        self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        secret.write_text("secret")
+        write_whole(secret, b"secret", folder_mode=FOLDER_MODE)
         with self.running(order, SELF_TEST.read_bytes()) as folder:
             folder.wait()
             ending = folder.ending() or LOST

@@ -64,17 +64,20 @@ def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_b
         lay_out(tmp_path / "file/runtime")
 
 
-def test_plans_can_run_within_a_minute_of_the_end_of_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["runtime", "trial"])
+def test_plans_can_run_within_a_minute_of_the_end_of_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     assert confinement.LOOK_AGAIN_S <= 60.0
     monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
     problems: list[str] = []
-    launcher, fault = Launcher(print), tmp_path / "runtime"
+    launcher, fault = Launcher(print), tmp_path / name
     fault.write_text("")
     looking = Confinement(RunsSettings(), tmp_path, launcher, lambda: problems.append(str(looking.found)))
     looking.start()
     try:
         wait_until(lambda: len(problems) > 4, timeout_s=20.0, what="the fifth look")
-        assert "cannot write" in problems[-1]
+        assert f"cannot write {fault}" in problems[-1]
         fault.unlink()
         wait_until(lambda: "cannot write" not in problems[-1], timeout_s=20.0, what="a look without the fault")
     finally:
