@@ -158,7 +158,7 @@ def _why_not_begun(seen: Seen) -> str:
 
 def _how(seen: Seen) -> str:
     code = seen.exit_code or 0  # one that did not end by itself was cut
-    after = ", after it had sent its result" if seen.has_result else " and returned nothing"
+    after = ", after it had sent its result" if seen.has_result else ", and returned nothing"
     if code < 0:
         return f"the plan was ended {_by(code)}, which this node did not send{after}"
     if code:

@@ -34,11 +34,11 @@ def frame(kind: bytes, payload: bytes, *, length: int | None = None) -> str:
 
 
 CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
-    "ends by os._exit": ("os._exit(4)", JobState.FAILED, "with exit code 4 and returned nothing", {}),
+    "ends by os._exit": ("os._exit(4)", JobState.FAILED, "with exit code 4, and returned nothing", {}),
     "kills itself": (
         "os.kill(os.getpid(), signal.SIGKILL)",
         JobState.FAILED,
-        "by SIGKILL, which this node did not send",
+        "by SIGKILL, which this node did not send, and returned nothing",
         {},
     ),
     "writes junk": ("os.write(6, b'XXXX' * 10)\n" + FOREVER, JobState.FAILED, "channel", {}),
