@@ -359,19 +359,21 @@ class Federation:
         URL of a metrics store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the
         researcher's folder buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened.
         """
-        from fedmon.researcher.samples.record import begin_record
+        from fedmon.researcher.samples.record import Record
 
         session = self.session
-        return begin_record(
-            session.asker,
-            session.consumers,
+        record = Record(
             None if path is None else Path(path).expanduser(),
+            asker=session.asker,
+            consumers=session.consumers,
             to=to,
             settings=self.settings,
             wish=wished(node_ids(nodes), interval_s, live=False),
             metrics=metrics,
             history_s=history_s,
         )
+        session.consumers.add(record)
+        return record
 
     def logs(
         self,

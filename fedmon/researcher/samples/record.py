@@ -81,26 +81,52 @@ class Record(SampleConsumer):
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
     continued, also after a crash; other nodes begin ``history_s`` back, if they still have those samples.
-    ``store`` sends the samples on to a metrics store; None without one.
+    ``store`` sends the samples on to a metrics store; None without one. Raises StorageError, and InvalidInputError for
+    an endless history, without path and store, or on a wire that numbers no samples.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         *,
+        asker: Asker,
         consumers: Consumers,
+        to: str | None,
+        settings: ResearcherSettings,
         wish: Wish,
         metrics: Sequence[str] | None,
         history_s: float,
-        max_bytes: int | None = None,
     ) -> None:
         super().__init__(consumers, wish, metrics)
+        if not 0 <= history_s < float("inf"):
+            raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
+        if path is None and to is None:
+            raise InvalidInputError("neither a file nor a store is given: name one of them, or both")
+        if not asker.dialect.encode(asker.request(Monitor, action="status")):
+            raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them instead")
+        url = None if to is None else import_url(to, tenant=settings.store.tenant)
+        self.path = path or settings.folder / BUFFER_NAME
         self.store: StorePush | None = None
-        self.path = path
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
-        self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
+        self._writer = RecordWriter(self.path, max_bytes=None if path else BUFFER_BYTES, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
+        if url is None:
+            return
+        try:
+            self.store = StorePush(
+                self.path,
+                url,
+                settings.store,
+                is_online=lambda: {
+                    str(node_id): node.state is NodeState.ONLINE
+                    for node_id, node in asker.roster.nodes(Moment.now()).items()
+                },
+                newest=self._writer.positions,
+            )
+        except BaseException:
+            self._writer.stop()
+            raise
 
     def __repr__(self) -> str:
         counts = self.counts
@@ -120,10 +146,6 @@ class Record(SampleConsumer):
             size_bytes=writer.size_bytes,
             error=writer.last_error,
         )
-
-    def newest(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return boot and last number of the stored samples, by node and stream."""
-        return {key: (boot, seq) for key, (boot, seq, _) in list(self._writer.positions.items())}
 
     @property
     def error(self) -> str:
@@ -178,57 +200,6 @@ class Record(SampleConsumer):
         if boot >= 0 and self._described.get(node_id) != (boot, document):
             self._described[node_id] = (boot, document)
             self._writer.describe(node_id, boot, document)
-
-
-def begin_record(
-    asker: Asker,
-    consumers: Consumers,
-    path: Path | None,
-    *,
-    to: str | None,
-    settings: ResearcherSettings,
-    wish: Wish,
-    metrics: Sequence[str] | None,
-    history_s: float,
-) -> Record:
-    """Begin to record; see `Federation.record`.
-
-    Raises StorageError, and InvalidInputError for an endless history, without path and store, or on a wire that numbers
-    no samples.
-    """
-    if not 0 <= history_s < float("inf"):
-        raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
-    if path is None and to is None:
-        raise InvalidInputError("neither a file nor a store is given: name one of them, or both")
-    if not asker.dialect.encode(asker.request(Monitor, action="status")):
-        raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them instead")
-    buffer = settings.folder / BUFFER_NAME
-    url = None if to is None else import_url(to, tenant=settings.store.tenant)
-    record = Record(
-        path or buffer,
-        consumers=consumers,
-        wish=wish,
-        metrics=metrics,
-        history_s=history_s,
-        max_bytes=None if path else BUFFER_BYTES,
-    )
-    if url is not None:
-        try:
-            record.store = StorePush(
-                record.path,
-                url,
-                settings.store,
-                is_online=lambda: {
-                    str(node_id): node.state is NodeState.ONLINE
-                    for node_id, node in asker.roster.nodes(Moment.now()).items()
-                },
-                newest=record.newest,
-            )
-        except BaseException:
-            record.close()
-            raise
-    consumers.add(record)
-    return record
 
 
 def _start(found: Sequence[RecordedStream], *, since: float) -> Start:

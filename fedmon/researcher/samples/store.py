@@ -72,7 +72,7 @@ class StorePush:
     After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
     positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
-    returns boot and last number by node and stream of the samples just stored; without it, each turn looks at the
+    has boot, last number and time of the samples just stored by node and stream; without it, each turn looks at the
     whole recording. Raises SettingsError if a token cannot be read or sent, or for a ``ca_file`` without certificates.
     """
 
@@ -83,7 +83,7 @@ class StorePush:
         settings: StoreSettings,
         *,
         is_online: Callable[[], Mapping[str, bool]],
-        newest: Callable[[], Mapping[tuple[str, str], tuple[int, int]]] | None = None,
+        newest: Mapping[tuple[str, str], tuple[int, int, float]] | None = None,
     ) -> None:
         if not (settings.token() or "").isascii():
             raise SettingsError(f"token file {settings.token_file} holds characters that HTTP cannot carry")
@@ -164,7 +164,7 @@ class StorePush:
             self._look(recording.extents())
             ends = {_key(one): one.last_seq for one in self._extents}
         else:
-            ends = {(node_id, stream, boot): seq for (node_id, stream), (boot, seq) in self._newest().items()}
+            ends = {(node_id, stream, boot): seq for (node_id, stream), (boot, seq, _) in list(self._newest.items())}
         for body, samples, values, positions in self._bodies(recording, ends):
             self._post(body)
             self._taken.append((time.monotonic(), positions))
