@@ -1,4 +1,4 @@
-"""Submission of a training plan: inside the message while it fits, else through the repository."""
+"""Submission of plans, and of other files: inside the message while they fit, else through the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 ENVELOPE_BYTES = 2_048
 MAX_DESCRIPTION = 16_384
-_BY_URL = "nodes of Fed-BioMed know plan {name!r} by a URL only"
 
 
 class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-plan-status"):
@@ -55,11 +54,11 @@ def submission(
     }
     text = source.source.decode()
     if not inline:
-        return fields | {"url": _uploaded(source, repository, why=_BY_URL)}
+        return fields | {"url": _by_url(source, repository)}
     if len(msgspec.json.encode([text, description, purpose, datasets])) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
         return fields | {"source": text}
-    why = f"plan {{name!r}} has {len(source.source)} bytes and does not fit into a message of {MAX_PAYLOAD_BYTES}"
-    return fields | {"url": _uploaded(source, repository, why=why)}
+    why = f"plan {source.name!r} has {len(source.source)} bytes and does not fit into a message of {MAX_PAYLOAD_BYTES}"
+    return fields | {"url": uploaded(source.source, repository, why=why)}
 
 
 def question(
@@ -74,16 +73,24 @@ def question(
     source = load_source(plan)
     if inline:
         return TrainingPlanStatus, {"sha256": source.sha256}
-    return StatusByUrl, {"sha256": source.sha256, "url": _uploaded(source, repository, why=_BY_URL)}
+    return StatusByUrl, {"sha256": source.sha256, "url": _by_url(source, repository)}
 
 
-def _uploaded(source: PlanSource, repository: RepositorySettings, *, why: str) -> str:
-    """Upload a plan and return its URL; where no repository is set the error says ``why`` one is needed."""
+def _by_url(source: PlanSource, repository: RepositorySettings) -> str:
+    return uploaded(source.source, repository, why=f"nodes of Fed-BioMed know plan {source.name!r} by a URL only")
+
+
+def uploaded(content: bytes, repository: RepositorySettings, *, why: str) -> str:
+    """Upload a file and return its URL. Raises RepositoryError; without a repository InvalidInputError says ``why``."""
     from fedmon.common.http import upload
 
     if repository.url is None:
         raise InvalidInputError(
-            f"{why.format(name=source.name)}: set the file repository, `url` in [repository] of researcher.toml or "
-            "FEDMON_REPOSITORY_URL"
+            f"{why}: set the file repository, `url` in [repository] of researcher.toml or FEDMON_REPOSITORY_URL"
         )
-    return upload(source.source, repository)
+    return upload(content, repository, deadline_s=transfer_s(len(content)))
+
+
+def transfer_s(size_bytes: int) -> float:
+    """Return how long the transfer of a file may take: a minute, and a second for each MB."""
+    return 60.0 + size_bytes / 1e6

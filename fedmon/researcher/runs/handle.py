@@ -20,6 +20,7 @@ from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
+from fedmon.researcher.asking.submission import transfer_s
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
@@ -47,8 +48,6 @@ Stream = Literal["stdout", "stderr"]
 MAX_RESULT_BYTES = 2**30
 """Largest result of one node, unless the run has another limit: a node cannot make us fetch more."""
 AT_ONCE = 4
-SLOWEST_BYTES_S = 1_000_000.0
-"""A file slower than this, after a minute, is given up."""
 
 
 class RunHandle:
@@ -423,7 +422,7 @@ def _fetched(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
     from fedmon.common.http import download_to
 
     file = io.BytesIO()
-    patience_s = 60.0 + parcel.size_bytes / SLOWEST_BYTES_S
+    patience_s = transfer_s(parcel.size_bytes)
     download_to(
         file,
         parcel.url or "",

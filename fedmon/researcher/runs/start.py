@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,13 @@ from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Ru
 from fedmon.plan.values import MAX_ARGUMENTS_BYTES, InvalidValuesError, ValuesWalk, json_text, spelled
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
-from fedmon.researcher.asking.submission import ENVELOPE_BYTES
+from fedmon.researcher.asking.submission import ENVELOPE_BYTES, uploaded
 from fedmon.researcher.asking.tables import named
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.follow import RunBook
-from fedmon.researcher.runs.handle import SLOWEST_BYTES_S, RunHandle
+from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import RunList
 
 if TYPE_CHECKING:
@@ -209,16 +208,8 @@ def packed(inputs: object, repository: RepositorySettings, *, beside_bytes: int 
     most_bytes = INLINE_BYTES if repository.url else MAX_PAYLOAD_BYTES
     if inline is not None and len(msgspec.json.encode(inline)) + beside_bytes <= most_bytes:
         return inline
-    if repository.url is None:
-        raise InvalidInputError(
-            f"inputs take {len(content)} bytes and do not fit into a message of {MAX_PAYLOAD_BYTES}: set the file "
-            "repository, `url` in [repository] of researcher.toml or FEDMON_REPOSITORY_URL"
-        )
-    from fedmon.common.http import upload_from
-
-    patience_s = 60.0 + len(content) / SLOWEST_BYTES_S
-    url = upload_from(io.BytesIO(content), repository, sha256=about.sha256, deadline_s=patience_s)
-    return msgspec.structs.replace(about, url=url)
+    why = f"inputs take {len(content)} bytes and do not fit into a message of {MAX_PAYLOAD_BYTES}"
+    return msgspec.structs.replace(about, url=uploaded(content, repository, why=why))
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
