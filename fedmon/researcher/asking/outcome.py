@@ -44,6 +44,13 @@ class OutcomeStatus(enum.Enum):
 
 SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 """Of nodes that have not answered, and may when they are asked again."""
+UNHEARD = {OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.ID_IN_USE}
+_REFUSALS = {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT, OutcomeStatus.BUSY}
+
+
+def exit_code(statuses: set[OutcomeStatus]) -> int:
+    """Return the exit code if nodes did not do it: 4 if all refused, 6 if one did not answer, else 1."""
+    return 4 if statuses <= _REFUSALS else 6 if statuses & UNHEARD else 1
 
 
 class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):

@@ -110,18 +110,13 @@ def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[s
 
 def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     """Return 0 if all expected nodes did it; a node known to be offline is expected only when named."""
-    from fedmon.researcher.asking.outcome import OutcomeStatus
+    from fedmon.researcher.asking import outcome as asked
 
-    expected = [outcome for outcome in outcomes.values() if named or outcome.status is not OutcomeStatus.OFFLINE]
+    expected = [one for one in outcomes.values() if named or one.status is not asked.OutcomeStatus.OFFLINE]
     if not expected:
         return NO_ANSWER
-    statuses = {outcome.status for outcome in expected if not outcome.ok}
-    if not statuses:
-        return 0
-    if statuses <= {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT}:
-        return REFUSED
-    said = {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX, OutcomeStatus.BUSY}
-    return 1 if statuses <= said else NO_ANSWER
+    statuses = {one.status for one in expected if not one.ok}
+    return asked.exit_code(statuses) if statuses else 0
 
 
 def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float | None = None) -> FedmonError:

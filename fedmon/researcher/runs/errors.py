@@ -13,7 +13,7 @@ MAX_REASONS = 20
 
 
 class NobodyToRunError(NoAnswerError):
-    """No node to ask; the exit code says whether none offers it (3), all refuse (4), or none was heard (6)."""
+    """No node to ask; the exit code is 3 if none offers it, 4 if all refuse, 6 if one is not heard, else 1."""
 
     def __init__(self, reason: str, *, exit_code: int = 6) -> None:
         super().__init__(f"no node to run it: {reason}")
@@ -21,7 +21,7 @@ class NobodyToRunError(NoAnswerError):
 
 
 class RunNotKnownError(NotFoundError):
-    """No node knows the job; the exit code says whether they said so (3), all refuse (4), or none answered (6)."""
+    """No node knows the job; the exit code is 3 if one said so, 4 if all refuse, 6 if one is not heard, else 1."""
 
     def __init__(self, reason: str, *, exit_code: int = 3) -> None:
         super().__init__(reason)
@@ -31,7 +31,8 @@ class RunNotKnownError(NotFoundError):
 class RunFailedError(FedmonError):
     """Nodes did not succeed: ``failed`` maps each to its reason, ``results`` holds those of the others.
 
-    ``exit_code`` is 4 where not one node ran it, as those that were asked refused, and 6 where none could be asked.
+    ``exit_code`` is 4 where not one node ran it, as those that were asked refused, and 6 where none could be asked, or
+    answered.
     """
 
     def __init__(

@@ -18,19 +18,12 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply
-from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import transfer_s
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
-from fedmon.researcher.runs.states import (
-    OUTSIDE_GRANT,
-    REFUSED,
-    NodeRun,
-    RunStates,
-    ScalarsByNode,
-    shown_in_place,
-)
+from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_in_place
 
 if TYPE_CHECKING:
     from fedmon.researcher.runs.follow import RunBook, RunLedger, RunScalar
@@ -218,11 +211,10 @@ class RunHandle:
         return self.opened()[1]
 
     def _exit_code(self) -> int:
-        """Return 1 if it ran anywhere, 4 if it was refused, and 6 if no node could be asked."""
+        """Return 1 if it ran anywhere, else the code of the nodes that answered, 6 if there are none."""
         states = self.states().values()
-        if any(part.job is not None for part in states):
-            return 1
-        return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT, OutcomeStatus.BUSY.value) for part in states) else 6
+        asked = {part.asked for part in states}
+        return 1 if any(part.job is not None for part in states) else exit_code(asked - UNHEARD or asked)
 
     def opened(self, timeout_s: float | None = None) -> tuple[Values, dict[str, str]]:
         """Return `results` and `failures` of one moment, after one attempt to fetch missing results."""

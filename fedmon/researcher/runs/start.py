@@ -18,7 +18,7 @@ from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Run, RunLimits, RunReply
 from fedmon.plan.values import MAX_ARGUMENTS_BYTES, InvalidValuesError, ValuesWalk, json_text, spelled
-from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES, uploaded
 from fedmon.researcher.asking.tables import named
@@ -133,9 +133,8 @@ def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyTo
     if not outcomes:
         return NobodyToRunError(f"no {what}. {asker.circumstances().sentence()}")
     asked = f" by {named(list(outcomes.ok))}" if outcomes.ok else ""
-    refused = all(outcome.status is OutcomeStatus.REFUSED for outcome in outcomes.values())
-    exit_code = 3 if outcomes.ok else 4 if refused else 6
-    return NobodyToRunError("; ".join([f"no {what}{asked}", *outcomes.reasons()]), exit_code=exit_code)
+    code = 3 if outcomes.ok else exit_code({outcome.status for outcome in outcomes.values()})
+    return NobodyToRunError("; ".join([f"no {what}{asked}", *outcomes.reasons()]), exit_code=code)
 
 
 # --- parts of a run, checked before they are sent ---------------------------------------------------------------------
@@ -259,13 +258,12 @@ def find_run(
 
 def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
     """Return the error that names the nodes that know no such job, and those that did not say."""
-    unknowing, silent = list(outcomes.ok), outcomes.failed
+    unknowing, statuses = list(outcomes.ok), {outcome.status for outcome in outcomes.failed.values()}
     said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
     said += [f"asked: {named(unknowing)}"] if unknowing else []
     said += outcomes.reasons()
-    refused = bool(silent) and all(one.status is OutcomeStatus.REFUSED for one in silent.values())
-    exit_code = 3 if unknowing or not silent else 4 if refused else 6
-    return RunNotKnownError(f"{'; '.join(said)}. `fedmon runs` lists those that nodes know", exit_code=exit_code)
+    code = 3 if unknowing or not statuses else exit_code(statuses)
+    return RunNotKnownError(f"{'; '.join(said)}. `fedmon runs` lists those that nodes know", exit_code=code)
 
 
 def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:

@@ -16,11 +16,7 @@ from fedmon.common.wire.runs import JobReport, JobsReply, JobState, Scalar, Usag
 from fedmon.researcher.asking.outcome import ByNode, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, by_reason, frame, html_table, named
 
-REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
-_SHOWN = (
-    OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE,
-    OutcomeStatus.NO_SANDBOX, OutcomeStatus.OUTSIDE_GRANT, OutcomeStatus.BUSY,
-)  # fmt: skip
+_STATES = {OutcomeStatus.TIMED_OUT: "unanswered", OutcomeStatus.FAILED: "refused", OutcomeStatus.OK: "refused"}
 _MIB = 2**20
 _WHOLE = 1e12
 """Whole numbers up to here are shown with all of their digits: they count something."""
@@ -54,9 +50,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.job is not None:
             return self.job.state.value
-        if self.asked in _SHOWN:
-            return self.asked.value
-        return UNANSWERED if self.asked is OutcomeStatus.TIMED_OUT else REFUSED
+        return _STATES.get(self.asked, self.asked.value)
 
     @property
     def is_over(self) -> bool:

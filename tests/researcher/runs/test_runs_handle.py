@@ -96,14 +96,17 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     assert caught.value.exit_code == 1
 
 
-def test_when_nobody_takes_part_the_error_is_a_refusal(a: RunningNode, b: RunningNode, federate: Open) -> None:
-    for node in (a, b):
-        node.refuse("run")
+@pytest.mark.parametrize(("code", "exit_code"), [("refused", 4), ("busy", 4), ("no-sandbox", 1), ("failed", 1)])
+def test_when_nobody_takes_part_the_exit_code_says_whether_they_refused(
+    a: RunningNode, b: RunningNode, federate: Open, code: str, exit_code: int
+) -> None:
+    a.refuse("run")
+    b.refuse("run", code=code)
 
     with pytest.raises(RunFailedError) as caught:
         started(federate()).result()
 
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == exit_code
     assert sorted(caught.value.failed) == ["a", "b"]
 
 
