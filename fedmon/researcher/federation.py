@@ -304,7 +304,6 @@ class Federation:
             job_id,
             nodes=node_ids(nodes),
             expected=node_ids(expected) or (),
-            repository=self.settings.repository,
             timeout_s=timeout_s,
         )
 

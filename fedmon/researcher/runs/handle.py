@@ -1,40 +1,61 @@
-"""`RunHandle`: a researcher's view of one run, once every node accepted or refused."""
+"""`RunHandle`: a researcher's view of one run; and the runs that this process follows, by their messages."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import logging
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import msgspec
 
+from fedmon.common.actor import Bound
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings.values import RepositorySettings
-from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import Error
+from fedmon.common.wire.runs import (
+    JobOutcome,
+    JobReport,
+    JobsReply,
+    JobStatus,
+    Parcel,
+    RunReply,
+    Scalar,
+    Stop,
+    StopReply,
+)
+from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import transfer_s
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
+from fedmon.researcher.runs.part import Part, Question
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_in_place
-
-if TYPE_CHECKING:
-    from fedmon.researcher.runs.follow import RunBook, RunLedger, RunScalar
-    from fedmon.researcher.session.callbacks import Subscription
+from fedmon.researcher.session.callbacks import Dispatcher, Subscription
+from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_EVERY_S = 1.0
 """How often a wait looks whether nodes are heard."""
 MAX_TEXT = 64 * 2**20
 """Characters of a log that are read at once; `JobLog.next_offset` says where it continues."""
+ALL_SCALARS = Bound(sys.maxsize)
+"""No bound: a slow listener misses no scalar; runs are bounded themselves."""
+DROPPED = "answers about runs dropped"
 
 Values = dict[str, dict[str, Any]]
 Stream = Literal["stdout", "stderr"]
@@ -43,82 +64,95 @@ MAX_RESULT_BYTES = 2**30
 AT_ONCE = 4
 
 
+class RunScalar(Scalar, frozen=True, kw_only=True):
+    """One ``context.report`` of a plan on one node; see Scalar."""
+
+    node_id: NodeId
+
+
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` has the answer of each node to being asked; None if the run was found again by its id.
+    ``started`` has the answer of each node to being asked; None if another process started it. ``sha256`` is the digest
+    of the plan; empty until a node has reported it. ``closed`` is the reason why nothing more will come; empty while
+    something may. ``content`` is the request of this process, empty without one.
     """
 
     def __init__(
         self,
-        ledger: RunLedger,
+        job_id: str,
         asker: Asker,
-        book: RunBook,
+        dispatcher: Dispatcher,
+        tally: Tally,
         *,
-        repository: RepositorySettings,
-        started: Outcomes[RunReply] | None = None,
-        max_result_bytes: int | None = None,
+        results: Results,
+        follow: Callable[[], None],
+        sha256: str,
+        content: bytes,
     ) -> None:
-        self.job_id, self.started = ledger.job_id, started
-        self._ledger, self._asker, self._book = ledger, asker, book
-        self._results = Results(repository, max_bytes=max_result_bytes)
+        self.job_id, self.sha256, self.content, self.closed = job_id, sha256, content, ""
+        self.started: Outcomes[RunReply] | None = None
+        self._asker, self._dispatcher, self._tally = asker, dispatcher, tally
+        self._results, self._follow = results, follow
+        self._changed = threading.Condition()
+        self._version = 0
+        self._parts: dict[NodeId, Part] = {}
+        self._listeners: list[Subscription] = []
+        self._at_end: tuple[tuple[Subscription, frozenset[NodeId]], ...] = ()
         self._warned: set[NodeId] = set()
 
     # --- how it stands -----------------------------------------------------------------------------------------------
 
     @property
-    def sha256(self) -> str:
-        """The digest of the plan; empty until a node has reported it."""
-        return self._ledger.sha256 or ""
-
-    @property
     def nodes(self) -> list[str]:
         """The nodes that were asked to take part."""
-        return sorted(self._ledger.nodes)
+        return sorted(self._each(lambda part: part.node_id))
 
     def states(self) -> RunStates:
         """Return the state on each node, with reasons, and the nodes that are not heard."""
-        views = self._ledger.each(lambda part: part.view)
+        views = self._each(lambda part: part.view)
         return RunStates(self.job_id, {node_id: self._seen(view) for node_id, view in views.items()})
 
     @property
     def is_over(self) -> bool:
         """Whether it no longer runs on any node, and all reports came."""
-        return not self._ledger.unsettled
+        return not self._unsettled
 
     @property
     def scalars(self) -> ScalarsByNode:
         """The reports of the plan so far on each node, in order; complete when it is over, see `scalars_lost`."""
-        return ScalarsByNode(
-            {str(node_id): part for node_id, part in self._ledger.each(lambda part: part.in_order).items()}
-        )
+        return ScalarsByNode({str(node_id): part for node_id, part in self._each(lambda part: part.in_order).items()})
 
     @property
     def scalars_lost(self) -> dict[str, int]:
         """Number of lost scalars by node, because it no longer has or sends them; empty if all came."""
-        lost = self._ledger.each(lambda part: part.lost)
+        lost = self._each(lambda part: part.lost)
         return {str(node_id): number for node_id, number in lost.items() if number}
 
     def on_scalar(self, callback: Callable[[RunScalar], object]) -> Subscription:
         """Call back at each scalar, also those that came already, until removed; missed ones come late."""
-        return self._ledger.listen(callback)
+        listener = Subscription(callback, self._listeners.remove, urgent=ALL_SCALARS)
+        with self._changed:
+            for node_id, part in self._parts.items():
+                self._tell([listener], node_id, part.in_order)
+            self._listeners.append(listener)
+        return listener
 
     def on_over(self, callback: Callable[[], object], *, without: Sequence[str] = ()) -> Subscription:
         """Call back once, when it is over (at once if it is) or the federation was closed, unless removed before.
 
         It counts as over without the nodes named in ``without``.
         """
-        return self._ledger.on_over(callback, without=node_ids(without) or ())
+        listener = Subscription(lambda _: callback(), lambda _: None)
+        with self._changed:
+            self._at_end += ((listener, frozenset(node_ids(without) or ())),)
+            self._touch()
+        return listener
 
     def expect(self, nodes: Sequence[str]) -> None:
         """Count nodes as part of it before they were heard; they are asked until they report its state."""
-        self._ledger.take_part(node_ids(nodes) or ())
-        self._book.follow(self.job_id)
-
-    @property
-    def closed(self) -> str:
-        """The reason why nothing more will come; empty while something may."""
-        return self._ledger.closed
+        self.take_part(node_ids(nodes) or ())
+        self._follow()
 
     def logs(self, node: str, stream: Stream = "stdout", *, offset: int = 0) -> JobLog:
         """Return the plan's output on a node from byte ``offset`` on, or the reason why its owner withholds it.
@@ -141,9 +175,17 @@ class RunHandle:
         named = node_ids(nodes) or ()
 
         def ended() -> bool:
-            return all(over for node, over in self._ledger.each(lambda part: part.is_over).items() if node in named)
+            return all(over for node, over in self._each(lambda part: part.is_over).items() if node in named)
 
         return self._wait_for(ended, timeout_s)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until a condition holds, or the federation was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self.closed) or condition(), timeout=timeout_s)
+
+    def _wait_for_change(self, version: int, timeout_s: float) -> None:
+        self._wait(lambda: self._version != version, timeout_s)
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
@@ -151,21 +193,21 @@ class RunHandle:
             self._check()
             if deadline is not None and deadline.passed():
                 return False
-            self._ledger.wait(condition, _step_s(deadline))
+            self._wait(condition, _step_s(deadline))
         return True
 
     def changes(self, timeout_s: float | None = None, *, every_s: float = 0.25) -> Iterator[RunStates]:
         """Yield the states now, after each change (at most each ``every_s``), and when it is over, until then."""
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         while True:
-            version, over, pace = self._ledger.version, self.is_over, Deadline(every_s)
+            version, over, pace = self._version, self.is_over, Deadline(every_s)
             yield self.states()
             if over or (deadline is not None and deadline.passed()):
                 return
             self._check(warns=False)
-            self._ledger.wait_for_change(version, _step_s(deadline))
+            self._wait_for_change(version, _step_s(deadline))
             if not self.is_over:
-                self._ledger.wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
+                self._wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 
     def are_held(self, failed: Iterable[str]) -> bool:
         """Return whether the results of all these nodes only wait for their owners."""
@@ -194,8 +236,7 @@ class RunHandle:
         states = self.states()
         unfinished = {str(node_id): part.sentence() for node_id, part in states.items() if not part.is_over}
         unfinished = unfinished or {
-            str(node_id): f"{states[node_id].state}, but not all of it is here yet"
-            for node_id in self._ledger.unsettled
+            str(node_id): f"{states[node_id].state}, but not all of it is here yet" for node_id in self._unsettled
         }
         return RunNotOverError(self.job_id, waited_s=waited_s, unfinished=unfinished, results=self.opened(1.0)[0])
 
@@ -218,7 +259,9 @@ class RunHandle:
 
     def opened(self, timeout_s: float | None = None) -> tuple[Values, dict[str, str]]:
         """Return `results` and `failures` of one moment, after one attempt to fetch missing results."""
-        results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)
+        with self._changed:
+            parcels = {node_id: part.result for node_id, part in self._parts.items() if part.has_result}
+        results, dropped = self._results.open(parcels, timeout_s=timeout_s)
         failed = {
             str(node_id): part.sentence()
             for node_id, part in self.states().items()
@@ -230,12 +273,15 @@ class RunHandle:
 
     def stop(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
         """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
-        going = {node_id for node_id, is_over in self._ledger.each(lambda part: part.is_over).items() if not is_over}
+        going = {node_id for node_id, is_over in self._each(lambda part: part.is_over).items() if not is_over}
         named = sorted(going) if nodes is None else node_ids(nodes)
         outcomes = self._asker.ask(Stop, StopReply, nodes=named, timeout_s=timeout_s, job_id=self.job_id)
-        for node_id, reply in outcomes.ok.items():
-            self._ledger.job_said(node_id, reply.job)
-        self._book.follow(self.job_id)
+        with self._changed:
+            for node_id, reply in outcomes.ok.items():
+                if (part := self._part(node_id, reply.job)) is not None:
+                    part.job_said(reply.job, time.monotonic())
+            self._touch()
+        self._follow()
         return outcomes
 
     # --- showing -----------------------------------------------------------------------------------------------------
@@ -260,7 +306,15 @@ class RunHandle:
         """Return the state on each node as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return self.states().to_frame()
 
-    # -----------------------------------------------------------------------------------------------------------------
+    def _each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
+        with self._changed:
+            return {node_id: view(part) for node_id, part in self._parts.items()}
+
+    @property
+    def _unsettled(self) -> frozenset[NodeId]:
+        """The nodes of which something is still to come."""
+        with self._changed:
+            return frozenset(node_id for node_id, part in self._parts.items() if not part.is_settled)
 
     def _seen(self, view: NodeRun) -> NodeRun:
         """Add whether the node is heard."""
@@ -273,8 +327,8 @@ class RunHandle:
 
     def _check(self, *, warns: bool = True) -> None:
         """Warn of nodes that are not heard, if ``warns``. Raises NotConnectedError if nothing more can come."""
-        if self._ledger.closed:
-            raise NotConnectedError(f"{self._ledger.closed}: open it again, and find the run with job({self.job_id!r})")
+        if self.closed:
+            raise NotConnectedError(f"{self.closed}: open it again, and find the run with job({self.job_id!r})")
         for node_id, part in self.states().items() if warns else ():
             if part.unheard and node_id not in self._warned:
                 self._warned.add(node_id)
@@ -283,6 +337,257 @@ class RunHandle:
                 )
             elif not part.unheard:
                 self._warned.discard(node_id)
+
+    # --- called as nodes are asked, and on the inbox thread -----------------------------------------------------------
+
+    def take_part(self, nodes: Iterable[NodeId]) -> None:
+        """Begin to take messages of these nodes."""
+        now = time.monotonic()
+        with self._changed:
+            for node_id in nodes:
+                self._parts.setdefault(node_id, Part(node_id, now=now))
+            self._touch()
+
+    def asked(self, outcomes: Outcomes[RunReply]) -> None:
+        """Take the outcomes of asking nodes to run it."""
+        self.started, now = outcomes, time.monotonic()
+        with self._changed:
+            for node_id, outcome in outcomes.items():
+                if outcome.reply is None:
+                    if (part := self._parts[node_id]).job is None:
+                        part.asked, part.reason = outcome.status, outcome.reason
+                elif (known := self._part(node_id, outcome.reply.job)) is not None:
+                    known.job_said(outcome.reply.job, now)
+            self._touch()
+
+    def outcome(self, outcome: JobOutcome) -> bool:
+        """Take how it ended on a node; False if it is about something else."""
+        with self._changed:
+            part = self._part(outcome.node_id, outcome.job)
+            if part is None or outcome.job.state.is_running:
+                return False
+            part.job_said(outcome.job, time.monotonic())
+            part.result_said(outcome.result, final=False)
+            self._touch()
+            return True
+
+    def heard(self, message: AddScalar) -> None:
+        """Take a live scalar."""
+        if message.number is None:
+            return
+        t = time.time() if message.t is None else message.t
+        scalar = Scalar(number=message.number, t=t, values=message.metric, step=message.iteration)
+        with self._changed:
+            part = self._parts.get(NodeId(message.node_id))
+            if part is None:
+                self._tally.count(DROPPED, f"scalars of {message.node_id}, which was not asked to run {self.job_id}")
+                return
+            new = part.scalar_heard(scalar, time.monotonic())
+            self._tell(self._listeners, part.node_id, [] if new is None else [new])
+            self._touch()
+
+    def answered(self, reply: Reply, question: Mapping[str, Any]) -> None:
+        """Take the answer to a question of `questions`."""
+        now = time.monotonic()
+        node_id = NodeId(reply.node_id)
+        with self._changed:
+            part = self._parts.get(node_id)
+            if part is None:
+                return
+            if isinstance(reply, JobsReply):
+                job = next((job for job in reply.jobs if job.job_id == self.job_id), None)
+                if job is None:
+                    part.not_known(now)
+                elif self._part(node_id, job) is not None and not part.knows(job, question):
+                    part.job_said(job, now)
+                    if "result" in question:
+                        part.result_said(reply.result, final=job.state.is_final)
+                    else:
+                        self._tell(self._listeners, node_id, part.page_said(reply.scalars, now))
+            elif isinstance(reply, Error):
+                reason = f"it does not say how the job stands: {reply.reason}"
+                part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
+            self._touch()
+
+    def may_have_missed(self, node_id: NodeId | None) -> None:
+        """Note that a node, or with None our own connection, came back: the state is asked for at once."""
+        now = time.monotonic()
+        with self._changed:
+            for part in self._parts.values():
+                if node_id is None or part.node_id == node_id:
+                    part.may_have_missed(now)
+            self._touch()
+
+    def questions(self, now: float) -> list[tuple[NodeId, Question]]:
+        """Return the questions that are due now, by node."""
+        with self._changed:
+            asked = [(part, fields) for part in self._parts.values() if (fields := part.question(now)) is not None]
+            if any(part.is_settled for part, _ in asked):  # it was the last question
+                self._touch()
+        return [(part.node_id, fields) for part, fields in asked]
+
+    def due_at(self) -> float | None:
+        """Return when the next question is due, None for never."""
+        with self._changed:
+            return min((due for part in self._parts.values() if (due := part.due_at()) is not None), default=None)
+
+    def close(self, why: str) -> None:
+        """End every wait: nothing more comes."""
+        with self._changed:
+            self.closed = self.closed or why
+            self._touch()
+
+    def _part(self, node_id: str, job: JobReport) -> Part | None:
+        part = self._parts.get(NodeId(node_id))
+        if part is None:
+            self._tally.count(DROPPED, f"job {self.job_id} of {node_id}, which was not asked to run it")
+            return None
+        if job.job_id != self.job_id:
+            self._tally.count(DROPPED, f"{node_id} answered about job {job.job_id} in place of {self.job_id}")
+            return None
+        self.sha256 = self.sha256 or job.sha256
+        if job.sha256 != self.sha256:
+            part.reason = f"it told of another plan, {job.sha256[:12]}, under this job; that was dropped"
+            self._tally.count(DROPPED, f"{node_id}, job {self.job_id}: {part.reason}")
+            return None
+        return part
+
+    def _tell(self, listeners: list[Subscription], node_id: NodeId, scalars: Collection[Scalar]) -> None:
+        for listener in list(listeners) if scalars else ():
+            told = (RunScalar(node_id=node_id, **msgspec.structs.asdict(one)) for one in scalars)
+            self._dispatcher.call(listener, told, urgent=True)
+
+    def _touch(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+        unsettled = self._unsettled if self._at_end else frozenset()
+        for entry in self._at_end:
+            if self.closed or unsettled <= entry[1]:
+                self._at_end = tuple(one for one in self._at_end if one is not entry)
+                self._dispatcher.call(entry[0], (None,), urgent=True)
+
+
+class RunBook:
+    """The runs that this process follows: it routes messages to their handles, and asks for missing parts.
+
+    Belongs to the inbox thread; `open`, `follow`, `holds` and `forget` are safe from any thread. `follow` and each
+    message about a run have it followed until everything is there; a handle is known as long as it is used.
+    ``wake`` has the inbox call `tick` now.
+    """
+
+    def __init__(
+        self,
+        asker: Asker,
+        dispatcher: Dispatcher,
+        tally: Tally,
+        *,
+        repository: RepositorySettings,
+        wake: Callable[[], None],
+    ) -> None:
+        self._asker, self._dispatcher, self._tally, self._wake = asker, dispatcher, tally, wake
+        self._repository = repository
+        self._lock = threading.Lock()
+        self._followed: dict[str, RunHandle] = {}
+        self._held: WeakValueDictionary[str, RunHandle] = WeakValueDictionary()
+
+    def open(
+        self, job_id: str, *, sha256: str = "", content: bytes = b"", max_result_bytes: int | None = None
+    ) -> RunHandle:
+        """Return the handle of a run, an earlier one if that is still used; it is not followed yet.
+
+        Raises ConflictError if the earlier one is of another request.
+        """
+        new = RunHandle(
+            job_id,
+            self._asker,
+            self._dispatcher,
+            self._tally,
+            results=Results(self._repository, max_bytes=max_result_bytes),
+            follow=lambda: self.follow(job_id),
+            sha256=sha256,
+            content=content,
+        )
+        with self._lock:
+            handle = self._held.setdefault(job_id, new)
+        if content and handle.content not in (b"", content):
+            raise ConflictError(f"job_id {job_id} stands for another run of this process: give another, or none")
+        return handle
+
+    def follow(self, job_id: str) -> None:
+        """Ask for the missing parts of a run, from now on until everything is there."""
+        self._follow(job_id)
+        self._wake()
+
+    def holds(self, job_id: str) -> bool:
+        """Tell whether a handle of this run is in use."""
+        with self._lock:
+            return job_id in self._held
+
+    def forget(self, handle: RunHandle) -> None:
+        """Follow a run no more."""
+        with self._lock:
+            self._followed.pop(handle.job_id, None)
+            self._held.pop(handle.job_id, None)
+
+    @property
+    def followed(self) -> list[RunHandle]:
+        """The runs of which something is to come."""
+        with self._lock:
+            return list(self._followed.values())
+
+    def _follow(self, job_id: str) -> RunHandle | None:
+        """Follow a run whose handle is in use, and return that; called whenever more of it may be missing."""
+        with self._lock:
+            handle = self._held.get(job_id)
+            if handle is not None:
+                self._followed[job_id] = handle
+            return handle
+
+    def heard(self, scalar: AddScalar) -> None:
+        """Take a live scalar."""
+        handle = self._follow(scalar.job_id)
+        if handle is not None:
+            handle.heard(scalar)
+
+    def outcome(self, outcome: JobOutcome) -> bool:
+        """Take how a job ended; return whether it is of a run that is followed."""
+        handle = self._follow(outcome.job.job_id)
+        return handle is not None and handle.outcome(outcome)
+
+    def may_have_missed(self, node_id: NodeId | None) -> None:
+        """Note that a node, or with None our own connection, came back."""
+        for handle in self.followed:
+            handle.may_have_missed(node_id)
+
+    def tick(self, now: float) -> None:
+        """Ask for missing parts."""
+        for handle in self.followed:
+            for node_id, question in handle.questions(now):
+                self._ask(handle.job_id, node_id, question)
+            with self._lock:
+                if handle.is_over:
+                    self._followed.pop(handle.job_id, None)
+
+    def due_at(self) -> float | None:
+        """Return when `tick` is due next, None for never."""
+        return min((due for handle in self.followed if (due := handle.due_at()) is not None), default=None)
+
+    def close(self) -> None:
+        """End every wait."""
+        with self._lock:
+            held = list(self._held.values())
+        for handle in held:
+            handle.close("the federation was closed")
+            self.forget(handle)
+
+    def _ask(self, job_id: str, node_id: NodeId, question: Question) -> None:
+        def take(reply: Reply) -> None:
+            handle = self._follow(job_id)
+            if handle is not None:
+                handle.answered(reply, question)
+
+        request = self._asker.request(JobStatus, job_id=job_id, **question)
+        self._asker.tell(request, [node_id], on_answer=take)
 
 
 def _step_s(deadline: Deadline | None) -> float:

@@ -1,4 +1,4 @@
-"""Starting runs and finding them again: parts are checked, nodes asked together, and each answer noted in a ledger."""
+"""Starting runs and finding them again: parts are checked, nodes asked together, and a handle has their answers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from fedmon.researcher.asking.tables import named
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
-from fedmon.researcher.runs.follow import RunBook
-from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.handle import RunBook, RunHandle
 from fedmon.researcher.runs.states import RunList
 
 if TYPE_CHECKING:
@@ -76,22 +75,21 @@ def start_run(
     fields |= {"arguments": plain, "inputs": parcel, "group": group, "label": name}
     is_new = not book.holds(job_id)
     content = msgspec.json.encode(fields | {"inputs": parcel and parcel.sha256}, order="sorted")
-    ledger = book.open(job_id, sha256=sha256, content=content)
-    ledger.take_part(asked)
-    book.follow(job_id)
+    handle = book.open(job_id, sha256=sha256, content=content, max_result_bytes=bounds.output_bytes)
+    handle.expect(asked)
     try:
         # Packing and uploading take their own time; the nodes get a second at least.
         outcomes = asker.ask(Run, RunReply, nodes=asked, timeout_s=max(1.0, deadline.left_s()), job_id=job_id, **fields)
     except BaseException as error:
         # Nodes that were asked already run it, and `job` finds it; only a handle of an earlier call waits for it.
         if is_new:
-            book.forget(ledger)
+            book.forget(handle)
         if isinstance(error, InvalidMessageError):
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
-    ledger.asked(outcomes)
+    handle.asked(outcomes)
     book.follow(job_id)
-    return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+    return handle
 
 
 def _check_names(**names: str) -> None:
@@ -222,7 +220,6 @@ def find_run(
     *,
     nodes: Sequence[NodeId] | None,
     expected: Sequence[NodeId] = (),
-    repository: RepositorySettings,
     timeout_s: float | None,
 ) -> RunHandle:
     """Return a run of this researcher: of the nodes that know it, and those whose outcome is kept here.
@@ -246,14 +243,14 @@ def find_run(
     silent = [node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _UNSAID]
     if not (knowing or kept or silent or book.holds(job_id)):
         raise _not_known(job_id, outcomes)
-    followed = book.open(job_id, sha256=None)
-    followed.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
+    handle = book.open(job_id)
+    handle.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
     for outcome in kept:
-        followed.outcome(outcome)
+        handle.outcome(outcome)
     for node_id in knowing:
-        followed.answered(outcomes.ok[node_id], {"scalars_from": 0})
+        handle.answered(outcomes.ok[node_id], {"scalars_from": 0})
     book.follow(job_id)
-    return RunHandle(followed, asker, book, repository=repository)
+    return handle
 
 
 def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:

@@ -34,7 +34,7 @@ from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
-from fedmon.researcher.runs.follow import RunBook
+from fedmon.researcher.runs.handle import RunBook
 from fedmon.researcher.samples.consumers import Consumers, union
 from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
@@ -122,7 +122,9 @@ class Session:
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
-        self.runs = RunBook(self.asker, self.dispatcher, self.tally, wake=self.inbox.wake)
+        self.runs = RunBook(
+            self.asker, self.dispatcher, self.tally, repository=settings.repository, wake=self.inbox.wake
+        )
         self.consumers = Consumers(self.asker, subscribe=self._subscribe, wake=self.inbox.wake, drain=self.inbox.drain)
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
