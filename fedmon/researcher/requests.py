@@ -213,7 +213,7 @@ class Requests(Closing, metaclass=OnePerProcess):
 
     def ping_nodes(self) -> Names:
         """Return the ids of the nodes that answer."""
-        outcomes = _asked("ping", self._federation.ping, named=False)
+        outcomes = _asked("ping", self._federation.ping)
         return [] if outcomes is None else [str(node_id) for node_id in outcomes.ok]
 
     def search(self, tags: Sequence[str], nodes: Collection[str] | None = None) -> Datasets:
@@ -223,7 +223,7 @@ class Requests(Closing, metaclass=OnePerProcess):
         """
         tags = checked_tags(tags)
         logger.info("searching datasets with tags %r on %s", tags, _named(nodes))
-        answered = _datasets("search", lambda: self._federation.search(tags, nodes=nodes or None), named=bool(nodes))
+        answered = _datasets("search", lambda: self._federation.search(tags, nodes=nodes or None))
         found = {node_id: datasets for node_id, datasets in answered.items() if datasets}
         for node_id, datasets in found.items():
             logger.info("node %s has %s with tags %r", node_id, plural(len(datasets), "dataset"), tags)
@@ -234,7 +234,7 @@ class Requests(Closing, metaclass=OnePerProcess):
     def list(self, nodes: Collection[str] | None = None, verbose: bool = False) -> Datasets:  # noqa: FBT001, FBT002 - historic
         """Return the datasets that nodes offer, by node; ``verbose`` prints them as well."""
         logger.info("listing datasets of %s", _named(nodes))
-        found = _datasets("list", lambda: self._federation.datasets(nodes=nodes or None), named=bool(nodes))
+        found = _datasets("list", lambda: self._federation.datasets(nodes=nodes or None))
         if verbose:
             for node_id, datasets in found.items():
                 # Printing is what this argument asks for, and our log may be silent.
@@ -269,7 +269,7 @@ class Requests(Closing, metaclass=OnePerProcess):
             # The plan's own code made its source: that it fails is no reason to fail here.
             logger.exception("the training plan was not sent: its own code failed")
             return {}
-        _explain("approval", outcomes, named=bool(nodes))
+        _explain("approval", outcomes)
         # Only of a node that answered is it known how long that took.
         told = {str(node): outcome.ok for node, outcome in outcomes.items() if outcome.elapsed_s is not None}
         return told | {node: False for node in nodes or () if node not in told}
@@ -322,28 +322,28 @@ def _named(nodes: Collection[str] | None) -> str:
     return f"nodes {nodes!r}" if nodes else "all nodes"
 
 
-def _asked(what: str, ask: Callable[[], Outcomes[R]], *, named: bool) -> Outcomes[R] | None:
+def _asked(what: str, ask: Callable[[], Outcomes[R]]) -> Outcomes[R] | None:
     """Ask, and log why no node could be asked, or why one did not answer."""
     try:
         outcomes = ask()
     except FedmonError as error:
         logger.error("%s: %s", what, error)  # noqa: TRY400 - an error of ours says what happened
         return None
-    _explain(what, outcomes, named=named)
+    _explain(what, outcomes)
     return outcomes
 
 
-def _datasets(what: str, ask: Callable[[], Outcomes[D]], *, named: bool) -> dict[str, list[dict[str, Any]]]:
+def _datasets(what: str, ask: Callable[[], Outcomes[D]]) -> dict[str, list[dict[str, Any]]]:
     """Ask, and return the datasets of each node that answered, as version 4.4 describes them."""
-    outcomes = _asked(what, ask, named=named)
+    outcomes = _asked(what, ask)
     return {} if outcomes is None else {str(node): historic(reply)["databases"] for node, reply in outcomes.ok.items()}
 
 
-def _explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
-    """Log why no node, or one, did not do it; ``named`` if the caller asked only these nodes."""
+def _explain(what: str, outcomes: Outcomes[R]) -> None:
+    """Log why no node, or one, did not do it."""
     if not outcomes:
         logger.warning("%s", outcomes.explanation())
     for node_id, outcome in outcomes.failed.items():
         # If all nodes were asked, those that are gone are no news.
-        level = logging.DEBUG if not named and outcome.status in _GONE else logging.WARNING
+        level = logging.DEBUG if not outcomes.named and outcome.status in _GONE else logging.WARNING
         logger.log(level, "%s: node %s: %s", what, node_id, outcome.reason)

@@ -88,7 +88,7 @@ def run(
         )
         if detach:
             emit(_document(handle, {}, {}), text=handle, more=_how_to_go_on(handle), as_json=json)
-            raise typer.Exit(exit_code(handle.started, named=True) if handle.started is not None else 0)
+            raise typer.Exit(exit_code(handle.started) if handle.started is not None else 0)
         _finish(handle, wait=wait, output=output, as_json=json)
 
 
@@ -107,7 +107,7 @@ def list_(
         outcomes = federation.jobs(nodes=node)
         shown = RunList(outcomes, limit=limit)
         emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
-        raise typer.Exit(exit_code(outcomes, named=bool(node)))
+        raise typer.Exit(exit_code(outcomes))
 
 
 @federated()
@@ -211,7 +211,7 @@ def stop(
             text=f"job {handle.job_id}: {first}{refused}\n{handle}",
             as_json=json,
         )
-        code = exit_code(outcomes, named=True) if outcomes else 0
+        code = exit_code(outcomes) if outcomes else 0
         raise typer.Exit(code or (0 if done else NO_ANSWER))
 
 

@@ -108,11 +108,11 @@ def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[s
     }
 
 
-def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
+def exit_code(outcomes: Outcomes[Any]) -> int:
     """Return 0 if all expected nodes did it; a node known to be offline is expected only when named."""
     from fedmon.researcher.asking import outcome as asked
 
-    expected = [one for one in outcomes.values() if named or one.status is not asked.OutcomeStatus.OFFLINE]
+    expected = [one for one in outcomes.values() if outcomes.named or one.status is not asked.OutcomeStatus.OFFLINE]
     if not expected:
         return NO_ANSWER
     statuses = {one.status for one in expected if not one.ok}

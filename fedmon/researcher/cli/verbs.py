@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -70,7 +70,7 @@ def forget(
 def ping(federation: Federation, *, node: NodesOption = None, json: JsonOption = False) -> None:
     """Ask nodes for a sign of life."""
     with federation:
-        _finish(federation, federation.ping(nodes=node), named=node, as_json=json)
+        _finish(federation, federation.ping(nodes=node), as_json=json)
 
 
 @federated()
@@ -84,7 +84,7 @@ def datasets(
     """List the datasets that nodes offer to you, or find those with certain tags."""
     with federation:
         found: Outcomes[Any] = federation.search(tags, nodes=node) if tags else federation.datasets(nodes=node)
-        _finish(federation, found, named=node, as_json=json)
+        _finish(federation, found, as_json=json)
 
 
 @federated(asks=False)
@@ -116,14 +116,14 @@ def request(
     """Ask owners to approve a training plan; they decide in their own time."""
     with federation:
         outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
-        _finish(federation, outcomes, named=node, as_json=json)
+        _finish(federation, outcomes, as_json=json)
 
 
 @federated()
 def status(federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False) -> None:
     """Show where a training plan stands at each node, and your grants."""
     with federation:
-        _finish(federation, federation.plan_status(plan, nodes=node), named=node, as_json=json)
+        _finish(federation, federation.plan_status(plan, nodes=node), as_json=json)
 
 
 @federated(asks=False)
@@ -269,9 +269,9 @@ def serve(
     serve_newest(federation, choice, host=host, port=port, seconds=seconds, as_json=json)
 
 
-def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
+def _finish(federation: Federation, outcomes: Outcomes[Any], *, as_json: bool) -> None:
     emit(outcomes_document(federation, outcomes), text=outcomes, as_json=as_json)
-    raise typer.Exit(exit_code(outcomes, named=bool(named)))
+    raise typer.Exit(exit_code(outcomes))
 
 
 # --- record -----------------------------------------------------------------------------------------------------------

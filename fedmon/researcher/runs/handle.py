@@ -35,7 +35,7 @@ from fedmon.common.wire.runs import (
     StopReply,
 )
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, OutcomeStatus, exit_code
+from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, exit_code
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import transfer_s
 from fedmon.researcher.roster import Moment, NodeState
@@ -646,8 +646,7 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
     fields = {"job_id": job_id, f"{stream}_from": offset}
     outcome = asker.ask(JobStatus, JobsReply, nodes=[node_id], timeout_s=None, **fields)[node_id]
     if outcome.reply is None:
-        refused = (OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.BUSY)
-        kind = ConflictError if outcome.status in refused else NoAnswerError
+        kind = NoAnswerError if outcome.status in UNHEARD else ConflictError
         raise kind(f"{stream} of {node_id}: {outcome.reason}")
     if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
         raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon runs` lists those that nodes know")
