@@ -35,7 +35,7 @@ from fedmon.common.wire.runs import (
     StopReply,
 )
 from fedmon.common.wire.samples import AddScalar
-from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, exit_code
+from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import transfer_s
 from fedmon.researcher.roster import Moment, NodeState
@@ -254,7 +254,7 @@ class RunHandle:
     def _exit_code(self) -> int:
         """Return 1 if it ran anywhere, else the code of the nodes that answered, 6 if there are none."""
         states = self.states().values()
-        asked = {part.asked for part in states}
+        asked = {OutcomeStatus.REFUSED if part.state == "refused" else part.asked for part in states}
         return 1 if any(part.job is not None for part in states) else exit_code(asked - UNHEARD or asked)
 
     def opened(self, timeout_s: float | None = None) -> tuple[Values, dict[str, str]]:

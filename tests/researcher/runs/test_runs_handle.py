@@ -96,7 +96,7 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [("refused", 4), ("busy", 4), ("no-sandbox", 1), ("failed", 1)])
+@pytest.mark.parametrize(("code", "exit_code"), [("refused", 4), ("busy", 4), ("failed", 4), ("no-sandbox", 1)])
 def test_when_nobody_takes_part_the_exit_code_says_whether_they_refused(
     a: RunningNode, b: RunningNode, federate: Open, code: str, exit_code: int
 ) -> None:
