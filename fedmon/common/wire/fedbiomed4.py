@@ -6,7 +6,6 @@ Source: the message classes of Fed-BioMed 4.4.0.
 
 from __future__ import annotations
 
-import enum
 import typing
 from collections.abc import Mapping
 from datetime import datetime
@@ -31,14 +30,14 @@ PLAN_STATUS = {
     PlanStatus.PENDING: "Pending",
     None: "Not Registered",
 }
+_UNSERVED = frozenset(
+    {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
+)
 
 
-class ErrorNumbers(enum.StrEnum):
-    """The numbers of errors that a node of version 4.4 sends, as their text on the wire."""
-
-    FB300 = "FB300: undetermined node error"
-    FB301 = "FB301: Protocol error"
-    FB319 = "FB319: Command not found error"
+def error_number(code: ErrorCode) -> str:
+    """Return what a node of version 4.4 says of an error: that a message cannot be served, or anything else."""
+    return "FB301: Protocol error" if code in _UNSERVED else "FB300: undetermined node error"
 
 
 class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):

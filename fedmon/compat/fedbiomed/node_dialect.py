@@ -15,7 +15,7 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire import fedbiomed4, messages
 from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import ErrorNumbers, record_of
+from fedmon.common.wire.fedbiomed4 import error_number, record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.compat.fedbiomed import codec
 from fedmon.compat.fedbiomed.codec import checked_party
@@ -27,9 +27,6 @@ SESSION = "fedbiomed4"
 EXPIRES_AFTER_S = 3600.0
 ENVELOPE_BYTES = 4_000
 
-_PROTOCOL_ERRORS = frozenset(
-    {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
-)
 _EXPLANATIONS = {
     PlanStatus.APPROVED: "the owner of this node approved this plan",
     PlanStatus.REJECTED: "the owner of this node rejected this plan",
@@ -138,8 +135,7 @@ def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fed
         return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
     if about_plan and isinstance(request, PlanStatusByUrl):
         return _status(head, request, success=False, status="Error", msg=error.reason)
-    number = ErrorNumbers.FB301 if error.code in _PROTOCOL_ERRORS else ErrorNumbers.FB300
-    return fedbiomed4.ErrorMessage(errnum=number, extra_msg=error.reason, **head)
+    return fedbiomed4.ErrorMessage(errnum=error_number(error.code), extra_msg=error.reason, **head)
 
 
 def _status(

@@ -20,8 +20,8 @@ from fedmon.common.wire.fedbiomed4 import (
     PLAN_STATUS,
     PROTOCOL_VERSION,
     REPLIES,
-    ErrorNumbers,
     checked_reply,
+    error_number,
     log_of,
     record_of,
 )
@@ -39,14 +39,6 @@ REPLY_COMMANDS = {"ping": "pong"}
 """Replies that have another command than their request."""
 
 _OWN_FIELDS = ("protocol_version", "t", "number")
-_ERROR_NUMBERS = {
-    ErrorCode.UNKNOWN_COMMAND: ErrorNumbers.FB319,
-    ErrorCode.UNSUPPORTED: ErrorNumbers.FB319,
-    ErrorCode.FAILED: ErrorNumbers.FB300,
-    ErrorCode.BUSY: ErrorNumbers.FB300,
-    ErrorCode.REFUSED: ErrorNumbers.FB300,
-    ErrorCode.OUTSIDE_GRANT: ErrorNumbers.FB300,
-}
 
 
 class ScriptRequest(Request, frozen=True, kw_only=True, tag="script"):
@@ -91,8 +83,7 @@ def _told(message: Message) -> dict[str, Any] | None:
                 "training_plan_url": "",
             }
         case Error():
-            number = _ERROR_NUMBERS.get(message.code, ErrorNumbers.FB301)
-            return {"errnum": number.value, "extra_msg": message.reason}
+            return {"errnum": error_number(message.code), "extra_msg": message.reason}
         case AddScalar():
             return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OWN_FIELDS}
         case LogRecord():

@@ -121,7 +121,7 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
 ) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as b:
         requests = open_requests("a", "b")
-        b.refuse(reason="not you, says the owner")
+        b.refuse(code="unsupported", reason="not you, says the owner")
 
         started = time.monotonic()
         requests.send_message(ping())
@@ -133,6 +133,7 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     assert [message["node_id"] for message in told] == ["a"]
     errors = [message for message in both if message["command"] == "error"]
     assert [(error["node_id"], error["extra_msg"]) for error in errors] == [("b", "not you, says the owner")]
+    assert errors[0]["errnum"] == "FB301: Protocol error"
     assert {"protocol_version", "command", "researcher_id", "node_id", "errnum", "extra_msg"} == set(errors[0])
     assert "not you, says the owner" in caplog.text
     assert "error of node b left out: no success" in caplog.text
