@@ -8,15 +8,16 @@ import inspect
 from typing import Any
 
 INTERNAL = {
-    "accepted", "annotations", "answered", "as_noted", "as_plain", "asks_federation", "at_start",
-    "changed_attributes", "check_value", "checked", "circumstances", "csv", "default_send_topic", "delay_before_s",
-    "describe", "enabled_traces", "end", "end_at_once", "expect", "failure_level", "federation", "follower",
-    "from_description", "from_note", "give", "handler", "has_room", "has_turn", "heard", "is_lack", "is_masked",
-    "is_of", "is_on", "is_secret", "is_tidy", "listed", "lost_for_good", "masked_values", "not_at_start",
-    "not_over", "note_failure", "notes", "on_over", "overrides", "parts", "plain_verbs", "plugin_errors",
-    "populate", "posts", "prev_bytes_recv", "prev_bytes_sent", "prev_packets_recv", "prev_packets_sent", "put",
-    "register_own", "repeats", "restore", "rows", "set_data", "shown", "snapshot", "stored", "take_stored",
-    "take_up", "takes", "turn", "type_retry", "type_timeouts", "wait_for_end", "wish", "with_value",
+    "accepted", "annotations", "answered", "as_noted", "as_plain", "asked", "asks_federation", "at_start",
+    "changed_attributes", "check_value", "checked", "circumstances", "content", "csv", "default_send_topic",
+    "delay_before_s", "describe", "due_at", "enabled_traces", "end", "end_at_once", "expect", "failure_level",
+    "federation", "follower", "from_description", "from_note", "give", "handler", "has_room", "has_turn", "heard",
+    "is_lack", "is_masked", "is_of", "is_on", "is_secret", "is_tidy", "listed", "lost_for_good", "masked_values",
+    "may_have_missed", "not_at_start", "not_over", "note_failure", "notes", "on_over", "outcome", "overrides",
+    "parts", "plain_verbs", "plugin_errors", "populate", "posts", "prev_bytes_recv", "prev_bytes_sent",
+    "prev_packets_recv", "prev_packets_sent", "put", "questions", "register_own", "repeats", "restore", "rows",
+    "set_data", "shown", "snapshot", "stored", "take_part", "take_stored", "take_up", "takes", "turn", "type_retry",
+    "type_timeouts", "wait_for_end", "wish", "with_value",
 }  # fmt: skip
 """Names without an underscore that no page tells of, and that the package has for itself."""
 

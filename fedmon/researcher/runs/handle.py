@@ -431,7 +431,7 @@ class RunHandle:
         with self._changed:
             return min((due for part in self._parts.values() if (due := part.due_at()) is not None), default=None)
 
-    def close(self, why: str) -> None:
+    def end(self, why: str) -> None:
         """End every wait: nothing more comes."""
         with self._changed:
             self.closed = self.closed or why
@@ -577,7 +577,7 @@ class RunBook:
         with self._lock:
             held = list(self._held.values())
         for handle in held:
-            handle.close("the federation was closed")
+            handle.end("the federation was closed")
             self.forget(handle)
 
     def _ask(self, job_id: str, node_id: NodeId, question: Question) -> None:
