@@ -23,7 +23,7 @@ from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeou
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES, uploaded
 from fedmon.researcher.asking.tables import named
 from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.roster import Moment, NodeState
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
 from fedmon.researcher.runs.handle import RunBook, RunHandle
 from fedmon.researcher.runs.states import RunList
@@ -116,10 +116,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
         found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
         what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
     else:
-        there, askable = asker.roster.nodes(Moment.now()), asker.roster.askable()
-        found = [
-            node_id for node_id, node in there.items() if node_id in askable and node.state is not NodeState.OFFLINE
-        ]
+        found = sorted(asker.roster.expected(Moment.now()))
         what = "node is there"
     if not found:
         raise _nobody(what, outcomes, asker)

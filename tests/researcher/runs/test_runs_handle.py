@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bench.echo_nodes import VERSION, Message, now_utc
+from bench.echo_nodes import VERSION, Message, now_utc, presence
 from fedmon.common.errors import (
     ConflictError,
     FedmonError,
@@ -121,16 +121,19 @@ def test_an_end_that_is_no_success_is_told_with_its_reason(a: RunningNode, feder
             handle.result(timeout_s=60)
 
 
-def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
+def test_a_node_that_is_absent_is_told_when_it_was_named_and_no_part_otherwise(
     mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open
 ) -> None:
     with RunningNode(mosquitto.port, "gone"):
         pass
+    a.publish("general/status/ghost", presence("ghost", 3), retain=True)
     federation = federate()
+    ghost = federation.ping(timeout_s=1.0)["ghost"]
 
     named = started(federation, nodes=["a", "gone"])
     everybody = started(federation)
 
+    assert ghost.status.value == "stale"
     assert named.states()["gone"].state == "offline"
     assert named.states()["gone"].sentence().startswith("offline (offline since ")
     with pytest.raises(RunFailedError, match="gone: offline") as caught:
