@@ -69,6 +69,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[str, ...] = ()
     id_in_use: bool = False
 
+    @property
+    def is_online(self) -> bool:
+        """Whether it will answer, as far as we know."""
+        return self.state in (NodeState.ONLINE, NodeState.DRAINING)
+
 
 def only_tells(node_id: str, capabilities: Collection[str]) -> bool:
     """Tell whether a party answers ping and monitor alone.

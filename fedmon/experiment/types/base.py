@@ -28,7 +28,6 @@ from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.asking.outcome import SILENT
 from fedmon.researcher.roster import Node as SeenNode
-from fedmon.researcher.roster import NodeState
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
@@ -56,7 +55,7 @@ def loss_of(other: ResourceManager) -> ResourceFailedError:
 
 def is_gone(node: SeenNode | None) -> bool:
     """Tell whether a node is away, as far as the roster knows."""
-    return node is None or node.state in (NodeState.OFFLINE, NodeState.STALE)
+    return node is None or not node.is_online
 
 
 class LinkedResource(ResourceManager):

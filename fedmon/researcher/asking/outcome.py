@@ -230,7 +230,7 @@ class Nodes(ByNode[Node]):
     @property
     def online(self) -> list[NodeId]:
         """The ids of the nodes that will answer, as far as we know."""
-        return [node_id for node_id, node in self.items() if node.state in (NodeState.ONLINE, NodeState.DRAINING)]
+        return [node_id for node_id, node in self.items() if node.is_online]
 
     def rows(self) -> list[Row]:
         """Return flat rows: node, state, since, last seen, reason, agent, boot and streams."""

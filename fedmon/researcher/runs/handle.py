@@ -38,7 +38,7 @@ from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.outcome import UNHEARD, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import MAX_PAGES, Asker, Nodelist, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import transfer_s
-from fedmon.researcher.roster import Moment, NodeState
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.part import Part, Question
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_in_place
@@ -321,7 +321,7 @@ class RunHandle:
         if view.is_over:
             return view
         node = self._asker.roster.get(view.node_id, Moment.now())
-        if node is not None and node.state not in (NodeState.OFFLINE, NodeState.STALE):
+        if node is not None and node.is_online:
             return view
         return msgspec.structs.replace(view, unheard=True, unheard_since=node and (node.last_seen or node.since))
 

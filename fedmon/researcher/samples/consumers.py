@@ -24,7 +24,7 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import MAX_INTERVAL_S, Error, Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker, checked_timeout
-from fedmon.researcher.roster import NEVER_HEARD, Moment, NodeState
+from fedmon.researcher.roster import NEVER_HEARD, Moment
 from fedmon.researcher.samples.resend import Resend, StreamFollower
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Consumers:
     def flush(self, consumer: SampleConsumer) -> None:
         """Have nodes that are online send the batches that are open, and deliver these, within about 2 s."""
         there, wishes = self._asker.roster.nodes(Moment.now()), [one.wish for one in self.all]
-        nodes = [id_ for id_ in there if there[id_].state is NodeState.ONLINE and consumer.follower.follows(id_)]
+        nodes = [id_ for id_ in there if there[id_].is_online and consumer.follower.follows(id_)]
         request = self._asker.request(Monitor, **self._lease(wishes) | {"live": True})
         if consumer in self.all and self._asker.connection.is_connected:
             with contextlib.suppress(FedmonError):
@@ -178,7 +178,7 @@ class Consumers:
         return {
             NodeId(node_id): NEVER_HEARD if node is None else f"{node.state.value}: {node.reason}".removesuffix(": ")
             for node_id, node in known.items()
-            if (is_settled if node is None else node.state in (NodeState.OFFLINE, NodeState.STALE))
+            if (is_settled if node is None else not node.is_online)
         }
 
     def farewell(self, now: float) -> None:

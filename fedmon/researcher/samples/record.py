@@ -25,7 +25,7 @@ from fedmon.common.store.recording_file import Key
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.roster import Moment, NodeState
+from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, Resume, Start, StreamFollower
 from fedmon.researcher.samples.store import StorePush, import_url
@@ -118,10 +118,7 @@ class Record(SampleConsumer):
                 self.path,
                 url,
                 settings.store,
-                is_online=lambda: {
-                    str(node_id): node.state is NodeState.ONLINE
-                    for node_id, node in asker.roster.nodes(Moment.now()).items()
-                },
+                is_online=lambda: {str(id_): node.is_online for id_, node in asker.roster.nodes(Moment.now()).items()},
                 newest=self._writer.positions,
             )
         except BaseException:

@@ -202,7 +202,7 @@ class Session:
         if node is None:
             raise NotFoundError(f"node {node_id!r} was never heard of; `fedmon nodes` lists the known ones")
         is_online = ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
-        if node.last_seen is not None and node.state in (NodeState.ONLINE, NodeState.DRAINING):
+        if node.last_seen is not None and node.is_online:
             raise is_online
         told: list[bytes] = []
         statuses = self._clearing.setdefault(node_id, SimpleQueue())

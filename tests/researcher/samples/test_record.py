@@ -210,7 +210,7 @@ def test_closing_the_federation_writes_the_record_to_its_end(mosquitto: Broker, 
     assert len(stored(tmp_path / "store.fedmon")) == 7
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["the record", "the federation"])
+@pytest.mark.parametrize("whole", [False, True], ids=["the record", "the federation, of a draining node"])
 def test_a_record_ends_with_what_nodes_still_kept_together(
     mosquitto: Broker, federate: Open, tmp_path: Path, *, whole: bool
 ) -> None:
@@ -228,6 +228,9 @@ def test_a_record_ends_with_what_nodes_still_kept_together(
         node.sample(5)
         wait_until(lambda: record.counts.stored == 5)
         node.answer = end_batch
+        if whole:
+            node.say("draining")
+            wait_until(lambda: federation.nodes()["a"].state.value == "draining")
 
         (federation if whole else record).close()
 
