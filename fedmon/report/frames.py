@@ -149,10 +149,11 @@ def save(
     with opened(source) as found:
         kind = TidyTable if tidy else WideTable
         table = kind(found, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
-        write(table, path, format=format, key=key or key_of(found, job), replace=replace)
+        target = found.target(path)
+        write(table, target, format=format, key=key or key_of(found, job), replace=replace)
     if progress is not None:
         progress(1.0)
-    return Path(path)
+    return target
 
 
 def key_of(source: Source, job: str | None) -> str:
@@ -180,16 +181,15 @@ def plot(
 
     ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
     ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. ``progress`` is called with 1 at the end.
-    Raises NotFoundError for an unknown job or node, InvalidInputError for another kind or a bare text of metrics,
-    MissingExtraError without matplotlib, StorageError.
+    Raises NotFoundError for an unknown job or node and if there is nothing to plot, InvalidInputError for another kind
+    or a bare text of metrics, MissingExtraError without matplotlib, StorageError.
     """
     with opened(source) as found, report_extra("a plot"):
-        from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
+        from fedmon.report.charts import Choice, plot_charts
 
         subject = choose(found, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
         choice = Choice(metrics=metrics, per_node=per_node, combined=combined)
-        charts = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
-        written = write_charts(charts, (*charts.first, *charts.rest), Path(folder), kind=kind)
+        written = [path for path, _ in plot_charts(subject, choice, Path(folder).expanduser(), kind=kind)]
     if progress is not None:
         progress(1.0)
     return written

@@ -431,7 +431,7 @@ def opened_settings(
         read = msgspec.structs.replace(settings, **own)
     else:
         environ = os.environ | {f"FEDMON_RESEARCHER_{name.upper()}": str(value) for name, value in own.items()}
-        read = load_researcher(Path(settings) if settings is not None else None, environ)
+        read = load_researcher(Path(settings).expanduser() if settings is not None else None, environ)
     opened = msgspec.structs.replace(read, broker=_broker(read.broker, url, options))
     # A password that cannot be read is reported here, to the caller, and not on the thread that connects.
     opened.broker.password()

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmon.common.errors import NotFoundError, StorageError
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.report import Source, WideTable, frame, learning_curves, save
+from fedmon.report import Source, WideTable, frame, learning_curves, plot, save, write_report
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
 from fedmon.report.rates import Rates
@@ -134,6 +134,23 @@ def test_columns_are_those_of_the_metric_table_in_whatever_order_they_were_recor
     assert actual[2:] == [
         BUSY, names[3], names[0], RSS, "aa_plugin", "zz_plugin_per_second", "zz_plugin_total", "zz_plugin_per_second_2",
     ]  # fmt: skip
+
+
+def test_files_in_the_home_are_named_with_a_tilde_and_none_replaces_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    path = recording(tmp_path / "r.fmr", samples({BUSY: [0.1, 0.2]}))
+    kept = path.read_bytes()
+
+    written = [save("~/r.fmr", "~/x.csv"), *plot("~/r.fmr", "~/plots"), *write_report("~/r.fmr", html="~/r.html")]
+    for replace in (lambda: save(path, path, format="csv"), lambda: write_report(path, html="~/r.fmr")):
+        with pytest.raises(InvalidInputError, match="is the recording itself"):
+            replace()
+
+    assert written == [tmp_path / name for name in ("x.csv", "plots/cpu_load_per_node.png", "r.html")]
+    assert (all(each.is_file() for each in written), path.read_bytes()) == (True, kept)
 
 
 def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -> None:

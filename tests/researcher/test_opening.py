@@ -37,8 +37,10 @@ def test_without_anything_it_is_the_local_broker_and_an_id_that_is_kept(tmp_path
     assert federation.researcher_id == (tmp_path / "researcher_id").read_text().strip()
 
 
-def test_a_settings_file_says_it_all(file: Path) -> None:
-    federation = Federation(settings=file)
+def test_a_settings_file_says_it_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(file.parent))
+
+    federation = Federation(settings=f"~/{file.name}")
 
     assert federation.researcher_id == "carol"
     assert repr(federation) == "<Federation at mqtts://hospital.org:8883 as carol>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
@@ -13,7 +13,7 @@ from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.subject import Subject
 from fedmon.report.totals import TICKS_SKIPPED
 
-__all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write_charts"]
+__all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "plot_charts", "read_bins", "write_charts"]
 
 _OF_THE_TIME = (PERF_CLOCK, TICKS_SKIPPED, "job_processes")
 """Series that tell which samples are missing, and by which clock counters grew."""
@@ -25,6 +25,19 @@ def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> 
     for block in subject.blocks(series=lambda name: wanted(name) or name in _OF_THE_TIME):
         bins.add(block)
     return bins
+
+
+def plot_charts(
+    subject: Subject, choice: Choice, folder: Path, *, everything: bool = True, kind: str = "png"
+) -> list[tuple[Path, Chart]]:
+    """Write the charts of a choice, or only the main ones, as `write_charts`. Raises NotFoundError if there is none."""
+    found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
+    chosen = (*found.first, *found.rest) if everything else found.first
+    if not chosen:
+        several = "" if choice.per_node else "; charts of all nodes together need several nodes"
+        what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
+        raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
+    return list(zip(write_charts(found, chosen, folder, kind=kind), chosen, strict=True))
 
 
 def write_charts(found: Charts, chosen: Sequence[Chart], folder: Path, *, kind: str = "png") -> list[Path]:

@@ -13,7 +13,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import refuse_recording, times
+from fedmon.report.cli.inputs import times
 from fedmon.report.export import FORMATS, format_named, format_of, write, write_text
 from fedmon.report.extra import report_extra
 
@@ -77,9 +77,7 @@ def export(
                     raise InvalidInputError(f"there are {len(tables)} tables ({names_of}): name a file with --output")
                 write_text(tables[0], sys.stdout.buffer, format=chosen)
                 return
-            names = _names(output, tables, is_one=is_appended)
-            for path in names:
-                refuse_recording(path, source.paths)
+            names = [source.target(path) for path in _names(output, tables, is_one=is_appended)]
             written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
                 rows = write(table, path, format=chosen, key=key or key_of(source, job), replace=replace)

@@ -1,18 +1,10 @@
-"""Options of the verbs that read recordings: files to write, and times."""
+"""Options of the verbs that read recordings: times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError
-
-
-def refuse_recording(path: Path, paths: Sequence[Path]) -> None:
-    """Raise InvalidInputError for a file that would replace an input."""
-    if any(path.exists() and path.samefile(one) for one in paths):
-        raise InvalidInputError(f"{path} is the recording itself: name another file to write")
 
 
 def times(since: str | None, until: str | None) -> tuple[float | None, float | None]:

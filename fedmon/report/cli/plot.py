@@ -50,7 +50,7 @@ def plot(
     """Draw charts of a recording, a file each: the 12 main ones, unless you choose."""
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
-        from fedmon.report.charts import Choice, Group, charts_of, read_bins, write_charts
+        from fedmon.report.charts import Choice, Group, plot_charts
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
@@ -66,21 +66,14 @@ def plot(
         )
         with Source(recording) as source:
             subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
-            bins = read_bins(subject, wanted=choice.wanted)
-            found = charts_of(bins, subject, choice=choice)
-            is_chosen = everything or zeros or group or metric or per_node or combined
-            chosen = (*found.first, *found.rest) if is_chosen else found.first
-            if not chosen:
-                several = "; charts of all nodes together need several nodes" if combined else ""
-                what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
-                raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
-            written = write_charts(found, chosen, output, kind=kind)
+            is_chosen = bool(everything or zeros or group or metric or per_node or combined)
+            written = plot_charts(subject, choice, output, everything=is_chosen, kind=kind)
     if json:
         rows = [
             {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}
-            for path, one in zip(written, chosen, strict=True)
+            for path, one in written
         ]
         sys.stdout.write(msgspec.json.encode({"plots": rows}).decode() + "\n")
         return
-    for path, one in zip(written, chosen, strict=True):
+    for path, one in written:
         sys.stdout.write(escape_control(f"{path}  {one.title}") + "\n")

@@ -13,7 +13,7 @@ import typer
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
 from fedmon.common.text import sound
-from fedmon.report.cli.inputs import refuse_recording, times
+from fedmon.report.cli.inputs import times
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -53,8 +53,6 @@ def report(
         subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
         if output is None and pdf is None and not text and not json:
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
-        for path in filter(None, (output, pdf)):
-            refuse_recording(path, source.paths)
         if output is not None or pdf is not None:
             from fedmon.report.document.report import write_subject
 

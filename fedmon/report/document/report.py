@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.files import replacing, target_of
+from fedmon.common.files import replacing
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import joined, moment, size
 from fedmon.report.amounts import significant
@@ -52,43 +52,41 @@ def write(
     """
     if html is None and pdf is None:
         raise InvalidInputError("name a file for the report: HTML, PDF, or both")
-    page, document = (None if path is None else Path(path) for path in (html, pdf))
     with opened(source) as found:
         subject = choose(found, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
-        files = write_subject(subject, html=page, pdf=document)[2]
+        files = write_subject(subject, html=html, pdf=pdf)[2]
     if progress is not None:
         progress(1.0)
     return files
 
 
 def write_subject(
-    subject: Subject, *, html: Path | None = None, pdf: Path | None = None
+    subject: Subject, *, html: Path | str | None = None, pdf: Path | str | None = None
 ) -> tuple[Case, list[Finding], list[Path]]:
     """Write the report of a subject; also returns its findings. Raises as `write`."""
     with report_extra("a report"):
         from fedmon.report.bins import Bins
         from fedmon.report.charts import charts_of, is_shown
 
-    files = [path for path in (html, pdf) if path is not None]
-    for path in files:
-        target_of(path)  # before an hour of reading, not after it
+    # Before an hour of reading, not after it.
+    page, pages = (None if path is None else subject.source.target(path) for path in (html, pdf))
     bins = Bins(subject.span, wanted=is_shown)
     case = subject.read([bins])
     findings = find(case)
     charts = charts_of(bins, subject)
     document = build(case, findings, charts, made_t=time.time())
-    if html is not None:
+    if page is not None:
         from fedmon.report.document.page import html as page_of
 
-        with replacing(html) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+        with replacing(page) as new, new.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(page_of(document))
-    if pdf is not None:
+    if pages is not None:
         with report_extra("a PDF"):
             from fedmon.report.document.pdf import write_pdf
 
-        with replacing(pdf) as new:
+        with replacing(pages) as new:
             write_pdf(document, new)
-    return case, findings, files
+    return case, findings, [path for path in (page, pages) if path is not None]
 
 
 def build(case: Case, findings: Sequence[Finding], charts: Charts, *, made_t: float) -> Document:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedmon import report
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
@@ -569,6 +569,8 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
         report.plot(path, tmp_path / "none", kind="gif")
     with pytest.raises(InvalidInputError, match="give a list of names"):
         report.plot(path, tmp_path / "none", metrics="host_load1")
+    with pytest.raises(NotFoundError, match="nothing to plot"):
+        report.plot(path, tmp_path / "none", metrics=["host_lod1"])
 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]
