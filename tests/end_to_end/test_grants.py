@@ -57,7 +57,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
         outside = fedmon_here("run", str(plan), "--tags", "cells", "-a", "least=10", environ=environ)
         assert outside.returncode == 4, outside.stdout
         assert "argument 'least' is 10, and its rule is range(10)" in outside.stderr
-        assert "fedmon plan request rows.py --dataset dataset_" in outside.stderr
+        assert "fedmon plan request rows.py --dataset cells --purpose" in outside.stderr
         for _ in range(2):
             assert fed.run(plan, tags=["cells"], args={"least": 9}).result(timeout_s=60) == {"north": {"rows": 3}}
         third = fed.run(plan, tags=["cells"])

@@ -250,11 +250,11 @@ def grant_for(
     return shorten(reason, _MOST_REASON)
 
 
-def request_words(name: str, dataset_id: str | None, reason: str) -> str:
-    """Return the words that ask an owner for more, in Python and in a shell."""
-    given = [dataset_id] if dataset_id else []
+def request_words(name: str, dataset: str | None, reason: str) -> str:
+    """Return the words that ask owners for more, in Python and in a shell; names are the same on many nodes."""
+    given = [dataset] if dataset else []
     python = f"fed.approve(plan, {f'datasets={given}, ' if given else ''}purpose={reason!r})"
-    words = [f"{name}.py", *(["--dataset", dataset_id] if dataset_id else []), "--purpose", reason]
+    words = [f"{name}.py", *(["--dataset", dataset] if dataset else []), "--purpose", reason]
     return f"{python}, or in a shell: fedmon plan request {shlex.join(words)}"
 
 

@@ -116,7 +116,7 @@ class Admission:
         raise DeclinedError(
             ErrorCode.OUTSIDE_GRANT,
             f"plan {plan.name!r} (SHA-256 {plan.sha256}) is approved here, but not for this run: {found}. Ask for it "
-            f"with {request_words(plan.name, dataset_id, found)}",
+            f"with {request_words(plan.name, dataset.name if dataset else None, found)}",
         )
 
     def _dataset(self, request: Run) -> GivenDataset | None:
