@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,7 +33,6 @@ _MAX_SHOWN = 1_000
 
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
-    "that its reports leave: unless [release] mode is auto, nodes send only those named in its `scalars`",
     "that the Python of each node has the packages that it imports",
     "that the data of each node is like the data that was given here",
 )
@@ -87,6 +87,11 @@ def check(
     )
     line = (lambda _: None) if json else _line
     document = _tried(source, order, content, in_sandbox=sandbox, line=line)
+    reported = {name for each in document["scalars"] for name in each.values}
+    document["not_checked"] += [
+        f"that nodes send {name}: `scalars` does not name it, so only [release] mode auto lets it leave"
+        for name in sorted(reported.difference(code.declared.scalars))
+    ]
     if json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
     for text in _summary(document):
@@ -175,7 +180,7 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
         most = size(document["limits"]["output_bytes"])
         yield f"size     {size(result['size_bytes'])} of {most} at most, {result['format']}"
     yield f"took     {quantities(msgspec.structs.asdict(usage)) or 'not known'}"
-    for first, word in zip(("unknown", *[""] * len(NOT_CHECKED)), NOT_CHECKED, strict=False):
+    for first, word in zip_longest(("unknown",), document["not_checked"], fillvalue=""):
         yield f"{first:<9}{word}"
 
 
@@ -207,7 +212,7 @@ def _document(
         "scalars": [event for event in events if isinstance(event, Reported)],
         "logs": [event for event in events if isinstance(event, Logged)],
         "result": found,
-        "not_checked": NOT_CHECKED,
+        "not_checked": [*NOT_CHECKED],
     }
 
 

@@ -192,13 +192,9 @@ def fetch_inputs(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: 
             )
             file.flush()
             try:
-                contents(parcel.format, _mapped(file.fileno()))
+                # An empty file cannot be mapped.
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if parcel.size_bytes else b""
+                contents(parcel.format, memoryview(mapped))
             except InvalidInputError as problem:
                 raise InvalidInputError(f"the inputs cannot be used: {problem}") from None
             return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _mapped(descriptor: int) -> memoryview:
-    """Return the content of an open file without reading it; it stays mapped while this value lives."""
-    # An empty file cannot be mapped.
-    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")

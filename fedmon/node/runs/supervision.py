@@ -455,8 +455,7 @@ class EventLog:
         }
         self._due.update(dict.fromkeys(passed, mono + SCALAR_EVERY_S))
         if len(passed) < len(values):
-            pace = f"one value of a name each {SCALAR_EVERY_S:g} s"
-            self._warn_once(t, f"reports leave with declared names only, and {pace}; the others are left out")
+            self._warn_once(t, f"only declared names leave, each once in {SCALAR_EVERY_S:g} s; the others are left out")
         return passed
 
     def _warn_once(self, t: float, text: str) -> None:

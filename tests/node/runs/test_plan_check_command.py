@@ -36,7 +36,7 @@ class Mean(TrainingPlan):
     def run(self, context):
         age = context.dataset.columns()["age"]
         print("printed")
-        context.report(step=1, age=np.nanmean(age))
+        context.report(step=1, age=np.nanmean(age), rows=len(age))
         context.log(f"given {context.arguments['unit']}")
         return {"n": len(age), "weights": {"w": np.zeros((2, 3))}, "inputs": context.inputs}
 """
@@ -82,7 +82,7 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
     assert said["ok"] is True
     assert said["sha256"] == hashlib.sha256(plan.read_bytes()).hexdigest()
     assert said["sandbox"] == level
-    assert [(each["step"], each["values"]) for each in said["scalars"]] == [(1, {"age": 45.0})]
+    assert [(each["step"], each["values"]) for each in said["scalars"]] == [(1, {"age": 45.0, "rows": 3.0})]
     assert [each["message"] for each in said["logs"]] == ["given years"]
     assert [(each["name"], each["type"], each["shape"]) for each in said["result"]["values"]] == [
         ("n", "int", None),
@@ -93,6 +93,9 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
     assert said["result"]["values"][2]["value"] == INPUTS
     assert said["usage"]["wall_s"] > 0
     assert "printed" in done.stderr
+    assert [text for text in said["not_checked"] if "scalars" in text] == [
+        "that nodes send rows: `scalars` does not name it, so only [release] mode auto lets it leave"
+    ]
 
 
 def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(plan: Path) -> None:
