@@ -20,7 +20,9 @@ class Results:
         self.recording = folder / f"{key}.fmr"
         with Source([self.recording]) as source:
             self.hosts: dict[str, Host] = {host.name: host for host in source.hosts}
-            self.lost = [lost for stream in source.streams for lost in source.lost(stream)]
+            self.lost = [
+                lost for stream in source.streams for lost in source.lost(stream.node_id, stream.stream, stream.boot)
+            ]
 
     def job(self, host: str) -> dict[str, Any]:
         """Return what is known of the job on one host."""

@@ -68,7 +68,10 @@ def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -
     with Source([folder.merged]) as together, Source(paths) as apart:
         assert together.hosts == apart.hosts
         assert together.marks() == apart.marks()
-        assert [together.lost(stream) for stream in together.streams] == [apart.lost(each) for each in apart.streams]
+        lost, of_hosts = (
+            [each.lost(one.node_id, one.stream, one.boot) for one in each.streams] for each in (together, apart)
+        )
+        assert lost == of_hosts
     with Recording(folder.merged, read_only=True) as recording:
         found = flat(recording.read())
     expected = []
