@@ -1,4 +1,4 @@
-"""One node's part in a run: its answers, outcome and scalars, and the question for what is missing."""
+"""One node's part in a run: its answers, outcome and scalars, and the question for the missing ones."""
 
 from __future__ import annotations
 
