@@ -249,7 +249,7 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
     members = list(filter(None, map(resources.get, condition.group)))
     there, missing, lost = list[Resource](), list[Resource](), list[Resource]()
     for one in members:
-        (there if is_met(condition, one) else lost if _is_lost(condition, want, one) else missing).append(one)
+        (there if is_met(condition, one) else lost if is_lost(condition, want, one) else missing).append(one)
     if condition.at_least is None and isinstance(condition, StateCondition):
         for one in lost:
             if one.critical:
@@ -266,7 +266,8 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
             must = f"{needed} of {len(condition.group)} resources must be {condition}"
             return Impossible(f"{must}, and {_titles(lost) or 'none'} failed")
         if len(there) < needed:
-            return Blocked(tuple(one.guid for one in missing))
+            # A lost one that is started again reports values again.
+            return Blocked(tuple(one.guid for one in (*missing, *lost)))
     return _after(condition, there, now)
 
 
@@ -279,7 +280,7 @@ def is_met(condition: AnyCondition, resource: Resource) -> bool:
     return streaks is not None and min(streaks.values()) >= condition.metric.samples
 
 
-def _is_lost(condition: AnyCondition, want: Want, resource: Resource) -> bool:
+def is_lost(condition: AnyCondition, want: Want, resource: Resource) -> bool:
     """Tell whether a resource that is not as a condition wants it can no longer be."""
     if isinstance(condition, StateCondition):
         return condition.state < ResourceState.FAILED <= resource.state

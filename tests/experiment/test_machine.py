@@ -186,6 +186,19 @@ def test_a_metric_must_hold_so_often_in_a_row_and_then_has_held(waits_for_anothe
     assert world.calls() == [("start", 1)]
 
 
+def test_a_quorum_counts_a_member_that_was_started_again() -> None:
+    world = World(1, 2, 3).started(2, 3)
+    world.start_after(1, MetricCondition(number=1, group=(2, 3), at_least=1, metric=ACCURATE))
+    world.became(STOPPED, 2)
+    world.ready(1, group=2)
+
+    world.became(STARTED, 2)
+    for _ in range(3):
+        world.tell(Measured(t=1.0, guid=2, name="accuracy", value=0.95))
+
+    assert world.calls() == [("start", 1)]
+
+
 def test_a_condition_that_takes_too_long_fails_the_resource_and_says_why() -> None:
     world = World(1, 2).start_after(1, after(7, 2, timeout_s=30.0)).ready(1)
     assert due_at(world.state, Timer(guid=1, purpose="delay", want="start")) == 130.0

@@ -33,7 +33,8 @@ def deployed(
 
 def test_it_names_the_resources_waited_for_and_since_when() -> None:
     state = deployed((1, StateCondition(number=1, group=(2, 3), state=STARTED, timeout_s=60)))
-    state = after(state, events.Became(t=12, guids=(3,), state=STARTED))
+    # Of two states at the same moment, the later one has a time that is a little later.
+    state = after(state, *(events.Became(t=30, guids=(3,), state=each) for each in (READY, STARTED)))
 
     found = explain(state, 1, 30)
 
@@ -98,10 +99,13 @@ def test_it_names_quorums_metrics_and_attributes() -> None:
         (1, StateCondition(number=1, group=(2, 3), at_least=1, state=STOPPED)),
         (2, MetricCondition(number=2, group=(3,), metric=Metric(name="loss", comparison="<", value=0.5, samples=3))),
     )
+    freed = deployed((1, StateCondition(number=1, group=(2, 3), at_least=1, state=RELEASED)))
+    freed = after(freed, events.Became(t=12, guids=(2,), state=FAILED))
     rate = StateCondition(number=3, group=(2,), state=STOPPED)
     state = after(state, events.SetWanted(t=12, guids=(3,), name="rate", value=2, condition=rate))
 
     assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in str(explain(state, 1, 12))
+    assert "for 1 of 2: resource 2 (app, FAILED), resource 3 (app, READY) to be RELEASED" in str(explain(freed, 1, 12))
     assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in str(explain(state, 2, 12))
     assert "set rate has waited" in str(explain(state, 3, 13))
 
