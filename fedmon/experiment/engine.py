@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.errors import StorageError
 from fedmon.experiment.errors import ExperimentOverError, InvalidStateError
 from fedmon.experiment.events import (
     Abandon,
@@ -358,18 +358,17 @@ class Engine:
     def perform(self, action: Action) -> None:
         """Perform an action of the machine."""
         match action:
-            case Call(guid=guid, verb=verb, reason=reason):
-                self.run(functools.partial(self._call, guid, verb, reason), guid, verb)
-            case Assign(guid=guid, name=name, value=value):
-                self.run(functools.partial(self._assign, guid, name, value))
+            case Call(guid=guid, verb=verb, reason=reason) if (resource := self._find(guid)) is not None:
+                self.run(functools.partial(resource.run_verb, verb, reason), guid, verb)
+            case Assign(guid=guid, name=name, value=value) if (resource := self._find(guid)) is not None:
+                resource.assigned.append((name, value))
+                self.run(resource.assign_next)
             case Alarm(timer=timer, at=moment):
                 self._schedule(moment, functools.partial(self._look, timer))
             case Inform(guid=guid):
                 self._inform(guid)
-            case Abandon(guid=guid):
-                resource = self._find(guid)
-                if resource is not None:
-                    resource.abandon()
+            case Abandon(guid=guid) if (resource := self._find(guid)) is not None:
+                resource.abandon()
 
     def _begin(self, guid: int, verb: Verb | None, work: Callable[[], object]) -> None:
         """Start the timeout of a verb and the next thread, and call a hook or another function."""
@@ -379,19 +378,6 @@ class Engine:
                 self.note(VerbBegan(guid=guid, verb=verb))
         self.hooks.start()
         work()
-
-    def _call(self, guid: int, verb: Verb, reason: str) -> None:
-        resource = self._find(guid)
-        if resource is not None:
-            resource.run_verb(verb, reason)
-
-    def _assign(self, guid: int, name: str, value: Any) -> None:
-        resource = self._find(guid)
-        try:
-            if resource is not None:
-                resource.set(name, value)
-        except FedmonError as error:
-            logger.warning("resource %d: %s", guid, error)
 
     def _schedule(self, moment: float, work: Callable[[], object]) -> None:
         """Call a function at a moment, on the thread of the actor."""

@@ -141,8 +141,8 @@ class Change:
             self.end_want((resource.guid, name))
 
     def wake_watchers(self, guid: int) -> None:
-        """Judge the wants again that watch a resource; those that stay blocked watch again."""
-        self.woken.extend(sorted(self.watchers.pop(guid, Map())))
+        """Judge the wants again that watch a resource, by their number; those that stay blocked watch again."""
+        self.woken.extend(sorted(self.watchers.pop(guid, Map()), key=lambda key: (key[0], len(key[1]), key)))
 
 
 # --- wants --------------------------------------------------------------------------------------------------------

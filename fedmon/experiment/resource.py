@@ -8,6 +8,7 @@ import datetime
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar, cast, get_args
 
@@ -322,8 +323,9 @@ class ResourceManager:
         self.is_registered = self.__is_releasing = False
         self.registered_as = ""
         self.__is_cleared = False  # by `do_fail`
-        self.__turn = threading.RLock()
+        self.__turn, self.__assigning = threading.RLock(), threading.Lock()
         self.__running: Hook | None = None
+        self.assigned = deque[tuple[str, Any]]()
         self._own: dict[str, Attribute] = {}
         self._enabled = frozenset(each.name for each in self._traces.values() if each.enabled)
 
@@ -693,6 +695,15 @@ class ResourceManager:
         if not here.is_in(self):
             self._check_writable(self._attribute(name), self.state)
         return self._set_own(name, value)
+
+    def assign_next(self) -> None:
+        """Set the next attribute that conditions ``assigned``, in their order whichever thread comes first."""
+        with self.__assigning:
+            name, value = self.assigned.popleft()
+            try:
+                self.set(name, value)
+            except FedmonError as error:
+                self.warning(str(error))
 
     def check_value(self, name: str, value: Any) -> Any:
         """Return a value that a condition will set, as files hold it. Raises the errors of `set` when STARTED."""

@@ -306,6 +306,27 @@ def test_what_conditions_set_is_stored_likewise(ec: ExperimentController, name: 
     wait_until(lambda: one.get(name) == stored, what="the value")
 
 
+def test_of_settings_that_come_due_together_the_one_that_was_registered_last_stays(ec: ExperimentController) -> None:
+    made = []
+
+    class Heard(Flagged):
+        _rtype = "test::Heard"
+
+        def set(self, name: str, value: Any) -> Any:
+            stored = super().set(name, value)
+            made.append(stored)
+            return stored
+
+    one = added(ec, Heard)
+    for number in range(100, 112):
+        ec.set_with_conditions("plain", number, one.guid, one.guid, "STARTED")
+
+    started(ec)
+
+    wait_until(lambda: set(made).issuperset(range(100, 112)))
+    assert (made[-12:], one.get("plain")) == (list(range(100, 112)), 111)
+
+
 def test_a_global_attribute_that_nobody_may_set_or_read_is_not(ec: ExperimentController) -> None:
     for flag, name in (("NoWrite", "all-nowrite"), ("Reserved", "all-reserved")):
         with pytest.raises(AttributeAccessError, match=flag):
