@@ -142,9 +142,10 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
     started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
     journal = str(Path(local.run_dir, NAME))
-    (mine,) = (file.fd for file in psutil.Process().open_files() if file.path == journal)
+    mine = [file.fd for file in psutil.Process().open_files() if file.path == journal]  # one has the lock
     with open("/dev/full", "r+b", buffering=0) as full:
-        os.dup2(full.fileno(), mine)
+        for descriptor in mine:
+            os.dup2(full.fileno(), descriptor)
 
     os.kill(local.get(guid, "pid"), signal.SIGTERM)
 
