@@ -16,40 +16,42 @@ _DURATION = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in ("h", "m(?!
 _MOMENT = re.compile(r"[0-9]{20}")
 MOMENT = "%Y%m%d%H%M%S%f"
 """The format of a moment, in local time."""
+_LENGTHS, _DATE = '"1.5h", "2m", "30s", "5ms", "7us" or together "2m30s"', "20 digits, YYYYMMDDhhmmssffffff"
 _LONGEST_S = 100 * 366 * 86400.0
 _LONGEST_TEXT = 200
 
 
-def seconds(text: str | None) -> float:
-    """Return a duration in seconds; 0 for None and "".
+def seconds(text: object, remedy: str = _LENGTHS) -> float:
+    """Return a duration in seconds, as documents and users write it; 0 for None and "".
 
-    Larger units come first, and each at most once: "2m30s". Raises InvalidTimeError.
+    Larger units come first, and each at most once: "2m30s". Raises InvalidTimeError, which says to write ``remedy``.
     """
     if text is None or text == "":
         return 0.0
-    given: object = text  # from documents and users
-    found = _DURATION.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST_TEXT else None
+    found = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST_TEXT else None
     if found is None:
-        raise InvalidTimeError(text)
+        raise InvalidTimeError(text, remedy)
     total = math.fsum(float(n) * unit for n, unit in zip(found.groups(), _UNITS.values(), strict=True) if n)
     if total > _LONGEST_S:
-        raise InvalidTimeError(text, "more than 100 years")
+        raise InvalidTimeError(text, remedy, "more than 100 years")
     return total
 
 
 def moment(text: str) -> datetime.datetime:
     """Return the moment of 20 digits, which are local time as NEPI's, in UTC. Raises InvalidTimeError."""
     if not _MOMENT.fullmatch(text):
-        raise InvalidTimeError(text, "a moment has 20 digits, YYYYMMDDhhmmssffffff")
+        raise InvalidTimeError(text, _DATE)
     try:
         return datetime.datetime.strptime(text, MOMENT).astimezone(datetime.UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise InvalidTimeError(text, f"no such date: {error}") from error
+        raise InvalidTimeError(text, _DATE, f"no such date: {error}") from error
 
 
 def moment_of(date: str | None, *, now: float) -> float:
     """Return the Unix time of a moment, which may be past, or of a duration from ``now``. Raises InvalidTimeError."""
-    return moment(date).timestamp() if isinstance(date, str) and _MOMENT.fullmatch(date) else now + seconds(date)
+    if isinstance(date, str) and _MOMENT.fullmatch(date):
+        return moment(date).timestamp()
+    return now + seconds(date, f"{_LENGTHS}, or a moment as {_DATE}")
 
 
 def duration_text(duration_s: float) -> str:

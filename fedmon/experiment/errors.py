@@ -84,12 +84,9 @@ class InvalidStateError(ExperimentError, ValueError):
 class InvalidTimeError(ExperimentError, ValueError):
     """A text is neither a duration nor a moment."""
 
-    def __init__(self, text: object, reason: str = "") -> None:
+    def __init__(self, text: object, remedy: str, reason: str = "") -> None:
         self.text = text
-        super().__init__(
-            f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: "
-            'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s"'
-        )
+        super().__init__(f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: write {remedy}")
 
 
 class InvalidAttributeError(ExperimentError, ValueError):

@@ -33,11 +33,11 @@ def test_durations_are_read_alone_and_together(text: str | None, expected: float
 )  # fmt: skip
 def test_bad_delay_text_is_refused_at_the_call_and_named(text: object) -> None:
     with pytest.raises(InvalidTimeError) as caught:
-        seconds(text)  # type: ignore[arg-type]
+        seconds(text)
 
     assert isinstance(caught.value, ValueError)
     assert caught.value.text == text
-    assert '"2m30s"' in str(caught.value)
+    assert str(caught.value).endswith('together "2m30s"')
     assert len(str(caught.value)) < 400
 
 
@@ -60,5 +60,5 @@ def test_absolute_times_work() -> None:
     ["20261301000000000000", "00000000000000000000", "99999999999999999999", "2026112100000000000", "2" * 21, 5],
 )
 def test_digits_that_are_no_date_are_refused_and_named(text: Any) -> None:
-    with pytest.raises(InvalidTimeError):
+    with pytest.raises(InvalidTimeError, match="20 digits"):
         moment_of(text, now=0.0)

@@ -24,7 +24,7 @@ def test_due_times_may_be_numbers_datetimes_and_texts() -> None:
     first.timestamp = 1.9e9  # in 2030, too
     scheduler.schedule(scheduler.schedule(first))  # also one that is scheduled
     assert scheduler.pending == [2, 3, 1]
-    with pytest.raises(InvalidTimeError, match="tomorrow"):
+    with pytest.raises(InvalidTimeError, match="'tomorrow' is not a time: write 20 digits"):
         Task("tomorrow", print)
 
 
