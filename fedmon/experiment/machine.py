@@ -445,7 +445,7 @@ def _enter(change: Change, resource: Resource, state: ResourceState, reason: str
         resource,
         state=state,
         times=(*(each for each in resource.times if each[0] is not state), (state, change.latest)),
-        reason=reason or resource.reason,
+        reason=reason or (resource.reason if state >= ResourceState.FAILED else ""),  # else a new attempt came further
         left_alone=False,
     )
     if state >= ResourceState.FAILED:

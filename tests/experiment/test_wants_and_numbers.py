@@ -76,7 +76,7 @@ def test_a_verb_that_succeeded_meanwhile_is_not_tried_again(ec: ExperimentContro
     ec.start(guid)
     ec.stop(guid)
 
-    assert ec.snapshot.resources[guid].retrying is None
+    assert (ec.snapshot.resources[guid].retrying, failing.reason) == (None, "")
     assert is_left_alone(ec, guid, 6.5)
     assert (failing.starts, failing.state) == (2, STOPPED)
 
