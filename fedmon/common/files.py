@@ -191,7 +191,7 @@ class LockFile:
         self._fd = -1
 
     def take(self, text: str = "", *, timeout_s: float = 0.0) -> bool:
-        """Take the lock and write ``text`` for others to read; return False if another holds it after ``timeout_s``."""
+        """Take the lock, and write a ``text`` for others; return False if another holds it after ``timeout_s``."""
         with storage_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
