@@ -163,7 +163,7 @@ def reader_count(plan: Plan) -> int:
 
 def read_batches(source: Source, plan: Plan, *, is_tidy: bool) -> Iterator[pa.RecordBatch]:
     """Return the rows of a table, in order. Raises StorageError."""
-    reader = SpanReader(source.readers, plan.columns, source.damage)
+    reader = SpanReader(source.readers, plan, source.damage)
     for span in plan.spans:
         yield from _batches(plan, reader, span, is_tidy=is_tidy)
 
@@ -176,7 +176,7 @@ def read_lines(source: Source, plan: Plan, *, is_tidy: bool, processes: int | No
     task = Task(paths=[os.fsencode(path) for path in source.paths], plan=plan, is_tidy=is_tidy)
     count = reader_count(plan) if processes is None else min(processes, len(plan.spans))
     if not count or not sys.executable:
-        reader = SpanReader(source.readers, plan.columns, source.damage)
+        reader = SpanReader(source.readers, plan, source.damage)
         yield from (_lines(task, reader, span) for span in plan.spans)
         return
     with contextlib.ExitStack() as stack:
@@ -240,7 +240,7 @@ def serve(orders: IO[bytes], target: IO[bytes]) -> None:
     task, damage = msgspec.json.decode(orders.readline(), type=Task), Damage()
     try:
         recordings = [RecordingRows(Path(os.fsdecode(path))) for path in task.paths]
-        reader = SpanReader(recordings, task.plan.columns, damage)
+        reader = SpanReader(recordings, task.plan, damage)
         for span in task.plan.spans:
             rows, text = _lines(task, reader, span)
             _send(target, LinesHead(rows=rows, size_bytes=len(text), damaged=damage.ranges()), text)

@@ -198,6 +198,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How a table is read: its columns, the facts known before a sample is read, and spans in the order of its rows."""
 
     columns: tuple[Column, ...]
+    others: frozenset[str]
+    """Series of other jobs: samples that have values of these alone are no rows."""
     labels: tuple[str, ...]
     owners: dict[str, Owner]
     rates: bool
@@ -231,9 +233,12 @@ def plan(
     wanted, is_own = chooser(metrics), of_job(source, job)
     filled = _filled(source) if origin else None
     found: list[tuple[Key, list[str]]] = []
+    others: set[str] = set()
     for key in keys:
-        names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key) if is_own(name))
-        chosen = [name for name in names if (wanted is None or wanted(name)) and (filled is None or name in filled)]
+        names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key))
+        own = [name for name in names if is_own(name)]
+        others.update(names.keys() - own)
+        chosen = [name for name in own if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
             found.append((key, chosen))
     made = columns(((key[1], names) for key, names in found), rates=rates)
@@ -257,7 +262,7 @@ def plan(
             low, high = max(low, min(begin for begin, _ in times)), min(high, max(end for _, end in times))
         cut += spans(host.node_id, reaches, since_t=low, until_t=high, rows=rows)
     labels = tuple(label for label in LABELS if label in used)
-    return Plan(columns=made, labels=labels, owners=owners, rates=rates, spans=tuple(cut))
+    return Plan(columns=made, others=frozenset(others), labels=labels, owners=owners, rates=rates, spans=tuple(cut))
 
 
 def known_jobs(source: Source) -> list[str]:
@@ -326,12 +331,12 @@ class SpanReader:
     Samples that are left out are added to ``damage``. Raises StorageError.
     """
 
-    def __init__(self, recordings: Sequence[RecordingRows], columns: Sequence[Column], damage: Damage) -> None:
-        self._recordings, self._damage = recordings, damage
-        self._width = len(columns)
+    def __init__(self, recordings: Sequence[RecordingRows], plan: Plan, damage: Damage) -> None:
+        self._recordings, self._damage, self._others = recordings, damage, plan.others
+        self._width = len(plan.columns)
         self._values: dict[str, dict[str, int]] = {}
         self._rates: dict[str, dict[str, int]] = {}
-        for number, column in enumerate(columns):
+        for number, column in enumerate(plan.columns):
             places = self._rates if column.is_rate else self._values
             places.setdefault(column.stream, {})[column.series] = number
         self._origin = self._values.pop("", {})
@@ -343,7 +348,7 @@ class SpanReader:
         if not parts:
             return SpanRows(np.empty(0), np.empty((self._width, 0)))
         places, t, repeats = _rows([block for block, _ in parts])
-        values = np.full((self._width, len(t)), np.nan)
+        values, is_of_others = np.full((self._width, len(t)), np.nan), np.zeros(len(t), dtype=np.bool_)
         begin = 0
         for block, columns in parts:
             rows = places[begin : begin + len(block.t)]
@@ -353,7 +358,9 @@ class SpanReader:
             target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
             for place, column in columns.items():
                 values[place, target] = column
-        return _joined(t, values, repeats)
+            others = [block.columns[name] for name in block.columns.keys() & self._others]
+            is_of_others[target] = ~np.isnan(others).all(axis=0)
+        return _joined(t, values, repeats, is_of_others)
 
     def _columns(
         self, span: Span, key: Key, first_seq: int, last_seq: int
@@ -364,7 +371,7 @@ class SpanReader:
         wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
         recordings = [recording for recording in self._recordings if recording.holds(key)]
         selection = RowSelection(first_seq=first_seq, last_seq=last_seq, since_t=span.since_t, until_t=span.until_t,
-                                 series=wanted.__contains__)  # fmt: skip
+                                 series=(wanted | self._others).__contains__)  # fmt: skip
         growth, end = Rates(), -1
         for block in read_blocks(recordings, key, selection, self._damage):
             if rates and block.seq != end + 1:
@@ -406,10 +413,10 @@ def _rows(blocks: Sequence[Block]) -> tuple[NDArray[np.intp], Floats, NDArray[np
     return places, t[order][new], np.flatnonzero(again[order][new])
 
 
-def _joined(t: Floats, values: Floats, repeats: NDArray[np.intp]) -> SpanRows:
-    """Put these rows into the one before, unless that has a value of the same column already.
+def _joined(t: Floats, values: Floats, repeats: NDArray[np.intp], is_of_others: NDArray[np.bool_]) -> SpanRows:
+    """Put ``repeats`` into the row before, unless that has a value of the same column already.
 
-    A program that reports many values at once sends several samples of one instant.
+    A program that reports many values at once sends several samples of one instant. Rows of others without one go.
     """
     kept = np.ones(len(t), dtype=bool)
     into = 0
@@ -419,6 +426,7 @@ def _joined(t: Floats, values: Floats, repeats: NDArray[np.intp]) -> SpanRows:
         if np.isnan(values[known, into]).all():
             values[known, into] = values[known, row]
             kept[row] = False
+    kept[is_of_others] &= ~np.isnan(values[:, is_of_others]).all(axis=0)
     return SpanRows(t, values) if kept.all() else SpanRows(t[kept], values[:, kept])
 
 

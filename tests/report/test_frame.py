@@ -92,11 +92,12 @@ TABLES: dict[str, tuple[list[Batch], dict[str, Any], dict[str, list[Any]]]] = {
          'perf_events_per_second{group="software",event="context-switches"}': [5000] * 3,
          'perf_events_total{group="software",event="context-switches",job="7"}': [300, 400, 500],
          'perf_events_per_second{group="software",event="context-switches",job="7"}': [100] * 3}),
-    "a job has the values that it and programs reported, and none of another job": (
-        [*(samples({RSS: [1, 2]}, stream=f"job-{job}", t=[T0, T0 + 2]) for job in "78"),
-         samples({LOSS: [1, 2], **{f'user_value{{name="loss",job="{job}"}}': [3, 4] for job in "78"}}, stream="user")],
+    "a job has the values that it and programs reported, and neither values nor rows of another job": (
+        [*(samples({RSS: [1, 2]}, stream=f"job-{job}", t=[T0, T0 + 3]) for job in "78"),
+         samples({LOSS: [1, None, None], 'user_value{name="loss",job="7"}': [3, None, None],
+                  'user_value{name="loss",job="8"}': [3, None, 5]}, stream="user")],
         {"job": "7", "metrics": ["user_*"]},
-        {"job": ["7"] * 2, LOSS: [1, 2], 'user_value{name="loss",job="7"}': [3, 4]}),
+        {"job": ["7"] * 2, LOSS: [1, None], 'user_value{name="loss",job="7"}': [3, None]}),
     "counters may come without rates": (
         [FOUR], {"rates": False}, {BUSY: [0, 1, 2, 3], "host_load1": [1] * 4, RECEIVED: [0, 1, 3, 6]}),
 }  # fmt: skip

@@ -87,7 +87,7 @@ class UserTable:
     """A Table (see `fedmon.report.frames`) with a row for each moment at which a program reported something."""
 
     def __init__(self, name: str, source: Source, job: str | None) -> None:
-        self.name, self._is_of_job = name, job is not None
+        self.name = name
         self._wide = WideTable(source, metrics=[VALUE], job=job, rates=False)
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}
@@ -113,6 +113,4 @@ class UserTable:
         schema = self.schema
         for batch in self._wide.batches():
             columns = [pc.coalesce(*map(batch.column, names)) for _, names in sorted(self._columns.items())]
-            made = pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)
-            # Of other jobs there are rows without a value.
-            yield made.filter(pc.is_valid(pc.coalesce(*columns))) if self._is_of_job else made
+            yield pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)

@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def instants(self, source: Source) -> Instants:
         """Read it all. Raises StorageError."""
-        reader = SpanReader(source.readers, self.plan.columns, source.damage)
+        reader = SpanReader(source.readers, self.plan, source.damage)
         parts = [reader.read(span) for span in self.plan.spans]
         t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
 
@@ -96,8 +96,7 @@ def _places(
     if not nodes:
         return
     made = plan(source, metrics=metrics, job=job, rates=False)
-    own = (column for column in made.columns if column.stream in (HOST, f"{JOB}{job}"))
-    columns = (*ORIGIN, *own)
+    columns = (*ORIGIN, *(column for column in made.columns if column.stream in (HOST, f"{JOB}{job}")))
     for host in source.hosts:
         if host.node_id in nodes:
             spans = tuple(span for span in made.spans if span.node_id == host.node_id)
