@@ -28,26 +28,26 @@ def mode_share(node: Node, mode: str) -> float | None:
 
 
 def io_wait(case: Case) -> Finding | None:
-    """Report the CPU time lost to waiting for disks, as a note unless the job is known to have waited itself."""
+    """Report the CPU time lost to waiting for disks, as a note unless the job is known to have waited there."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
     if not shares:
         return unknown(case.nodes, "io-wait", "I/O wait", _SECONDS)
     most = max(shares, key=lambda name: shares[name])
     share = shares[most]
-    severity, whose = Severity.GOOD, ""
-    if share >= limits.IO_WAIT_HIGH:
+    severity, whose, advice = Severity.GOOD, "", ""
+    waiting = past(_pressures(case, "io", "full", of_job=True), limits.PRESSURE_HIGH)
+    if share >= limits.IO_WAIT_HIGH and case.job is not None and most not in waiting:
+        severity, whose = Severity.NOTE, _SHARED
+    elif share >= limits.IO_WAIT_HIGH:
         severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH else Severity.WARNING
-        if case.job is not None and not past(_pressures(case, "io", "full", of_job=True), limits.PRESSURE_HIGH):
-            severity, whose = Severity.NOTE, _SHARED
+        advice = "Read and write less often and in larger pieces, or use faster storage such as a local disk."
     which = f" on {most}" if len(shares) == 1 else f" on {most}, the most of {len(shares)} nodes"
     return Finding(
         name="io-wait",
         severity=severity,
         title="I/O wait",
         text=f"CPUs{whose} waited for disks for {percent(share)} of the time{which}.",
-        advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
-        if severity in (Severity.PROBLEM, Severity.WARNING)
-        else "",
+        advice=advice,
         figures={"ratio": share},
         nodes=(most,),
     )
