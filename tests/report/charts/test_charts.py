@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import msgspec
 import numpy as np
 import pytest
 
@@ -436,7 +437,8 @@ def test_what_is_missing_is_hatched_with_the_reason_of_its_own_stream_and_boot(t
     with Source([path]) as source:
         subject = choose(source)
         found = charts.charts_of(charts.read_bins(subject), subject)
-        drawn_figure = figure(found.first[0], found)
+        of_two_nodes = msgspec.structs.replace(found, gaps=(*found.gaps, *found.gaps))
+        drawn_figure = figure(found.first[0], of_two_nodes)
 
     assert found.gaps == ((T0 + 1, T0 + 20, "no samples for 18.0 s: dropped"),)
     assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"]
