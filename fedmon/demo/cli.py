@@ -176,9 +176,8 @@ class DemoScreen:
 
     def commands(self, title: str, lines: Sequence[str]) -> None:
         """Print commands to be typed; empty ones are left out."""
-        self.show(title)
-        for line in filter(None, lines):
-            self._console.print(line, soft_wrap=True)
+        for line in filter(None, (title, *lines)):
+            self.show(line)
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Print a table."""
@@ -344,6 +343,7 @@ class Story:
         self.document["regression"] = {"rounds": [one._asdict() | {"states": one.states.rows()} for one in rounds]}
 
     def _held(self) -> None:
+        from fedmon.node.owner.cli.results import in_words
         from fedmon.researcher.runs.errors import RunHeldError
 
         self._screen.step(9, STEPS, f"The owner of {CAREFUL} looks at a result before it leaves")
@@ -354,7 +354,7 @@ class Story:
         except RunHeldError as held:
             self._screen.show(f"{CAREFUL}: {held.failed[CAREFUL]}")
         shown = self._typed(CAREFUL, "results", "show", run.job_id)
-        rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
+        rows = [(str(each["place"]), in_words(each["kind"]), str(each["count"])) for each in shown["entries"]]
         self._screen.table(("entry", "kind", "values"), rows)
         self._typed(CAREFUL, "results", "release", run.job_id, "--note", "means only")
         self._wait(lambda: run.states()[CAREFUL].succeeded, "the released result did not arrive")

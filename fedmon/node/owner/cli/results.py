@@ -116,14 +116,14 @@ def _screen(document: Mapping[str, Any]) -> str:
         "file": document["file"],
     }
     rows = [
-        [shorten(one_line(each["place"]), _SHOWN), _kind(each["kind"]), each["count"], _range(each), _first(each)]
+        [shorten(one_line(each["place"]), _SHOWN), in_words(each["kind"]), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
     entries = table(["entry", "kind", "count", "range", "first values"], rows)
     return f"{fields(shown)}\n\n{entries}"
 
 
-def _kind(kind: str) -> str:
+def in_words(kind: str) -> str:
     """Return the kind of an entry in words: "array of 4 x 2 floats" for numpy's "array 4 x 2 of f8"."""
     shape, _, dtype = kind.removeprefix("array ").rpartition(" of ")
     if not shape:
