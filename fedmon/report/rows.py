@@ -89,7 +89,7 @@ def _texts(column: Column) -> tuple[str, str | None, str | None, str | None, str
 def _heads(plan: Plan, span: Span, t: Floats) -> list[pa.Array]:
     owner = plan.owners[span.node_id]
     same = np.zeros(len(t), dtype=np.intp)
-    arrays = [_repeated([owner.host], same), _times(t)]
+    arrays = [_repeated([owner.host], same), pa.array(np.rint(t * 1e6).astype(np.int64)).cast(TIME)]
     for label in plan.labels:
         places = same if label != "job" else _outside(owner.job_times, t)
         arrays.append(_repeated([owner.labels.get(label), None], places))
@@ -106,10 +106,6 @@ def _outside(times: Sequence[tuple[float, float]], t: Floats) -> NDArray[np.intp
 
 def _repeated(texts: Sequence[str | None], places: NDArray[np.intp]) -> pa.Array:
     return pa.array(texts, pa.string()).take(pa.array(places))
-
-
-def _times(t: Floats) -> pa.Array:
-    return pa.array(np.rint(t * 1e6).astype(np.int64)).cast(TIME)
 
 
 LONG_VALUES = 4_000_000

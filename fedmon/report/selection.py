@@ -231,7 +231,11 @@ def plan(
         nodes = {node_id for node_id, stream, _ in keys if stream == JOB + job}
         keys = [key for key in keys if key[0] in nodes and (not key[1].startswith(JOB) or key[1] == JOB + job)]
     wanted, is_own = chooser(metrics), of_job(source, job)
-    filled = _filled(source) if origin else None
+    filled = (
+        {name for block in source.blocks() for name, values in block.columns.items() if not np.isnan(values).all()}
+        if origin
+        else None
+    )
     found: list[tuple[Key, list[str]]] = []
     others: set[str] = set()
     for key in keys:
@@ -298,11 +302,6 @@ def of_job(source: Source, job: str | None) -> Callable[[str], bool]:
 def named(ids: Sequence[str]) -> str:
     """Name the first of some jobs or hosts, those that are run ids by their beginnings."""
     return joined([*short_ids(ids).values()], most=9) or "none"
-
-
-def _filled(source: Source) -> set[str]:
-    """Return the series that have any value."""
-    return {name for block in source.blocks() for name, values in block.columns.items() if not np.isnan(values).all()}
 
 
 def _owner(source: Source, host: Host, jobs: set[str]) -> Owner:

@@ -15,7 +15,7 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import joined, moment, size
 from fedmon.report.amounts import significant
 from fedmon.report.document import summary
-from fedmon.report.document.model import Document, Drawn, Facts, Findings, Part, Section, TextTable, shown
+from fedmon.report.document.model import Bars, Document, Drawn, Facts, Findings, Part, Section, TextTable, shown
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding
@@ -73,8 +73,7 @@ def write_subject(
     bins = Bins(subject.span, wanted=is_shown)
     case = subject.read([bins])
     findings = find(case)
-    charts = charts_of(bins, subject)
-    document = build(case, findings, charts, made_t=time.time())
+    document = build(case, findings, charts_of(bins, subject), made_t=time.time())
     if page is not None:
         from fedmon.report.document.page import html as page_of
 
@@ -91,14 +90,16 @@ def write_subject(
 
 def build(case: Case, findings: Sequence[Finding], charts: Charts, *, made_t: float) -> Document:
     """Return the document. Empty sections fall out; ``made_t`` is the Unix time that the report shows as its own."""
+    first = (summary.about(case), *_filled(summary.bars(findings)), *_drawn(charts, charts.first[:_ON_PAGE_1]))
+    measured = (Facts(rows=_collected(case)), *_filled(_absent(case)), *_filled(_marks(case)))
     sections = [
-        Section(title="Findings", parts=tuple(_first_page(case, findings, charts))),
+        Section(title="Findings", parts=(*first, Findings(findings=tuple(findings)))),
         Section(title="Over time", parts=tuple(_drawn(charts, charts.first[_ON_PAGE_1:]))),
         Section(title="Nodes", parts=(summary.node_table(case),) if case.nodes else ()),
         Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)), is_folded=True),
-        Section(title="How it was measured", parts=_measured(case), is_folded=True),
+        Section(title="How it was measured", parts=measured, is_folded=True),
     ]
     return Document(
         title=summary.title(case),
@@ -108,7 +109,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts, *, made_t: fl
     )
 
 
-def _filled(table: TextTable) -> tuple[TextTable, ...]:
+def _filled(table: Bars | TextTable) -> tuple[Part, ...]:
     return (table,) if table.rows else ()
 
 
@@ -125,15 +126,6 @@ def _more(charts: Charts) -> list[Part]:
         Drawn(of=charts, charts=tuple(found), title=_GROUPS.get(group, group.capitalize()))
         for group, found in groups.items()
     ]
-
-
-def _first_page(case: Case, findings: Sequence[Finding], charts: Charts) -> list[Part]:
-    shares, drawn = summary.bars(findings), _drawn(charts, charts.first[:_ON_PAGE_1])
-    return [summary.about(case), *([shares] if shares.rows else []), *drawn, Findings(findings=tuple(findings))]
-
-
-def _measured(case: Case) -> tuple[Part, ...]:
-    return (Facts(rows=_collected(case)), *_filled(_absent(case)), *_filled(_marks(case)))
 
 
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series
-from fedmon.report.blocks import Floats, labels_of
+from fedmon.report.blocks import labels_of
 from fedmon.report.export import Table
 from fedmon.report.source import Source, told_number
 from fedmon.report.views.view_table import (
@@ -142,10 +142,6 @@ def _column(key: str, header: str, quantity: ViewQuantity, *, is_whole: bool = T
 _fraction = functools.partial(_column, is_whole=False)
 
 
-def _percent(part: Floats, whole: Floats) -> Floats:
-    return 100 * part / whole
-
-
 CPU: tuple[ViewColumn, ...] = (
     _fraction("cpu_time", "CPU time [s]", _of(*_CPU)),
     _fraction("cpu_times.user", "CPU time (user) [s]", _of(_CPU[0])),
@@ -161,7 +157,9 @@ CPU: tuple[ViewColumn, ...] = (
     _fraction(
         "memory_percent",
         "Memory usage [%]",
-        Computed(series=("job_memory_rss_bytes", "host_memory_total_bytes"), compute=_percent),
+        Computed(
+            series=("job_memory_rss_bytes", "host_memory_total_bytes"), compute=lambda part, whole: 100 * part / whole
+        ),
     ),
     *(
         ViewColumn(
