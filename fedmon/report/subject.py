@@ -38,12 +38,13 @@ class Subject:
         self, source: Source, job: str | None, hosts: Sequence[Host], since_t: float | None, until_t: float | None
     ) -> None:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
-        self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
-        self._counted_by = self._shared()
-        # Of monitors on one machine that searched for the job, each found all of its processes there.
-        self._again = {host.node_id for host in hosts if host.node_id in self._counted_by
-                       and host.jobs.get(job or "", {}).get("method") not in (None, COMMAND, "pids")}  # fmt: skip
-        self._names = {host.node_id for host in hosts} - self._again
+        # Of monitors on one machine that searched for the job, each found all of its processes there: one counts.
+        searched = [one for one in hosts if one.jobs.get(job or "", {}).get("method") not in (None, COMMAND, "pids")]
+        self._again = self._shared(searched, f"{JOB}{job}")
+        counted = (host for host in hosts if host.node_id not in self._again)
+        self.hosts = tuple(sorted(counted, key=lambda host: (natural(host.name), host.node_id)))
+        self._names = {host.node_id for host in self.hosts}
+        self._counted_by = self._shared(self.hosts, HOST)
         self._streams = self._chosen()
 
     @property
@@ -127,16 +128,16 @@ class Subject:
             counted_by="" if first is None else first.name,
         )
 
-    def _shared(self) -> dict[str, Host]:
-        """Return by node id the host whose samples of a machine count, for the others that share it at the time."""
+    def _shared(self, hosts: Sequence[Host], stream: str) -> dict[str, Host]:
+        """Return by node id the host whose samples of a stream count, for others on its machine at the time."""
         reach: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for one in self.source.streams:
             low, high = self._inside(one.oldest_t, one.last_t)
-            if one.stream == HOST and low <= high:
+            if one.stream == stream and low <= high:
                 reach[one.node_id].append((low, high))
         found: dict[str, Host] = {}
         firsts: list[Host] = []
-        sharing = [host for host in self.hosts if host.machine and host.node_id in reach]
+        sharing = [host for host in hosts if host.machine and host.node_id in reach]
         for host in sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id])):
             same = (first for first in firsts if first.machine == host.machine)
             first = next((one for one in same if _overlap(reach[one.node_id], reach[host.node_id])), None)

@@ -186,18 +186,22 @@ def test_ranks_on_one_host_share_the_cpus_and_the_memory_of_their_step(tmp_path:
 
 
 def test_monitors_that_searched_one_machine_count_the_same_processes_once(tmp_path: Path) -> None:
-    used: dict[str, Column] = {"job_cpu_user_seconds_total": [0.5 * second for second in range(COUNT)],
-                               "job_cpu_system_seconds_total": [0.0] * COUNT}  # fmt: skip
-    batches = [samples(columns, node=node, stream=stream) for node in ("n1", "n1-2")
-               for stream, columns in (("host", {"host_cpu_count": [2.0] * COUNT}), ("job-7", used))]  # fmt: skip
+    late = samples({"job_cpu_user_seconds_total": [50.0], "job_cpu_system_seconds_total": [0.0]},
+                   stream="job-7", seq=COUNT - 1)  # fmt: skip
+    whole = samples({"job_cpu_user_seconds_total": [0.5 * second for second in range(COUNT)],
+                     "job_cpu_system_seconds_total": [0.0] * COUNT}, node="n1-2", stream="job-7")  # fmt: skip
+    machines = [samples({"host_cpu_count": [2.0] * amount}, node=node)
+                for node, amount in (("n1", COUNT + 9), ("n1-2", COUNT))]  # fmt: skip
     document = {"hostname": "n1", "hardware": {"boot_id": "one", "threads": 2},
-                "jobs": {"7": {"method": "environment", "nodes": ["n1", "n2"]}}}  # fmt: skip
+                "jobs": {"7": {"method": "environment", "host": "n1", "nodes": ["n1", "n2"]}}}  # fmt: skip
+    documents = dict.fromkeys(("n1", "n1-2"), document)
 
-    with Source([recording(tmp_path / "a.fmr", *batches, documents=dict.fromkeys(("n1", "n1-2"), document))]) as source:
+    with Source([recording(tmp_path / "a.fmr", *machines, late, whole, documents=documents)]) as source:
         told = {one.name: one for one in find(choose(source, job="7").read())}
 
-    assert told["cpu-efficiency"].figures["cpus_busy"] == pytest.approx(0.5)
-    assert (told["one-machine"].nodes, told["absent-nodes"].nodes) == (("n1-2",), ("n2",))
+    assert told["cpu-efficiency"].figures["cpu_seconds"] == pytest.approx(50)
+    assert (told["cpu-efficiency"].nodes, told["absent-nodes"].nodes) == (("n1-2",), ("n2",))
+    assert not {"one-machine", "imbalance"} & told.keys()
 
 
 @pytest.mark.parametrize("given", [{"method": "command", "cpus": 2, "step": "0"}, {}], ids=["job", "machine"])
