@@ -100,7 +100,7 @@ class Asker:
         )
 
     def wait_settled(self) -> None:
-        """Wait until the roster is settled, at most 2 s; returns at once when there is no connection.
+        """Wait until the roster is settled, about 2 s at most; returns at once when there is no connection.
 
         Raises NotConnectedError when the federation is closed, and while connections keep getting lost.
         """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -133,7 +131,7 @@ class Session:
         self._stale_at = 0.0
         self._lock = threading.Lock()
         self._subscriptions: dict[str, list[Subscription]] = {event: [] for event in EVENTS}
-        self._clearing: dict[NodeId | None, SimpleQueue[bytes]] = {}
+        self._clearing: dict[NodeId | None, tuple[threading.Event, threading.Event]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -153,9 +151,8 @@ class Session:
             consumer.close()
         self.pending.stop()
         self.replies.release()
-        self.roster.settled.set()
-        for statuses in list(self._clearing.values()):
-            statuses.put(b"")
+        for event in (self.roster.settled, *(event for both in list(self._clearing.values()) for event in both)):
+            event.set()
         for stream in list(self.logs.streams):
             stream.remove()
         self.runs.close()
@@ -204,21 +201,18 @@ class Session:
         is_online = ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
         if node.last_seen is not None and node.is_online:
             raise is_online
-        told: list[bytes] = []
-        statuses = self._clearing.setdefault(node_id, SimpleQueue())
+        cleared, announced = self._clearing.setdefault(node_id, (threading.Event(), threading.Event()))
         try:
             if not self.connection.publish(topics.status(node_id), b"", qos=1, retain=True):
                 raise self.connection.lost_error()
-            with contextlib.suppress(Empty):
-                told.append(statuses.get(timeout=timeout_s))
-                if node.state is not NodeState.OFFLINE:
-                    told.append(statuses.get(timeout=ANNOUNCES_WITHIN_S))
+            if cleared.wait(timeout_s) and node.state is not NodeState.OFFLINE:
+                announced.wait(ANNOUNCES_WITHIN_S)
         finally:
             self._clearing.pop(node_id, None)
         self.asker.check_open()
-        if any(told):
+        if announced.is_set():
             raise is_online
-        if not told:
+        if not cleared.is_set():
             raise ConflictError(
                 f"the broker did not let {self.researcher_id} clear the retained messages of {node_id!r} within "
                 f"{timeout_s:g} s: ask its operator"
@@ -305,13 +299,16 @@ class Session:
 
     def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
         """Take the presence of a node, or that it was cleared at the broker."""
-        if (statuses := self._clearing.get(address.node_id)) is not None:
-            statuses.put(payload)
+        cleared, announced = self._clearing.get(address.node_id, (None, None))
         if address.node_id is not None and not payload:
             self.roster.cleared(address.node_id, Moment.now())
+            if cleared is not None:
+                cleared.set()
             return
         presence = decode_presence(payload)
         if self._is_from(address, presence):
+            if announced is not None and not retained and presence.state != "offline":
+                announced.set()
             change = self.roster.presence(presence, retained=retained, now=Moment.now())
             if change is not None:
                 self._changed(change)
