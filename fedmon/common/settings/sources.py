@@ -145,6 +145,7 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
             origins[place] = variable
     if "@" in environ.get("FEDMON_BROKER_URL", ""):  # a user in it goes before that of the file, too
         found["broker"].pop("username", None)
+        origins["broker", "username"] = "FEDMON_BROKER_URL"
     known = {key.variable: key for party in ("node", "researcher") for key in keys_of(party) if key.variable}
     for variable in environ:
         if not variable.startswith("FEDMON_") or variable in OTHER_VARIABLES:

@@ -152,15 +152,15 @@ def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("in_file", "environ", "origin"),
     [
-        ("mqtt://ward7@h", {}, "file"),
-        ("mqtt://ward7@h", {"MQTT_BROKER": "other.example.org"}, "file"),
-        ("mqtt://h", {"FEDMON_BROKER_URL": "mqtt://ward7@h"}, "FEDMON_BROKER_URL"),
+        ({"url": "mqtt://ward7@h"}, {}, "file"),
+        ({"url": "mqtt://ward7@h"}, {"MQTT_BROKER": "other.example.org"}, "file"),
+        ({"username": "ward8"}, {"FEDMON_BROKER_URL": "mqtt://ward7@h"}, "FEDMON_BROKER_URL"),
     ],
 )
 def test_a_user_of_the_broker_url_comes_from_where_the_url_was_written(
-    folder: Path, in_file: str, environ: dict[str, str], origin: str
+    folder: Path, in_file: dict[str, str], environ: dict[str, str], origin: str
 ) -> None:
-    made_folder(folder, broker={"url": in_file})
+    made_folder(folder, broker=in_file)
 
     found = {each["key"]: each for each in told(folder, "config", "show", environ=environ)["settings"]}
 

@@ -122,8 +122,7 @@ def show_config(shell: Shell) -> None:
     folder = shell.folder
     settings, origins = load_node(folder.path, os.environ), node_origins(folder.path, os.environ)
     if settings.broker.username is not None:  # it may be a part of the URL
-        of_url = "FEDMON_BROKER_URL" if "FEDMON_BROKER_URL" in os.environ else "file"
-        origins.setdefault(("broker", "username"), of_url)
+        origins.setdefault(("broker", "username"), "file")
     document: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
     document["broker"]["url"] = settings.broker.url
     found = [
