@@ -172,14 +172,13 @@ def _historic_url(url: str, host: str, port: str) -> str:
 
 def _value(key: Key, value: Any, where: str, *, base: Path | None) -> Any:
     """Check one value; ``base`` is the file's folder, None for a text from the environment."""
-    from_text = base is None
     try:
-        if from_text and key.kind == "array":
+        if base is None and key.kind == "array":
             value = [part.strip() for part in value.split(",") if part.strip()]
         if key.kind == "path":
             path = Path(msgspec.convert(value, _PATH_TEXT)).expanduser()
             return (base / path).absolute() if base else path.absolute()
-        return msgspec.convert(value, key.type, strict=not from_text)
+        return msgspec.convert(value, key.type, strict=base is not None)
     except (msgspec.ValidationError, RuntimeError) as error:
         raise SettingsError(f"{where} = {value!r}: allowed is {key.allowed()} ({error})") from None
 
