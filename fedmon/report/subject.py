@@ -129,7 +129,7 @@ class Subject:
         )
 
     def _shared(self, hosts: Sequence[Host], stream: str) -> dict[str, Host]:
-        """Return by node id the host whose samples of a stream count, for others on its machine at the time."""
+        """Return by node id the host whose samples of a stream count, for those on its machine half of their time."""
         reach: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for one in self.source.streams:
             low, high = self._inside(one.oldest_t, one.last_t)
@@ -140,7 +140,7 @@ class Subject:
         sharing = [host for host in hosts if host.machine and host.node_id in reach]
         for host in sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id])):
             same = (first for first in firsts if first.machine == host.machine)
-            first = next((one for one in same if _overlap(reach[one.node_id], reach[host.node_id])), None)
+            first = next((one for one in same if _covers(reach[one.node_id], reach[host.node_id])), None)
             if first is None:
                 firsts.append(host)
             else:
@@ -167,8 +167,8 @@ class Subject:
         ]
 
 
-def _overlap(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> bool:
-    return any(low <= end and begin <= high for low, high in ones for begin, end in others)
+def _covers(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> bool:
+    return any(low <= (begin + end) / 2 <= high for low, high in ones for begin, end in others)
 
 
 def choose(

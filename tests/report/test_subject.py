@@ -244,10 +244,11 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
     [
         ((0, 200), None, 2000.0),
         ((0, 50), None, 1000.0),
+        ((0, 90), None, 2000.0),
         ((0, 200), 150, 1000.0),
         ((-60, 0), 30, 700.0),
     ],
-    ids=["one-after-another", "at-once", "since-the-second", "most-in-the-window"],
+    ids=["one-after-another", "at-once", "hardly-at-once", "since-the-second", "most-in-the-window"],
 )
 def test_nodes_of_one_machine_are_counted_once_only_where_they_overlap(
     begins: tuple[int, int], since_s: float | None, joules: float, tmp_path: Path
