@@ -63,9 +63,9 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
         hostile = refused(watching, "job", "watch", "../../etc", code=2, environ=environ)
         screen = node(watching, "job", "list", environ={"COLUMNS": "80"}).stdout
         during = jobs(watching)
-        forgotten = told(watching, "job", "forget", pbs_id)["job"]
+        forgotten = [told(watching, "job", "forget", each)["job"] for each in (slurm_id, pbs_id)]
         unknown = refused(watching, "job", "forget", f"{slurm_id}9", code=3)
-        goes_on = second.tell("burn 0") == ""
+        answers = [each.tell("burn 0") for each in (first, second)]
 
     assert f"batch job    {slurm_id} of slurm" in shown
     assert f"stream       job-{slurm_id}" in shown
@@ -79,8 +79,9 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert {"scheduler", "environment"} <= {*screen.split()}
     assert [during[job_id]["state"] for job_id in (slurm_id, other["job_id"])] == ["watched", "watched"]
-    assert (forgotten["job_id"], forgotten["reason"]) == (other["job_id"], "its owner had it forgotten")
-    assert (f"no watched job '{slurm_id}9' here" in unknown, goes_on) == (True, True)
+    assert [each["job_id"] for each in forgotten] == [slurm_id, other["job_id"]]
+    assert {(each["state"], each["reason"]) for each in forgotten} == {("ended", "its owner had it forgotten")}
+    assert (f"no watched job '{slurm_id}9' here" in unknown, answers) == (True, ["", ""])
     assert "job-forget" in events(watching)
 
 
