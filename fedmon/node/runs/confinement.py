@@ -246,11 +246,11 @@ class Confinement:
             found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
         except (FedmonError, OSError) as error:
             found = msgspec.structs.replace(found, problem=str(error))
-        if found != self.found:
+        before, self.found = self.found, found
+        if before is None or (found.level, not found.problem) != (before.level, not before.problem):
             if found.problem:
                 logger.error("no plan can run on this node: %s", found.problem)
             logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)
-        self.found = found
         if found.level != LEVELS[0]:
             pause_s = LOOK_AGAIN_S if found.problem else _SELDOM_S
             self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)

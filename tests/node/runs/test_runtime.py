@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from fedmon.common.errors import StorageError
 from fedmon.common.settings.values import RunsSettings
 from fedmon.node.runs import confinement
 from fedmon.node.runs.confinement import Confinement, lay_out
+from fedmon.node.runs.folder import ENDING_BYTES
 from fedmon.node.runs.launcher import Launcher
+from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import wait_until
 
 
@@ -64,21 +67,26 @@ def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_b
         lay_out(tmp_path / "file/runtime")
 
 
-@pytest.mark.parametrize("name", ["runtime", "trial"])
-def test_plans_can_run_within_a_minute_of_the_end_of_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(("name", "most_bytes"), [("runtime", None), ("trial", None), ("trial", ENDING_BYTES - 1)])
+def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, most_bytes: int | None
 ) -> None:
     assert confinement.LOOK_AGAIN_S <= 60.0
     monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
     problems: list[str] = []
-    launcher, fault = Launcher(print), tmp_path / name
-    fault.write_text("")
+    launcher = Launcher(print)
     looking = Confinement(RunsSettings(), tmp_path, launcher, lambda: problems.append(str(looking.found)))
-    looking.start()
     try:
-        wait_until(lambda: len(problems) > 4, timeout_s=20.0, what="the fifth look")
-        assert f"cannot write {fault}" in problems[-1]
-        fault.unlink()
+        with contextlib.ExitStack() as fault:
+            if most_bytes is None:
+                (tmp_path / name).write_text("")
+                fault.callback((tmp_path / name).unlink)
+            else:
+                fault.enter_context(files_of_at_most(most_bytes))
+            looking.start()
+            wait_until(lambda: len(problems) > 4, timeout_s=20.0, what="the fifth look")
+        assert f"cannot write {tmp_path / name}" in problems[4]
+        assert caplog.text.count("no plan can run on this node: cannot write") == 1
         wait_until(lambda: "cannot write" not in problems[-1], timeout_s=20.0, what="a look without the fault")
     finally:
         looking.stop(5.0)
