@@ -77,6 +77,8 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
         try:
             leads_to = path.resolve(strict=True)
             mode = leads_to.stat().st_mode
+        except PermissionError:
+            leads_to, mode = path, 0
         except (OSError, RuntimeError):
             return "its path leads to nothing here now; its owner gives another with 'fedmon node dataset edit --path'"
         if leads_to != path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.datasets import DATA_TYPES, DatasetFields, DatasetRecord, DatasetRegister
+from tests.support.requirements import require
 
 
 @pytest.fixture
@@ -220,3 +222,19 @@ def test_what_an_undone_transaction_added_is_not_remembered(
     assert register.all() == [first]
     register.all().clear()
     assert register.all() == [first]
+
+
+def test_data_that_the_user_of_a_node_may_not_reach_are_not_told_as_gone(
+    register: DatasetRegister, table: Path, tmp_path: Path
+) -> None:
+    require(os.geteuid() == 0, "only root can drop its rights")
+    record = _add(register, table)
+    tmp_path.chmod(0o700)
+
+    os.seteuid(65534)
+    try:
+        problem = record.problem(Path("/node"))
+    finally:
+        os.seteuid(0)
+
+    assert problem == "this node cannot read it as a dataset of type 'csv' now"
