@@ -76,7 +76,7 @@ def check_now(source: bytes) -> CodeCheck:
 def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) -> str:
     """Return the trimmed name of a plan. Raises InvalidInputError when name, bytes or description cannot be used."""
     if len(source) > max_bytes:
-        raise InvalidInputError(f"the plan has {len(source)} bytes and this node takes {max_bytes}")
+        raise InvalidInputError(f"the plan has more than the {max_bytes} bytes that this node takes")
     if not source.strip():
         raise InvalidInputError("the plan is empty")
     name = checked_line(name, "a plan's name", MAX_NAME_LENGTH)

@@ -82,7 +82,7 @@ def _approval(source: bytes = SOURCE, **fields: Any) -> Approval:
         ({"name": "\x1b[2J"}, SOURCE, r"⟦U\+001B⟧"),
         ({"description": "x" * 16_385}, SOURCE, "the description has 16385 characters"),
         ({}, b"", "is empty"),
-        ({}, b"x" * 1001, "has 1001 bytes and this node takes 1000"),
+        ({}, b"x" * 1001, "has more than the 1000 bytes that this node takes"),
     ],
 )
 def test_a_request_that_does_not_hold_what_it_says_is_refused(
@@ -175,8 +175,8 @@ def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
     assert [(plan.name, plan.type, plan.status) for plan in first] == [("mean", PlanType.DEFAULT, PENDING)]
     assert again == ()
     assert [plans.store.read(plan.sha256) for plan in changed] == [b"x = 2\n"]
-    reasons = {"empty": "the plan is empty", "gone": "cannot read", "pipe": "training plan", "large": "the plan has"}
-    for name, why in reasons.items():
+    told = {"empty": "the plan is empty", "gone": "cannot read", "pipe": "training plan", "large": "the plan has more"}
+    for name, why in told.items():
         assert f"{name}.py was left out: {why}" in caplog.text
     with pytest.raises(InvalidInputError, match=r"folder .* of default plans not found"):
         plans.load_defaults(tmp_path / "nowhere")
