@@ -244,7 +244,8 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
 
     # then they do not wait again, and the owner is told of the one that was not held then, and of the one that is lost
     with bench(folder) as node:
-        assert {each["job_id"] for each in node.owner("result-list")["results"]} <= {jobs[2], late}
+        waiting = [each["job_id"] for each in node.owner("result-list")["results"]]
+        assert waiting in ([jobs[2]], [jobs[2], late])
         assert node.outcome(jobs[0])["job"]["reason"].endswith(": seen")
         assert node.outcome(jobs[1])["job"]["state"] == "withheld"
         assert node.ask(JobStatus(job_id=jobs[1], result=True, **envelope()))["result"] is None
