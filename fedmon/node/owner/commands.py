@@ -319,7 +319,8 @@ class OwnerCommands:
 
     def _audit_dataset(self, event: str, dataset: DatasetRecord, **facts: object) -> None:
         """Have the line on the disk before the register commits."""
-        self.registers.audit.record_durably(
+        self.registers.database.record(
+            self.registers.audit,
             event,
             dataset_id=dataset.dataset_id,
             name=dataset.name,

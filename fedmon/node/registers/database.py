@@ -23,7 +23,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.files import Closing, make_private, storage_errors, sync
 from fedmon.common.store.damage import DamagedFileError, set_aside, storage_error
-from fedmon.node.requests.audit import FIRST_PREVIOUS
+from fedmon.node.requests.audit import FIRST_PREVIOUS, Audit
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +225,7 @@ class Database(Closing):
         self._staged = self.path.with_name(f"{self.path.name}.new")
         self._level = 0
         self._after_commit: list[Callable[[], object]] = []
+        self._after_failure: list[Callable[[], object]] = []
         try:
             if must_exist and not (path.exists() and path.stat().st_size):
                 raise DamagedFileError("it is missing or empty, and the audit is not")
@@ -251,7 +252,7 @@ class Database(Closing):
         A transaction inside another one joins it: its changes are undone alone when it fails, and are committed with
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
-        name, callbacks = f"level{self._level}", len(self._after_commit)
+        name, callbacks, failures = f"level{self._level}", len(self._after_commit), len(self._after_failure)
         # Another program's lock is waited for at the begin alone: SQLite does not wait once a transaction has read.
         self._run(f"SAVEPOINT {name}" if self._level else "BEGIN IMMEDIATE")
         self._level += 1
@@ -262,19 +263,28 @@ class Database(Closing):
             del self._after_commit[callbacks:]
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK" if self._level == 1 else f"ROLLBACK TO {name}")
+            while len(self._after_failure) > failures:
+                with contextlib.suppress(StorageError):
+                    self._after_failure.pop()()
             if isinstance(error, sqlite3.Error) and self._level == 1:
                 raise storage_error(f"the register {self.path} cannot be used", error) from error
             raise
         finally:
             self._level -= 1
         if not self._level:
-            committed, self._after_commit = self._after_commit, []
+            committed, self._after_commit, self._after_failure = self._after_commit, [], []
             for callback in committed:
                 callback()
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` once the running transaction is committed, never when it fails; inside one."""
         self._after_commit.append(callback)
+
+    def record(self, audit: Audit, event: str, **facts: object) -> None:
+        """Have the line of a decision on the disk before it is committed; another tells if that fails."""
+        line = audit.record(event, **facts)
+        self._after_failure.append(lambda: audit.record("undone", undone_n=line))
+        audit.sync()
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement that changes something; returns the number of rows it changed."""

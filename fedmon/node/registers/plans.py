@@ -381,7 +381,8 @@ class PlanRegister:
                 self.store.read(plan.sha256)
                 grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256, note=note)
             moment = utc_now()
-            self._audit.record_durably(
+            self._database.record(
+                self._audit,
                 "plan-decision",
                 plan_id=plan.plan_id,
                 sha256=plan.sha256,
@@ -403,9 +404,8 @@ class PlanRegister:
         """
         with self._database.transaction():
             plan = self.get(reference)
-            self._audit.record_durably(
-                "plan-delete", plan_id=plan.plan_id, sha256=plan.sha256, name=plan.name, was=plan.status.value, by=by
-            )
+            facts = {"plan_id": plan.plan_id, "sha256": plan.sha256, "name": plan.name, "was": plan.status.value}
+            self._database.record(self._audit, "plan-delete", **facts, by=by)
             self._remove(plan.sha256, is_default=plan.type is PlanType.DEFAULT)
         return plan
 

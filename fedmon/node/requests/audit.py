@@ -271,7 +271,10 @@ def _opened(path: Path) -> int:
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The chain's view of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
+    """The chain's view of a line; ``intact`` tells whether its bytes are those of its ``hash``.
+
+    ``undone_n`` is the line of a decision that the register could not keep.
+    """
 
     n: Annotated[int, msgspec.Meta(ge=1, lt=10**15)]
     event: str
@@ -279,6 +282,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     time: str = ""
     pruned_n: int = 0
     pruned_hash: str = ""
+    undone_n: int = 0
     hash: str = ""
     intact: bool = True
 
@@ -397,10 +401,11 @@ def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
 def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -> tuple[list[dict[str, Any]], bool]:
     """Return the lines of some ``events`` after a line (number and hash), oldest first, and whether none is missing.
 
-    Lines that were altered are left out. Raises StorageError.
+    Lines that were altered are left out, and those of what then failed. Raises StorageError.
     """
     number, digest = behind
     found: list[dict[str, Any]] = []
+    undone: set[int] = set()
     after, is_whole = None, True
     for raw in backwards(folder):
         line = read_line(raw)
@@ -410,7 +415,8 @@ def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -
             is_whole = False
             continue
         after = line
-        if line.event in events:
+        undone.add(line.undone_n)
+        if line.event in events and line.n not in undone:
             found.append(msgspec.json.decode(raw))
     return found[::-1], is_whole and (number == 0 or after is not None) and _follows(after, number, digest)
 

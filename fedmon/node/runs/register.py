@@ -110,7 +110,8 @@ class JobRegister:
         """Write down the owner's decision about a held result; the daemon carries it out."""
         result = record.result
         with self._database.transaction():
-            audit.record_durably(
+            self._database.record(
+                audit,
                 "result-release" if decision.released else "result-withhold",
                 job=record.job.job_id,
                 researcher=record.researcher_id,

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from fedmon.common.clock import utc_now
+from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from tests.node.owner.owner_desks import ask_approval, desk_of, done, made_folder
 from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
+from tests.support.full_disk import files_of_at_most
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
@@ -203,6 +205,21 @@ def test_a_plan_that_was_pending_in_the_copy_is_not_approved_without_its_bytes(t
 
     assert "plan 'logistic'" in report
     assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
+
+
+def test_a_decision_that_failed_on_a_full_disk_is_not_carried_out_by_a_restore(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n")
+    with desk_of(folder) as desk:
+        plan_ids = [ask_approval(desk, f"x = {number}\n".encode(), name=f"p{number}") for number in range(2)]
+        desk.registers.database.copy(desk.registers.audit.end)
+    with desk_of(folder) as desk:
+        with files_of_at_most(16_384), pytest.raises(StorageError, match="the register"):
+            done(desk, "plan-decide", plan=plan_ids[0], status="approved")
+        done(desk, "plan-decide", plan=plan_ids[1], status="approved")
+    (folder / "state.sqlite").write_bytes(b"")
+
+    assert "since then 1 change" in _told_of_restore(folder)
+    assert [plan["status"] for plan in told(folder, "plan", "list")["plans"]] == ["pending", "approved"]
 
 
 def test_an_approval_is_pending_again_where_the_audit_is_not_whole(folder: Path) -> None:
