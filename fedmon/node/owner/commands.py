@@ -280,9 +280,7 @@ class OwnerCommands:
     def dataset_add(self, *, dataset: DatasetFields, found: DatasetShape) -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
-            record = self.registers.datasets.add(dataset, found)
-            self._audit_dataset("dataset-add", record, record=msgspec.to_builtins(record))
-        return {"dataset": self._dataset(record)}
+            return self._changed("dataset-add", self.registers.datasets.add(dataset, found))
 
     def dataset_edit(self, *, dataset: str, changes: DatasetFields, found: DatasetShape | None = None) -> Document:
         """Change a dataset; ``found`` comes with a new path or type.
@@ -297,16 +295,12 @@ class OwnerCommands:
                     f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'none'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
-            record = self.registers.datasets.edit(old.dataset_id, changes, found)
-            self._audit_dataset("dataset-edit", record, record=msgspec.to_builtins(record))
-        return {"dataset": self._dataset(record)}
+            return self._changed("dataset-edit", self.registers.datasets.edit(old.dataset_id, changes, found))
 
     def dataset_remove(self, *, dataset: str) -> Document:
         """Offer a dataset no longer; its files stay."""
         with self.registers.database.transaction():
-            record = self.registers.datasets.remove(dataset)
-            self._audit_dataset("dataset-remove", record)
-        return {"dataset": self._dataset(record)}
+            return self._changed("dataset-remove", self.registers.datasets.remove(dataset))
 
     def _dataset(self, record: DatasetRecord) -> Document:
         """Return a record and its rule: the researchers that may see it (None: all that are obeyed)."""
@@ -317,8 +311,8 @@ class OwnerCommands:
     def _dataset_names(self) -> dict[str | None, str]:
         return {each.dataset_id: each.name for each in self.registers.datasets.all()}
 
-    def _audit_dataset(self, event: str, dataset: DatasetRecord, **facts: object) -> None:
-        """Have the line on the disk before the register commits."""
+    def _changed(self, event: str, dataset: DatasetRecord) -> Document:
+        """Return a dataset, with the line about its change on the disk before the register commits."""
         self.registers.database.record(
             self.registers.audit,
             event,
@@ -327,8 +321,9 @@ class OwnerCommands:
             tags=list(dataset.tags),
             path=dataset.path,
             by=self._by,
-            **facts,
+            **({} if event == "dataset-remove" else {"record": msgspec.to_builtins(dataset)}),
         )
+        return {"dataset": self._dataset(dataset)}
 
     # --- training plans ----------------------------------------------------------------------------------------------
     # A plan is named by its id, its digest, the beginning of one of them, or its name.

@@ -338,12 +338,9 @@ class Quotas:
         """Return the bytes of a researcher's plans, of their messages that wait, and of the folders of their jobs."""
         if self._folders is None:
             jobs = self._database.rows("SELECT job_id, researcher_id FROM runs")
-            present = {path.name for path in self._runs_dir.glob("*")}
-            self._folders = {
-                row["job_id"]: (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))
-                for row in jobs
-                if row["job_id"] in present
-            }
+            owners = {row["job_id"]: row["researcher_id"] for row in jobs}
+            present = [path for path in self._runs_dir.glob("*") if path.name in owners]
+            self._folders = {path.name: (owners[path.name], _folder_bytes(path)) for path in present}
         plans = "SELECT sum(size_bytes) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
         outbox = "SELECT sum(length(message)) AS number FROM outbox WHERE researcher_id = ?"
         found = sum(self._database.rows(query, (who,))[0]["number"] or 0 for query in (plans, outbox))
