@@ -21,7 +21,7 @@ from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.ids import chosen, new_id
-from fedmon.common.plan_source import read_plan
+from fedmon.common.plan_source import MAX_PLAN_BYTES, read_plan
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row
@@ -31,7 +31,6 @@ from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_PLAN_BYTES = 1_048_576
 ID_PREFIX = "training_plan_"
 
 _FILE = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.([0-9a-f]{16}|[0-9a-f]{12}\.part)")
@@ -173,9 +172,7 @@ class PlanRegister:
     crash.
     """
 
-    def __init__(
-        self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES
-    ) -> None:
+    def __init__(self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = MAX_PLAN_BYTES) -> None:
         """Use ``folder`` for the bytes of plans. Raises StorageError."""
         self._database, self._audit, self.max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
