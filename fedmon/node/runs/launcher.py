@@ -140,7 +140,7 @@ class Launcher:
         self._end_process()
         # Keepers of another version might not understand the orders of this node.
         raise LauncherError(
-            "since this node started, fedmon was updated: stop the node, and start it again"
+            "the installed fedmon was updated while this node runs: 'fedmon node stop', then 'fedmon node start'"
             if ready
             else f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
         )

@@ -106,7 +106,7 @@ def test_a_plan_that_does_not_fit_into_memory_leaves_no_descriptor(tmp_path: Pat
         (None, "cannot start"),
         ("exit 1", "did not come up"),
         (f'printf "{READY.decode()}" >&"${{@: -2:1}}"', "it ended twice"),
-        ('printf "ready 0.0.1" >&"${@: -2:1}"', "since this node started, fedmon was updated"),
+        ('printf "ready 0.0.1" >&"${@: -2:1}"', "was updated while this node runs"),
     ],
 )
 def test_a_launcher_that_does_not_work_is_named(
