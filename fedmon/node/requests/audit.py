@@ -401,7 +401,7 @@ def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
 def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -> tuple[list[dict[str, Any]], bool]:
     """Return the lines of some ``events`` after a line (number and hash), oldest first, and whether none is missing.
 
-    Lines that were altered are left out, and those of what then failed. Raises StorageError.
+    Lines that were altered are left out, and those of decisions that failed. Raises StorageError.
     """
     number, digest = behind
     found: list[dict[str, Any]] = []
