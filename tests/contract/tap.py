@@ -46,9 +46,7 @@ class Tap(Subscriber):
 
     def wait_for(self, topic: str, *, timeout_s: float = 60.0, **fields: Any) -> Heard:
         """Wait for the first message on a topic (a pattern) that has these fields."""
-        found = wait_until(lambda: self.first(topic, **fields), timeout_s, what=f"{fields} on {topic}")
-        assert found is not None
-        return found
+        return wait_until(lambda: self.first(topic, **fields), timeout_s, what=f"{fields} on {topic}")
 
     def hear(self, message: mqtt.MQTTMessage) -> None:
         if message.payload:

@@ -72,7 +72,7 @@ def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
         return found[0] if found and "STARTED" in shown(found[0])["counts"] else None
 
     try:
-        yield process, wait_until(run_dir, 90.0, what="a run") or folder
+        yield process, wait_until(run_dir, 90.0, what="a run")
     finally:
         process.kill()
         process.communicate()

@@ -101,9 +101,7 @@ def reading_with(
         reading = collector.collect(clock())
         return reading if wanted(reading) else None
 
-    found = wait_until(look, what="a reading of perf")
-    assert found is not None
-    return found
+    return wait_until(look, what="a reading of perf")
 
 
 def test_hardware_events_and_what_follows_from_them_are_told(replay: Replay) -> None:
@@ -274,7 +272,6 @@ def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
         wait_until(perf.totals.take, what="the next counts")
 
     assert problem == "failed: perf says: Segmentation weather"
-    assert first is not None
     assert (first.values['perf_events_total{group="cycles",event="cycles"}'] or 0) >= 200
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _TICK_S = 0.01
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, *, what: object = "the condition") -> T:
+def wait_until(condition: Callable[[], T | None], timeout_s: float = 60.0, *, what: object = "the condition") -> T:
     """Return the first true value of ``condition``; fail the test when there was none within ``timeout_s``."""
     deadline = Deadline(timeout_s)
     tick = threading.Event()

@@ -341,7 +341,7 @@ def test_ctrl_z_stops_the_tool_with_the_command_and_fg_goes_on(tmp_path: Path) -
         found = os.waitpid(pid, os.WNOHANG)
         return found if found[0] else None
 
-    _, status = wait_until(ended, what="the end of the command") or (0, 0)
+    _, status = wait_until(ended, what="the end of the command")
     os.close(terminal)
 
     assert os.waitstatus_to_exitcode(status) == 7

@@ -19,7 +19,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.cgroup import left_folders
 from fedmon.node.collectors.job.process import find_birth
-from fedmon.node.runs.folder import TMP, JobFolder, Known, Reported, Started, send
+from fedmon.node.runs.folder import TMP, JobFolder, Known, Reported, send
 from fedmon.node.runs.launcher import READY, LauncherError
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import has_ended, pause, wait_until
@@ -54,21 +54,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptJobs]:
         yield running
 
 
-def started(folder: JobFolder) -> Started:
-    """Wait until the plan's first process runs."""
-    found = wait_until(lambda: [each for each in folder.events().events if isinstance(each, Started)])
-    return found[0]
-
-
 def wait_reported(folder: JobFolder) -> None:
     wait_until(lambda: any(isinstance(each, Reported) for each in folder.events().events), what="a report")
-
-
-def keeper_of(folder: JobFolder) -> Known:
-    wait_until(folder.keeper, what="a keeper")
-    keeper = folder.keeper()
-    assert keeper is not None
-    return keeper
 
 
 def stop(jobs: KeptJobs, folder: JobFolder) -> None:
@@ -155,7 +142,7 @@ def test_output_that_ends_within_a_character_is_shown_whole_once_the_job_is_over
 
 def test_a_stop_says_who_asked_for_it(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-1"))
-    started(folder)
+    wait_until(folder.started, what="the plan")
 
     assert folder.stop(JobState.PLAN_REJECTED, "the owner took the approval back")
     folder.stop(JobState.STOPPED, "asked again")
@@ -190,9 +177,9 @@ def test_a_job_is_kept_once(jobs: KeptJobs) -> None:
 
 def test_a_keeper_that_is_told_to_end_ends_the_job_as_lost(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-5"))
-    started(folder)
+    wait_until(folder.started, what="the plan")
 
-    os.kill(keeper_of(folder).pid, signal.SIGHUP)
+    os.kill(wait_until(folder.keeper, what="a keeper").pid, signal.SIGHUP)
     ending = jobs.ending(folder)
 
     assert ending.state is JobState.LOST
@@ -205,10 +192,10 @@ def test_a_plan_ends_with_a_keeper_that_is_killed_and_is_not_begun_again(jobs: K
     body = "child = os.fork()\nif child == 0: os.setsid()\nelse: context.report(ready=1)\n" + FOREVER
     order = jobs.order(f"job-7-{level}", level=level)
     folder = jobs.launch(body, order)
-    first = started(folder)
+    first = wait_until(folder.started, what="the plan")
     wait_reported(folder)
 
-    os.kill(keeper_of(folder).pid, signal.SIGKILL)
+    os.kill(wait_until(folder.keeper, what="a keeper").pid, signal.SIGKILL)
 
     wait_until(lambda: not folder.is_alive())
     wait_until(lambda: has_ended(first.pid), what="the end of the first process")
@@ -228,12 +215,12 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
     # given two nodes that run the same job, as in a federation on one machine
     with KeptJobs(tmp_path) as others:
         lost, other = (each.launch(REPORTS, each.order(f"same-{level}", level=level)) for each in (jobs, others))
-        first = [started(each) for each in (lost, other)]
+        first = [wait_until(each.started, what="the plan") for each in (lost, other)]
         for each in (lost, other):
             wait_reported(each)
 
         # when one of them loses its keeper
-        os.kill(keeper_of(lost).pid, signal.SIGKILL)
+        os.kill(wait_until(lost.keeper, what="a keeper").pid, signal.SIGKILL)
         wait_until(lambda: not lost.is_alive())
         lost.kill_leftovers()
 
@@ -251,7 +238,7 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs, *, i
     text = wait_until(lambda: folder.trace("stdout", 0, 100).text, what="the hidden process")
     hidden = find_birth(int(text))
     assert hidden is not None
-    os.kill(keeper_of(folder).pid, signal.SIGKILL)
+    os.kill(wait_until(folder.keeper, what="a keeper").pid, signal.SIGKILL)
     wait_until(lambda: not folder.is_alive())
     assert find_birth(hidden.pid) is not None
 
@@ -304,7 +291,7 @@ def test_a_plan_that_ended_in_time_keeps_its_result_though_its_keeper_sees_that_
     """
     folder = jobs.launch(body, jobs.order("late", wall_s=6.0))
     wait_reported(folder)
-    keeper, first = keeper_of(folder), started(folder)
+    keeper, first = wait_until(folder.keeper, what="a keeper"), wait_until(folder.started, what="the plan")
 
     pause(keeper.pid)
     wait_until(lambda: has_ended(first.pid), what="the end of the plan")
@@ -317,8 +304,8 @@ def test_a_plan_that_ended_in_time_keeps_its_result_though_its_keeper_sees_that_
 
 def test_launcher_and_keeper_are_small_named_and_know_no_environment(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-12"))
-    started(folder)
-    launcher, keeper = jobs.launcher._process, keeper_of(folder).pid
+    wait_until(folder.started, what="the plan")
+    launcher, keeper = jobs.launcher._process, wait_until(folder.keeper, what="a keeper").pid
     assert launcher is not None
 
     for pid, name in ((launcher.pid, "fedmon-launcher"), (keeper, "fedmon-keeper")):
