@@ -9,13 +9,12 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedmon.common.store.recording import Recording
 from fedmon.node.folder import read_boot
-from tests.node.runs.run_desks import QUIET, bench, digest
+from tests.node.runs.run_desks import bench, digest
 from tests.support.brokers import Broker
 from tests.support.envelopes import approval
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
@@ -61,7 +60,7 @@ def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
 ) -> None:
     # given plans of which one is no Python and another lost its file, and neither defaults nor room for a copy
     folder, lost = tmp_path / "n", b"lost = 1\n"
-    with bench(folder, is_ready=False, metrics=QUIET, node={"default_plans_dir": str(tmp_path / "none")}) as node:
+    with bench(folder, is_ready=False, node={"default_plans_dir": str(tmp_path / "none")}) as node:
         for source in (lost, b"def f(:\n"):
             node.ask(approval(source))
         (folder / "plans" / digest(lost)).unlink()
@@ -71,11 +70,7 @@ def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
         node.local.take_up()
         node.local.workers.start()
 
-        def told() -> list[dict[str, Any]]:
-            node.work()
-            return [each for each in node.said if "problem" in each]
-
-        (decision,) = wait_until(told, what="the finding")
+        (decision,) = node.wait(lambda: [each for each in node.said if "problem" in each], what="the finding")
 
     assert (decision["command"], decision["problem"]) == ("plan-decision", "line 1: invalid syntax")
     assert f"plan {digest(lost)} cannot be checked: cannot read the plan file" in caplog.text
@@ -84,7 +79,7 @@ def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
 
 
 def test_a_message_on_a_topic_that_names_no_sender_is_counted_and_not_answered(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         node.local.router.receive("general/nodes/no id", b"{}")
 
         assert (node.local.counters()["refused malformed"], node.sent) == (1, [])

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import tempfile
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +18,10 @@ from fedmon.node.runs.folder import Ending, JobFolder, Reported
 from fedmon.plan.context import PlanContext
 from fedmon.plan.frames import FrameChannel
 from fedmon.plan.parcels import pack, unpack
-from tests.node.runs.kept_jobs import KeptJobs
+from tests.node.runs.kept_jobs import KeptJobs, plan_of
 
 HEAD = "from fedmon import TrainingPlan\n"
-NO_OP = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n        return {}\n"
+NO_OP = plan_of("return {}", imports="").decode()
 
 
 class Ran:
@@ -50,9 +49,8 @@ def jobs() -> KeptJobs:
 
 
 def in_run(body: str) -> str:
-    """Return a plan whose ``run(self, context)`` has this body."""
-    head = HEAD + "class Plan(TrainingPlan):\n    def run(self, context):\n"
-    return head + textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
+    """Return a plan whose ``run(self, context)`` has this body, and that imports nothing more."""
+    return plan_of(body, imports="").decode()
 
 
 def run_body(body: str, **given: Any) -> Ran:

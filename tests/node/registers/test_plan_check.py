@@ -17,7 +17,7 @@ from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_source import CodeCheck, check_source
 from fedmon.node.registers.plans import PlanRecord
 from tests.node.owner.owner_desks import done
-from tests.node.runs.run_desks import QUIET, Bench, bench, digest
+from tests.node.runs.run_desks import bench, digest
 from tests.support.envelopes import approval
 from tests.support.waiting import wait_until
 
@@ -99,17 +99,13 @@ def test_a_plan_keeps_its_declarations_if_its_minified_form_takes_too_much() -> 
 def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def standing(node: Bench) -> PlanRecord:
-        node.work()
-        return node.local.registers.plans.get(digest(DECLARING))
-
     # given a node that cannot start the reader of a plan
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         node.local.workers.start()
         plans, sha256 = node.local.registers.plans, digest(DECLARING)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
         node.ask(approval(DECLARING))
-        wait_until(lambda: standing(node).problem, what="the failed check")
+        node.wait(lambda: plans.get(sha256).problem, what="the failed check")
         with pytest.raises(ConflictError, match="could not be checked: No such file or directory: try again"):
             done(node.desk(), "plan-show", plan=sha256)
 
@@ -118,7 +114,7 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
         shown = done(node.desk(), "plan-show", plan=sha256)
         assert plans.unchecked() == (sha256,)
         node.local.check_plan(sha256)
-        wait_until(lambda: standing(node).checked, what="the check")
+        node.wait(lambda: plans.get(sha256).checked, what="the check")
 
         # then the declarations are those of the plan
         assert shown["proposed"]["arguments"] == {"a": "int"}
@@ -128,7 +124,7 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
 
 def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path) -> None:
     # given a node that reads a plan
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         node.local.workers.start()
         node.local.registers.plans.register(LONG, name="long")
         node.local.check_plan(digest(LONG))
@@ -140,14 +136,12 @@ def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(
 
         # then the plan is read again, as at the next start
         def found() -> PlanRecord | None:
-            node.work()
-            plan = node.local.registers.plans.find(digest(LONG))
-            if plan is not None and plan.problem and not plan.checked:
+            plan = node.local.registers.plans.get(digest(LONG))
+            if plan.problem and not plan.checked:
                 node.local.check_plan(digest(LONG))
-            return plan if plan is not None and plan.checked else None
+            return plan if plan.checked else None
 
-        plan = wait_until(found, what="the end of the check")
-        assert plan is not None
+        plan = node.wait(found, what="the end of the check")
         assert plan.problem in {"", "its minified form could not be made", *TOO_MUCH}
 
 

@@ -71,7 +71,7 @@ def test_a_decision_that_nobody_fetches_expires_after_thirty_days(
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Bench]:
-    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}, runs=NO_RUNS) as opened:
+    with bench(tmp_path / "n", is_ready=False, runs=NO_RUNS) as opened:
         yield opened
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ import pytest
 from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.messages import Approval
 from fedmon.node.daemon import MAX_DOWNLOADS
-from tests.node.runs.run_desks import ALICE, QUIET, Bench, bench
+from tests.node.runs.run_desks import ALICE, Bench, bench
 from tests.support.envelopes import approval
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS
-from tests.support.waiting import wait_until
 
 SOURCE = b"x = 1\n"
 
 
-def opened(folder: Path, **sections: Any) -> AbstractContextManager[Bench]:
-    """Open a node whose workers do not work yet, as if each repository were slow."""
-    return bench(folder, is_ready=False, metrics=QUIET, runs=NO_RUNS, **sections)
+@contextlib.contextmanager
+def opened(folder: Path, **sections: Any) -> Iterator[tuple[Bench, HistoricRepository]]:
+    """Open a node that may fetch from a repository; its workers do not work yet, as if that were slow."""
+    with HistoricRepository() as repository:
+        allowed = {"allowed_urls": [repository.url]}
+        with bench(folder, is_ready=False, repository=allowed, **sections) as node:
+            yield node, repository
 
 
 def by_url(url: str, source: bytes = SOURCE) -> Approval:
@@ -33,21 +36,11 @@ def by_url(url: str, source: bytes = SOURCE) -> Approval:
 
 def replies(node: Bench, number: int) -> list[dict[str, Any]]:
     """Return the replies to requests once there are so many."""
-
-    def found() -> list[dict[str, Any]] | None:
-        node.work()
-        return node.said if len(node.sent) >= number else None
-
-    told = wait_until(found, what=f"{number} replies")
-    assert told is not None
-    return told
+    return node.wait(lambda: node.said if len(node.sent) >= number else None, what=f"{number} replies")
 
 
 def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_path: Path) -> None:
-    with (
-        HistoricRepository() as repository,
-        opened(tmp_path / "n", quota={"changes_per_hour": 2}, repository={"allowed_urls": [repository.url]}) as node,
-    ):
+    with opened(tmp_path / "n", quota={"changes_per_hour": 2}) as (node, repository):
         request = by_url(repository.put("plan.py", SOURCE))
         for _ in range(5):
             node.receive(request)
@@ -62,7 +55,7 @@ def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_pa
 
 
 def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
-    with opened(tmp_path / "n") as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         node.local.workers.start()
         node.receive(by_url("http://127.0.0.1:1/plan.py"))
         before = replies(node, 1)[-1]
@@ -78,10 +71,7 @@ def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path)
 @pytest.mark.parametrize("comes", ["in the message", "by its URL"])
 def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, tmp_path: Path) -> None:
     source = SOURCE * 400
-    with (
-        HistoricRepository() as repository,
-        opened(tmp_path / "n", repository={"allowed_urls": [repository.url]}) as node,
-    ):
+    with opened(tmp_path / "n") as (node, repository):
         node.local.workers.start()
         node.local.follow(msgspec.structs.replace(node.settings, max_plan_bytes=1024))
         node.receive(by_url(repository.put("p", source), source) if comes == "by its URL" else approval(source))
@@ -96,10 +86,7 @@ def test_the_largest_plan_that_the_owner_changes_holds_for_the_next(comes: str, 
 
 @pytest.mark.parametrize("comes", ["in the message", "by its URL"])
 def test_a_plan_at_which_the_node_itself_fails_is_answered_too(comes: str, tmp_path: Path) -> None:
-    with (
-        HistoricRepository() as repository,
-        opened(tmp_path / "n", repository={"allowed_urls": [repository.url]}) as node,
-    ):
+    with opened(tmp_path / "n") as (node, repository):
         node.local.workers.start()
         node.local.registers.plans.store = None  # type: ignore[assignment]  # as a mistake of ours would
         node.receive(by_url(repository.put("p", SOURCE)) if comes == "by its URL" else approval(SOURCE))
@@ -110,10 +97,7 @@ def test_a_plan_at_which_the_node_itself_fails_is_answered_too(comes: str, tmp_p
 
 
 def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: Path) -> None:
-    with (
-        HistoricRepository() as repository,
-        opened(tmp_path / "n", quota={"undecided_plans": 1}, repository={"allowed_urls": [repository.url]}) as node,
-    ):
+    with opened(tmp_path / "n", quota={"undecided_plans": 1}) as (node, repository):
         for source in (SOURCE, SOURCE * 2):
             node.receive(by_url(repository.put(f"{len(source)}.py", source), source))
         node.local.workers.start()
@@ -124,7 +108,7 @@ def test_plans_that_are_fetched_at_once_are_within_the_quota_together(tmp_path: 
 
 
 def test_one_plan_more_than_may_wait_is_answered_busy(tmp_path: Path) -> None:
-    with opened(tmp_path / "n", quota={"undecided_plans": 1000}) as node:
+    with bench(tmp_path / "n", is_ready=False, quota={"undecided_plans": 1000}) as node:
         for _ in range(MAX_DOWNLOADS + 1):
             node.receive(by_url("http://127.0.0.1:1/plan.py"))
 

@@ -8,7 +8,6 @@ import json
 import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Throttle, Window
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from tests.node.owner.owner_shell import told
-from tests.node.runs.run_desks import ALICE, Bench, bench, run
+from tests.node.runs.kept_jobs import plan_of
+from tests.node.runs.run_desks import ALICE, bench, run
 from tests.support.brokers import Broker
 from tests.support.envelopes import approval, envelope
 from tests.support.fedbiomed4 import V4Researcher
@@ -37,13 +37,7 @@ from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 MIB = 2**20
-LARGE = b"""from fedmon import TrainingPlan
-
-
-class Large(TrainingPlan):
-    def run(self, context):
-        return {"text": "x" * 1_500_000}
-"""
+LARGE = plan_of('return {"text": "x" * 1_500_000}')
 SOURCES = [
     {"name": "p", "description": "", "sha256": hashlib.sha256(source.encode()).hexdigest(), "size_bytes": len(source)}
     | {"source": source}
@@ -62,13 +56,8 @@ def use_of(folder: Path, who: str) -> dict[str, Any]:
     return next(each for each in found if each["researcher_id"] == who)
 
 
-def small(folder: Path, **quota: float) -> AbstractContextManager[Bench]:
-    """Open a node with these quotas whose jobs wait to be begun."""
-    return bench(folder, is_ready=False, metrics={"enabled": False}, quota=quota)
-
-
 def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(tmp_path: Path) -> None:
-    with small(tmp_path / "n", requests_per_s=0.2) as node:
+    with bench(tmp_path / "n", is_ready=False, quota={"requests_per_s": 0.2}) as node:
         replies = [node.ask(Ping(**envelope())) for _ in range(5)]
         told_at, busy = time.monotonic(), replies[-1]
 
@@ -89,7 +78,7 @@ def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(tmp_path
 
 
 def test_changes_are_limited_by_the_hour_and_a_repeat_is_none(tmp_path: Path) -> None:
-    with small(tmp_path / "n", changes_per_hour=2) as node:
+    with bench(tmp_path / "n", is_ready=False, quota={"changes_per_hour": 2}) as node:
         request = approval(b"x = 1\n")
         first = node.ask(request)
         node.ask(approval(b"x = 2\n"))
@@ -107,7 +96,7 @@ def test_changes_are_limited_by_the_hour_and_a_repeat_is_none(tmp_path: Path) ->
 
 
 def test_undecided_plans_are_limited_until_the_owner_decides(tmp_path: Path) -> None:
-    with small(tmp_path / "n", undecided_plans=2) as node:
+    with bench(tmp_path / "n", is_ready=False, quota={"undecided_plans": 2}) as node:
         plan = node.ask(approval(b"x = 1\n"))["plan_id"]
         node.ask(approval(b"x = 2\n"))
 
@@ -123,7 +112,7 @@ def test_undecided_plans_are_limited_until_the_owner_decides(tmp_path: Path) -> 
 
 
 def test_jobs_are_counted_by_the_day(tmp_path: Path) -> None:
-    with small(tmp_path / "n", jobs_per_day=1) as node:
+    with bench(tmp_path / "n", is_ready=False, quota={"jobs_per_day": 1}) as node:
         sha256 = node.approve()
         assert node.ask(run(sha256, job_id="one"))["command"] == "run"
 
@@ -137,7 +126,7 @@ def test_jobs_are_counted_by_the_day(tmp_path: Path) -> None:
 
 def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after_a_day(tmp_path: Path) -> None:
     # given a plan whose result is too large for a message, and a node without a repository
-    with bench(tmp_path / "n", metrics={"enabled": False}, quota={"kept_bytes": MIB}) as node:
+    with bench(tmp_path / "n", quota={"kept_bytes": MIB}) as node:
         sha256 = node.approve(LARGE)
         node.ask(run(sha256, job_id="one"))
 
@@ -163,7 +152,7 @@ def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after
 
 def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tmp_path: Path) -> None:
     folder = tmp_path / "n"
-    with small(folder, audit_bytes_per_day=65_536) as node:
+    with bench(folder, is_ready=False, quota={"audit_bytes_per_day": 65_536}) as node:
         busy: dict[str, Any] = {}
         while busy.get("command") != "error":
             busy = node.ask(Ping(**envelope()))
@@ -184,7 +173,7 @@ def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tm
 def test_refused_and_malformed_messages_write_few_lines_and_are_counted(tmp_path: Path) -> None:
     folder = tmp_path / "n"
     sent: Counter[str] = Counter()
-    with bench(folder, is_ready=False, metrics={"enabled": False}, policy={"researchers": [ALICE]}) as node:
+    with bench(folder, is_ready=False, policy={"researchers": [ALICE]}) as node:
 
         def send(who: str, payload: bytes) -> None:
             node.local.router.receive(topics.command(who, node.settings.id), payload)

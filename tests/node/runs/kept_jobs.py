@@ -92,8 +92,10 @@ class KeptJobs:
                 self._poked.wait(deadline.left_s())
 
 
-def plan_of(body: str) -> bytes:
-    head = "import os, signal, sys, time, fedmon\n\n\nclass Plan(fedmon.TrainingPlan):\n    def run(self, context):\n"
+def plan_of(body: str, *, imports: str = "os, signal, sys, time") -> bytes:
+    """Return a plan whose ``run(self, context)`` has this body; ``imports`` may be empty."""
+    head = f"import {imports}\n" if imports else ""
+    head += "from fedmon import TrainingPlan\nclass Plan(TrainingPlan):\n    def run(self, context):\n"
     return (head + textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n").encode()
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,23 +22,21 @@ from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.requests.dialect import Outgoing
+from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.register import JobRecord
 from tests.node.owner.owner_desks import done, running_node
+from tests.node.runs.kept_jobs import plan_of
 from tests.support.envelopes import envelope
 from tests.support.node_process import CELLS, audited, write_node_folder
 from tests.support.waiting import wait_until
 
-PLAN = b"""from fedmon import TrainingPlan
-
-
-class Rows(TrainingPlan):
-    def run(self, context):
-        context.report(loss=0.5)
-        return {"rows": len(list(context.dataset.rows()))}
-"""
+PLAN = plan_of("""
+    context.report(loss=0.5)
+    return {"rows": len(list(context.dataset.rows()))}
+""")
 ALICE = "alice"
 MANY_JOBS: dict[str, Any] = {"max_jobs": 64, "sandbox": "limits"}
-QUIET: dict[str, Any] = {"enabled": False}
+T = TypeVar("T")
 
 
 def digest(content: bytes) -> str:
@@ -130,6 +128,19 @@ class Bench:
             self.handed_over.pop(0)()
         self.runs.tick()
 
+    def wait(self, condition: Callable[[], T | None], *, what: str) -> T:
+        """Work until a condition is true, and return its value."""
+
+        def found() -> T | None:
+            self.work()
+            return condition()
+
+        return wait_until(found, what=what)
+
+    def files(self, job_id: str) -> JobFolder:
+        """Return the folder of a job."""
+        return JobFolder(self.path / "runs" / job_id)
+
     def over(self, job_id: str) -> dict[str, Any]:
         """Return what is said first when a job has ended: its outcome, or that it is held."""
         return self._told(f"job-{job_id}", f"job-{job_id}-held")
@@ -144,24 +155,18 @@ class Bench:
 
     def _told(self, *ids: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            self.work()
             return next((each for each in self.outcomes() if each["id"] in ids), None)
 
-        told = wait_until(found, what=f"the message {' or '.join(ids)}")
-        assert told is not None
-        return told
+        return self.wait(found, what=f"the message {' or '.join(ids)}")
 
     def concluded(self, job_id: str) -> JobRecord:
         """Return the record of a job that is over, even if no outcome was sent."""
 
         def found() -> JobRecord | None:
-            self.work()
             record = self.runs.register.find(job_id)
             return record if record is not None and record.job.state.is_final else None
 
-        record = wait_until(found, what=f"the end of job {job_id}")
-        assert record is not None
-        return record
+        return self.wait(found, what=f"the end of job {job_id}")
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Return the outcomes that were sent so far."""
@@ -191,9 +196,12 @@ class Bench:
 
 @contextlib.contextmanager
 def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Bench]:
-    """Open a node that obeys all researchers, by default one that knows its sandbox; settings of the folder stay."""
+    """Open a node that obeys all researchers, by default one that knows its sandbox and measures nothing.
+
+    Settings of the folder stay.
+    """
     if not (path / "node.toml").exists():
-        write_node_folder(path, node_id="hospital", **sections)
+        write_node_folder(path, node_id="hospital", **{"metrics": {"enabled": False}, **sections})
     node = Bench(path, is_ready=is_ready)
     try:
         yield node

@@ -18,25 +18,19 @@ import pytest
 
 from fedmon.common.wire.runs import JobStatus
 from fedmon.node.runs.release import rounded
-from tests.node.runs.run_desks import MANY_JOBS, QUIET, Bench, bench
+from tests.node.runs.kept_jobs import plan_of
+from tests.node.runs.run_desks import MANY_JOBS, Bench, bench
 from tests.support.envelopes import envelope
-from tests.support.waiting import wait_until
 
 TEXT = "Zoe Quill born 1931-07-19 lives at 47 Xylophone Mews; HIV positive; sister of Quentin Quill of Oxton"
 NUMBERS = [round(700_411.25 + 1_234.5 * place**3, 2) for place in range(12)]
 ROWS, AT_ONCE = 100, 4
 SECURITY = Path(__file__).parents[3] / "docs/security.md"
-HEAD = """import array, base64, os, signal, sys, time
-import numpy as np
-from fedmon import TrainingPlan
-
-
-class Canary(TrainingPlan):
-    def run(self, context):
-        row = list(context.dataset.rows())[17]
-        text, numbers = row["note"], [float(row[f"n{place}"]) for place in range(12)]
-        data = text.encode()
-        bits = [byte >> place & 1 for byte in data for place in range(8)]
+HEAD = """
+row = list(context.dataset.rows())[17]
+text, numbers = row["note"], [float(row[f"n{place}"]) for place in range(12)]
+data = text.encode()
+bits = [byte >> place & 1 for byte in data for place in range(8)]
 """
 
 
@@ -162,20 +156,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     names = ",".join(["note", *(f"n{place}" for place in range(12))])
     cells = [",".join([f"patient {at}", *(["1.5"] * 12)]) for at in range(ROWS)]
     cells[17] = ",".join([TEXT, *map(str, NUMBERS)])
-    with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
+    with bench(folder, runs=MANY_JOBS, release={"mode": "check"}) as node:
         dataset_id = node.offer("patients", table="\n".join([names, *cells]) + "\n")
         site = Site(node, {})
-
-        def has_room() -> bool:
-            node.work()
-            return node.runs.running < AT_ONCE
-
         for name, canary in CANARIES.items():
-            body = textwrap.indent(textwrap.dedent(canary.body).strip(), " " * 8)
-            source = f"{HEAD}{body}\n".encode()
+            body = HEAD + textwrap.dedent(canary.body)
+            source = plan_of(body, imports="array, base64, os, signal, sys, time, numpy as np")
             node.approve(source, scalars=("loss",))
             site.jobs[name] = node.begin(source, dataset_id)
-            wait_until(has_room, what=f"the end of {name}")
+            node.wait(lambda: node.runs.running < AT_ONCE, what=f"the end of {name}")
         yield site
 
 

@@ -121,7 +121,7 @@ class Ward:
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     folder = tmp_path_factory.mktemp("node") / "n"
-    with bench(folder, is_ready=False, metrics={"enabled": False}, runs={"max_jobs": 256}) as node:
+    with bench(folder, is_ready=False, runs={"max_jobs": 256}) as node:
         yield Ward(node)
 
 
@@ -421,7 +421,7 @@ def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) ->
 @pytest.mark.parametrize("change", ["dataset", "time"])
 def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_path: Path) -> None:
     # given a run that its grant admits before the node knows its sandbox
-    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         ward = Ward(node)
         source = PLAN.decode()
         sha256 = digest(PLAN)

@@ -21,6 +21,7 @@ from fedmon.node.runs import cli_check
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
 from fedmon.plan.values import arguments_of
+from tests.node.runs.kept_jobs import plan_of
 from tests.support.requirements import require
 from tests.support.shell_here import document
 from tests.support.waiting import wait_until
@@ -42,16 +43,12 @@ class Mean(TrainingPlan):
 """
 
 
-LOUD = """
-from fedmon import TrainingPlan
-
-class Loud(TrainingPlan):
-    def run(self, context):
-        for _ in range(1_800):
-            context.log("x" * 4_000)
-        print("x" * 20_000_000)
-        return {}
-"""
+LOUD = plan_of("""
+    for _ in range(1_800):
+        context.log("x" * 4_000)
+    print("x" * 20_000_000)
+    return {}
+""")
 INPUTS = json.dumps({"rate": 0.5, "names": ["radius", "texture", "perimeter", "area", "smoothness", "symmetry"]})
 
 
@@ -108,8 +105,7 @@ def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(
 
 
 def test_a_long_value_is_cut_in_text_alone(plan: Path) -> None:
-    returned = "return {'rows': list(range(1_000))}"
-    plan.write_text(f"from fedmon import TrainingPlan\nclass Long(TrainingPlan):\n    def run(self, _): {returned}\n")
+    plan.write_bytes(plan_of("return {'rows': list(range(1_000))}"))
 
     text, document = (check(str(plan), "--no-sandbox", *words).stdout for words in ((), ("--json",)))
 
@@ -120,7 +116,7 @@ def test_a_long_value_is_cut_in_text_alone(plan: Path) -> None:
 
 
 def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
-    plan.write_text(LOUD)
+    plan.write_bytes(LOUD)
 
     done = check(str(plan), "--no-sandbox", "--json")
 

@@ -17,21 +17,17 @@ from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Stop
 from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.service import UNSENT
-from tests.node.runs.run_desks import ALICE, MANY_JOBS, QUIET, Bench, bench, digest
+from tests.node.runs.kept_jobs import plan_of
+from tests.node.runs.run_desks import ALICE, MANY_JOBS, Bench, bench, digest
 from tests.support.envelopes import envelope
 from tests.support.historic_repository import HistoricRepository
-from tests.support.waiting import wait_until
 
 TABLE = "age\n" + "".join(f"{age}\n" for age in range(30, 60))
 """Of 30 rows, so that 3 numbers leave by themselves."""
-RETURNS = b"""from fedmon import TrainingPlan
-
-
-class Returns(TrainingPlan):
-    def run(self, context):
-        context.report(loss=0.123456789)
-        return context.arguments["result"]
-"""
+RETURNS = plan_of("""
+    context.report(loss=0.123456789)
+    return context.arguments["result"]
+""")
 LARGE = {"numbers": [1, 2, 3, 4]}
 GRID = b"import numpy\n" + RETURNS.replace(
     b'context.arguments["result"]', b'{"grid": numpy.full(150_000, 1 / 3)}'
@@ -42,7 +38,7 @@ ARRAY = b"import numpy\n" + RETURNS.replace(b'context.arguments["result"]', b'{"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("gate") / "n"
-    with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as opened:
+    with bench(folder, runs=MANY_JOBS, release={"mode": "check"}) as opened:
         yield opened
 
 
@@ -52,6 +48,12 @@ def patients(node: Bench) -> str:
 
 def returned(node: Bench, result: dict[str, Any]) -> str:
     return node.begin(RETURNS, patients(node), arguments={"result": result})
+
+
+def decide(node: Bench, job_id: str, *, release: bool = True, **more: str) -> None:
+    """Have the owner look at a held result, and decide about it."""
+    sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
+    node.owner("result-decide", job_id=job_id, release=release, sha256=sha256, **more)
 
 
 def ledger(node: Bench) -> dict[str, int]:
@@ -89,11 +91,10 @@ def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
 
 
 def test_the_bytes_of_a_released_result_belong_to_the_cost_of_its_round(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS, release={"mode": "ask"}) as node:
         job_id = node.begin(RETURNS, arguments={"result": LARGE}, group="training")
         node.held(job_id)
-        sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
-        node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
+        decide(node, job_id)
         node.outcome(job_id)
 
         costs = [cost for each in node.said if each["command"] == "run-scalars" for cost in each["costs"]]
@@ -122,7 +123,7 @@ def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(no
 
 
 def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS, release={"mode": "ask"}) as node:
         quotas = node.local.registers.quotas
         assert quotas.kept_bytes(ALICE) == 0
         jobs = [node.begin(RETURNS, arguments={"result": {"numbers": [9] * 2_000}}) for _ in range(2)]
@@ -146,20 +147,20 @@ def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_p
 
 
 def test_files_of_jobs_that_are_kept_for_ever_are_not_removed(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": math.inf}) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS | {"keep_s": math.inf}) as node:
         job_id = node.begin(RETURNS, arguments={"result": LARGE})
         node.outcome(job_id)
         node.local.registers.database.execute("UPDATE runs SET ended = '2000-01-01T00:00:00'")
 
         node.runs.purge()
 
-        assert (node.path / "runs" / job_id / "result").exists()
+        assert node.files(job_id).result.exists()
 
 
 @pytest.mark.parametrize("limit", [math.inf, 1e308])
 def test_results_without_a_limit_on_their_numbers_leave_by_themselves(tmp_path: Path, limit: float) -> None:
     release = {"mode": "check", "max_numbers_per_row": limit}
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=release) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS, release=release) as node:
         ended = node.over(returned(node, LARGE))
 
     assert ended["job"]["state"] == "succeeded"
@@ -178,24 +179,23 @@ def test_a_held_job_is_neither_stopped_nor_lost_nor_removed(node: Bench) -> None
     node.work()
 
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
-    assert (node.path / "runs" / job_id / "result").exists()
+    assert node.files(job_id).result.exists()
     assert [line for line in node.audit("run-stop") if line["job"] == job_id] == []
 
 
 def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> None:
     job_id = returned(node, LARGE)
     node.held(job_id)
-    sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
-    (node.path / "runs" / job_id / "result").write_bytes(b'{"numbers":[1,2,3,5]}')
+    node.files(job_id).result.write_bytes(b'{"numbers":[1,2,3,5]}')
 
     with pytest.raises(InvalidInputError, match="differs from the one of the plan"):
-        node.owner("result-decide", job_id=job_id, release=True, sha256=sha256)
+        decide(node, job_id)
 
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
 
 
 def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS, release={"mode": "check"}) as node:
         dataset_id, small = patients(node), node.offer("few", table="age\n30\n")
         undeclared = node.begin(RETURNS, dataset_id, arguments={"result": {}})
         declaring = RETURNS + b"# declared\n"
@@ -213,7 +213,7 @@ def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
 
 
 def test_in_mode_auto_everything_leaves_as_it_is(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "auto"}) as node:
+    with bench(tmp_path / "n", runs=MANY_JOBS, release={"mode": "auto"}) as node:
         told = node.over(node.begin(RETURNS, arguments={"result": {"mean": 1 / 3}}))
 
         assert json.loads(told["result"]["json"]) == {"mean": 1 / 3}
@@ -225,7 +225,7 @@ def test_in_mode_auto_everything_leaves_as_it_is(tmp_path: Path) -> None:
 def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tmp_path: Path) -> None:
     # given a copy of the register from before the owner decided about two of three results
     folder = tmp_path / "n"
-    with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+    with bench(folder, runs=MANY_JOBS, release={"mode": "ask"}) as node:
         jobs = [node.begin(RETURNS, arguments={"result": LARGE}) for _ in range(3)]
         for job_id in jobs:
             node.held(job_id)
@@ -235,8 +235,7 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
         for job_id in (late, lost):
             node.held(job_id)
         for job_id in (*jobs[:2], late, lost):
-            sha256 = node.owner("result-show", job_id=job_id)["result"]["result"]["sha256"]
-            node.owner("result-decide", job_id=job_id, release=job_id != jobs[1], sha256=sha256, note="seen")
+            decide(node, job_id, release=job_id != jobs[1], note="seen")
             node.outcome(job_id)
 
     # when the register is lost
@@ -262,20 +261,16 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
         settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
         gone = {"url": "http://127.0.0.1:1/upload", "allowed_urls": ["http://127.0.0.1:1/"]}
         ask = {"mode": "ask"}
-        with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=gone) as node:
+        with bench(tmp_path / "n", runs=MANY_JOBS, release=ask, repository=gone) as node:
             job_id = node.begin(GRID)
             node.held(job_id)
             shown = node.owner("result-show", job_id=job_id)["result"]
             assert shown["reason"].startswith("the owner decides about each result; more than 1048576 bytes: ")
 
             # when the repository does not answer, it waits for its owner again, who is told why
-            def is_held_again() -> bool:
-                node.work()
-                return bool(node.owner("result-list")["results"])
-
             for _ in range(2):
-                node.owner("result-decide", job_id=job_id, release=True, sha256=shown["result"]["sha256"])
-                wait_until(is_held_again, what="the result")
+                decide(node, job_id)
+                node.wait(lambda: node.owner("result-list")["results"], what="the result")
             held = node.owner("result-show", job_id=job_id)["result"]
             assert held["reason"] == shown["reason"].replace(": ", f"; {UNSENT}: ")
             assert f"the released result of job {job_id} is held again: " in caplog.text
@@ -286,14 +281,14 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
                 node.settings, repository=msgspec.convert(settings, RepositorySettings)
             )
             node.runs.follow(node.settings)
-            file = node.path / "runs" / job_id / "result"
+            file = node.files(job_id).result
             content = file.read_bytes()
             file.write_bytes(content[::-1])
             node.owner("result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
-            wait_until(is_held_again, what="the result")
+            node.wait(lambda: node.owner("result-list")["results"], what="the result")
             assert repository.files == {}
             file.write_bytes(content)
-            node.owner("result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+            decide(node, job_id)
             told = node.outcome(job_id)
             stored = repository.files["/" + told["result"]["url"].removeprefix(repository.url)]
             assert told["job"]["state"] == "succeeded"

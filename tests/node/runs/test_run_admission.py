@@ -19,14 +19,14 @@ from fedmon.node.registers.dataset_source import measure
 from fedmon.node.registers.datasets import DatasetFields
 from fedmon.node.requests.dialect import DeclinedError
 from fedmon.node.runs.admission import Admitted
-from tests.node.runs.run_desks import ALICE, PLAN, QUIET, Bench, bench, digest, run
+from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
-    with bench(folder, is_ready=False, metrics=QUIET, runs={"max_jobs": 4}) as opened:
+    with bench(folder, is_ready=False, runs={"max_jobs": 4}) as opened:
         opened.offer("cells", "cells", "blood")
         opened.offer("more", "more", "blood")
         yield opened

@@ -22,7 +22,8 @@ from fedmon.node.runs.folder import EVENTS, LOCK, STOP, JobFolder
 from fedmon.node.runs.register import JobRegister
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from tests.node.owner.owner_desks import desk_of, done
-from tests.node.runs.run_desks import PLAN, QUIET, Bench, bench, digest, run
+from tests.node.runs.kept_jobs import plan_of
+from tests.node.runs.run_desks import PLAN, Bench, bench, digest, run
 from tests.support.energy_tree import EnergyTree
 from tests.support.envelopes import envelope
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
@@ -30,26 +31,17 @@ from tests.support.requirements import require
 from tests.support.shell_here import document_here
 from tests.support.waiting import has_ended, wait_until
 
-WAITS = b"""import time
-
-from fedmon import TrainingPlan
-
-
-class Waits(TrainingPlan):
-    def run(self, context):
-        context.report(loss=1.0)
-        print("begun", flush=True)
-        time.sleep(60)
-"""
-
-
+WAITS = plan_of("""
+    context.report(loss=1.0)
+    time.sleep(60)
+""")
 REPORTS = WAITS.replace(b"time.sleep(60)", b"[(time.sleep(0.1), context.report(loss=0.5)) for _ in range(4)]")
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
-    with bench(folder, metrics=QUIET, runs={"max_jobs": 4}) as opened:
+    with bench(folder, runs={"max_jobs": 4}) as opened:
         yield opened
 
 
@@ -85,12 +77,7 @@ main()
 def begun(node: Bench, source: bytes = WAITS) -> str:
     """Begin a job that waits, and return its id once it has reported."""
     job_id = node.begin(source)
-
-    def has_reported() -> bool:
-        node.work()
-        return bool(node.runs._active[job_id].job.scalars)
-
-    wait_until(has_reported, what="a report of the plan")
+    node.wait(lambda: node.runs._active[job_id].job.scalars, what="a report of the plan")
     return job_id
 
 
@@ -117,12 +104,12 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
 
 
 def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET) as node:  # where no other job has ended
+    with bench(tmp_path / "n") as node:  # where no other job has ended
         node.work()
 
         node.refuses_next = True  # the news that it cannot take are told with the next
         job_id = node.begin(REPORTS)
-        wait_until((node.path / "runs" / job_id / "ending.json").exists, what="the end of the plan")
+        wait_until(node.files(job_id).ending, what="the end of the plan")
         wait_until(lambda: node.handed_over, what="the news")
         refused, waiting = node.refused, len(node.handed_over)
         outcome = node.over(job_id)
@@ -167,9 +154,9 @@ def test_a_plan_rejected_while_no_daemon_runs_is_stopped_though_the_files_of_one
 
 
 def test_a_plan_rejected_before_its_result_was_sent_sends_none(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET) as node:
+    with bench(tmp_path / "n") as node:
         job_id = node.begin(PLAN, node.offer())
-        wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the plan")
+        wait_until(node.files(job_id).ending, what="the end of the plan")
     with desk_of(tmp_path / "n") as desk:
         done(desk, "plan-decide", plan=digest(PLAN), status="rejected")
 
@@ -190,14 +177,9 @@ def test_the_energy_of_a_job_is_told_though_metrics_were_switched_off_since_its_
         pipeline = node.local.pipeline
         pipeline.start()
         job_id = node.begin(WAITS)
-
-        def is_read() -> bool:
-            node.work()
-            return (pipeline.publisher.last_seq(f"job-{job_id}") or 0) >= 3
-
-        wait_until(is_read, what="readings of the job")
+        node.wait(lambda: (pipeline.publisher.last_seq(f"job-{job_id}") or 0) >= 3, what="readings of the job")
         node.ask(Stop(job_id=job_id, **envelope()))
-        wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the job")
+        wait_until(node.files(job_id).ending, what="the end of the job")
 
         off = msgspec.structs.replace(node.settings.metrics, enabled=False)
         node.local.follow(msgspec.structs.replace(node.settings, metrics=off))
@@ -254,7 +236,7 @@ def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> 
 
 def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_path: Path) -> None:
     # given a node that has not looked yet
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         sha256, dataset_id, jobs = node.approve(), node.offer(), [new_id(), new_id()]
 
         # when two jobs are asked for, one of which is stopped before the node has looked
@@ -268,7 +250,7 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
 
 
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET, runs={"python": "/bin/false"}) as node:
+    with bench(tmp_path / "n", is_ready=False, runs={"python": "/bin/false"}) as node:
         job_id = node.begin()
         node.runs.start_up()
 
@@ -310,7 +292,7 @@ def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path
 
 
 def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         jobs = [node.begin(WAITS) for _ in range(2)]
         for job_id in jobs:
             node.runs._active[job_id].change(scalars=7)
@@ -331,7 +313,7 @@ def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_p
 
 
 def test_a_damaged_record_costs_no_other_job(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET) as node:
+    with bench(tmp_path / "n", is_ready=False) as node:
         damaged, sound = (node.begin(WAITS) for _ in range(2))
         node.local.registers.database.execute("UPDATE runs SET job = '{}' WHERE job_id = ?", (damaged,))
 
@@ -341,7 +323,7 @@ def test_a_damaged_record_costs_no_other_job(tmp_path: Path) -> None:
 
 
 def test_a_node_of_another_wire_tries_no_sandbox(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False, metrics=QUIET, node={"wire": "fedbiomed4"}) as node:
+    with bench(tmp_path / "n", is_ready=False, node={"wire": "fedbiomed4"}) as node:
         before = threading.enumerate()
         node.runs.start_up()
         assert "fedmon-confinement" not in {each.name for each in threading.enumerate() if each not in before}
@@ -350,7 +332,7 @@ def test_a_node_of_another_wire_tries_no_sandbox(tmp_path: Path) -> None:
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
     # given a node that dies between the commit and the start: what comes after the commit never happens
     job_id = new_id()
-    with bench(tmp_path / "n", metrics=QUIET) as node:
+    with bench(tmp_path / "n") as node:
         sha256 = node.approve(WAITS, "waits")
         with node.local.registers.database.transaction():
             node.runs.start(run(sha256, job_id=job_id))
@@ -367,7 +349,7 @@ def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_pa
 
 def test_a_job_whose_folder_was_removed_is_lost_and_nothing_of_it_runs(node: Bench) -> None:
     job_id = begun(node)
-    folder = JobFolder(node.path / "runs" / job_id)
+    folder = node.files(job_id)
     started = folder.started()
     shutil.rmtree(folder.path)
 
@@ -378,7 +360,7 @@ def test_a_job_whose_folder_was_removed_is_lost_and_nothing_of_it_runs(node: Ben
 
 def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: Path) -> None:
     # given a node that stops while two jobs run, one of which ends before the next node begins
-    with bench(tmp_path / "n", metrics=QUIET) as node:
+    with bench(tmp_path / "n") as node:
         goes_on, ends = begun(node), begun(node)
         reports = len(node.scalars())
     folder = JobFolder(tmp_path / "n" / "runs" / ends)
@@ -413,7 +395,7 @@ class StoppedFirst(NodeProcess):
 
 
 def test_a_new_daemon_stops_a_job_whenever_its_owner_asks(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", metrics=QUIET) as node:
+    with bench(tmp_path / "n") as node:
         job_id = begun(node)
     folder = JobFolder(tmp_path / "n" / "runs" / job_id)
     process = StoppedFirst(tmp_path / "n")
@@ -422,13 +404,12 @@ def test_a_new_daemon_stops_a_job_whenever_its_owner_asks(tmp_path: Path) -> Non
     with process:
         ending = wait_until(folder.ending, what=process.log)
 
-    assert ending is not None
     assert ending.state is JobState.STOPPED_BY_OWNER
 
 
 def test_scalars_that_come_at_once_fit_into_their_message(node: Bench) -> None:
     job_id = node.begin(MANY, group="g" * 256)
-    wait_until(JobFolder(node.path / "runs" / job_id).ending, what="the end of the plan")
+    wait_until(node.files(job_id).ending, what="the end of the plan")
 
     assert node.over(job_id)["job"]["scalars"] == 401
     assert len([scalar for scalar in node.scalars() if scalar["job_id"] == job_id]) > 100
@@ -457,7 +438,7 @@ def test_scalars_that_come_too_fast_are_counted(node: Bench) -> None:
 
 def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> None:
     # given a job whose register was lost
-    with bench(tmp_path / "n", metrics=QUIET) as node:
+    with bench(tmp_path / "n") as node:
         job_id = begun(node)
     for file in (tmp_path / "n").glob("state.sqlite*"):
         file.unlink()
@@ -479,13 +460,13 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench, caplog: pytes
     request = run(sha256, job_id=job_id, dataset_id=dataset_id)
     node.ask(request)
     node.over(job_id)
-    assert (node.path / "runs" / job_id / "result").exists()
+    assert node.files(job_id).result.exists()
     stuck = node.begin(PLAN, dataset_id)
     node.over(stuck)
     (node.path / "runs" / stuck).rename(node.path / "elsewhere")
     (node.path / "runs" / stuck).write_text("no folder")
 
-    wait_until(lambda: not JobFolder(node.path / "runs" / job_id).is_alive(), what="the end of its keeper")
+    wait_until(lambda: not node.files(job_id).is_alive(), what="the end of its keeper")
     for _ in range(2):
         node.runs.standing.purge(before=seconds_from_now(1.0))
 
@@ -503,7 +484,7 @@ def test_a_sandbox_that_no_longer_works_is_looked_at_again(tmp_path: Path, monke
         venv.create(tmp_path / name, symlinks=True)
     (tmp_path / "plans").symlink_to("old")
     python = str(tmp_path / "plans" / "bin" / "python")
-    with bench(tmp_path / "n", metrics=QUIET, runs={"python": python}) as node:
+    with bench(tmp_path / "n", runs={"python": python}) as node:
         cells = node.offer()
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "succeeded"
         (tmp_path / "plans").unlink()

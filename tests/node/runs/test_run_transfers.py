@@ -11,6 +11,7 @@ import pytest
 from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel, RunLimits
 from fedmon.node.runs import outcome as results
+from tests.node.runs.kept_jobs import plan_of
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import envelope
 from tests.support.historic_repository import HistoricRepository
@@ -18,13 +19,7 @@ from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
 from tests.support.waiting import stays, wait_until
 
-ECHO = b"""from fedmon import TrainingPlan
-
-
-class Echo(TrainingPlan):
-    def run(self, context):
-        return {"text": context.inputs["text"] * context.arguments.get("times", 1)}
-"""
+ECHO = plan_of('return {"text": context.inputs["text"] * context.arguments.get("times", 1)}')
 CONTENT = msgspec.json.encode({"text": "x" * 150_000})
 
 
@@ -38,7 +33,7 @@ def repository() -> Iterator[HistoricRepository]:
 def node(tmp_path_factory: pytest.TempPathFactory, repository: HistoricRepository) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
     settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
-    with bench(folder, metrics={"enabled": False}, runs={"max_jobs": 64}, repository=settings) as opened:
+    with bench(folder, runs={"max_jobs": 64}, repository=settings) as opened:
         yield opened
 
 
@@ -49,16 +44,6 @@ def inputs(url: str, content: bytes = CONTENT, **fields: Any) -> Parcel:
 
 def follow(node: Bench, repository: RepositorySettings) -> None:
     node.runs.follow(msgspec.structs.replace(node.settings, repository=repository))
-
-
-def wait_ended(node: Bench, job_id: str) -> None:
-    """Look after all jobs until the plan of this one has ended."""
-
-    def has_ended() -> bool:
-        node.work()
-        return (node.path / "runs" / job_id / "ending.json").exists()
-
-    wait_until(has_ended, what="the end of the plan")
 
 
 def test_a_transfer_that_ends_while_the_worker_takes_nothing_is_not_lost(
@@ -113,7 +98,7 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     gone = f"http://127.0.0.1:{free_port()}/upload/"
     follow(node, RepositorySettings(url=gone, allowed_urls=(repository.url,)))
     job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
-    wait_ended(node, job_id)
+    node.wait(node.files(job_id).ending, what="the end of the plan")
     node.work()
 
     # when it is there again
@@ -145,7 +130,7 @@ def test_a_result_that_cannot_be_stored_stays_with_its_owner(
 
     assert (job["state"], "its owner has it for a day" in job["reason"]) == ("failed", True)
     assert says in caplog.text
-    assert (node.path / "runs" / job_id / "result").read_bytes() == CONTENT
+    assert node.files(job_id).result.read_bytes() == CONTENT
 
 
 def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
@@ -154,7 +139,7 @@ def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
     # given a job whose plan has ended, and whose result is on its way to the repository
     job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
     stored = len(repository.files)
-    wait_ended(node, job_id)
+    node.wait(node.files(job_id).ending, what="the end of the plan")
     node.runs.tick()
 
     # when its owner stops it
