@@ -273,6 +273,8 @@ class Daemon:
     """One running node: its connection, its control socket and its signals around a `LocalNode`."""
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
+        # Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._folder, self._settings, self._at_start = folder, settings, settings
         self._started = utc_now()
         self._link: Link | None = None
@@ -334,8 +336,6 @@ class Daemon:
 
     def run(self) -> None:
         """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""
-        # Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with contextlib.ExitStack() as stack:
             try:
                 self._start(stack)

@@ -116,6 +116,9 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
         wait_until(lambda: "connected to the broker" in node.log())
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
+        threads = [path / "status" for path in Path(f"/proc/{node.pid}/task").iterdir() if path.name != str(node.pid)]
+        blocked = {int(file.read_text().partition("SigBlk:")[2].split()[0], 16) for file in threads}
+        assert blocked == {sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))}
         node.signal(signal.SIGTERM)
         while node.alive():
             node.signal(signal.SIGHUP)
