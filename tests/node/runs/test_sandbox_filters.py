@@ -183,21 +183,3 @@ def test_capabilities_are_dropped_where_proc_holds_processes_alone() -> None:
     done = subprocess.run(words, capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == (f"{['0' * 16] * 5}\n", "")
-
-
-def test_a_filter_is_installed_for_good() -> None:
-    rules = [seccomp.Denied(name="sethostname", error=errno.EXDEV)]
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            from fedmon.node.runs.sandbox import kernel
-
-            kernel.no_new_privileges()
-            seccomp.install(seccomp.assemble(rules, seccomp.machine()))
-            socket.sethostname(socket.gethostname())
-        except OSError as error:
-            code = 0 if error.errno == errno.EXDEV else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
