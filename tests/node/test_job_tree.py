@@ -123,16 +123,22 @@ def test_orphans_of_before_the_watch_are_found() -> None:
         assert set(watch.watches.pids()["a"]) == {program.pid, orphan}
 
 
-def test_many_children_at_once_are_all_found_and_threads_are_no_processes(program: Program, watch: Watch) -> None:
+def test_many_children_at_once_are_found_without_a_wait_and_threads_are_no_processes(
+    program: Program, watch: Watch
+) -> None:
     watch.tick()
     pids = program.pids("many 90")
     assert len(pids) == 90
 
     reading = watch.tick()
+    began, used = time.monotonic(), time.process_time()
     again = watch.tick()
+    waited_s = time.monotonic() - began - (time.process_time() - used)
 
     assert set(watch.watches.pids()["a"]) == {program.pid, *pids}
     assert reading.values["job_processes"] == again.values["job_processes"] == 91
+    assert "job_cpus_busy" in again.values
+    assert waited_s < 15.0  # perfmon waits half a second for each
 
 
 def test_a_zombie_is_counted_as_one_and_does_not_live(program: Program, watch: Watch) -> None:
