@@ -25,6 +25,11 @@ from tests.support.waiting import wait_until
 HERE = Path("/tmp")
 
 
+def job(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `fedmon job` with these words to its end."""
+    return subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=60)
+
+
 def test_words_become_options(tmp_path: Path) -> None:
     words = ["-d", str(tmp_path), "-i", "0.5", "-e", "csv", "orc", "--name", "a run", "-rq", "--", "true", "-v"]
 
@@ -82,7 +87,7 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
     ],
 )
 def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:
-    done = subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=60)
+    done = job(*words)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
@@ -109,10 +114,7 @@ def test_without_words_a_terminal_gets_the_help() -> None:
 
 
 def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "-i", "1", "--", "sh", "-c", "echo out; echo told >&2"],
-        capture_output=True, text=True, env=environment(FEDMON_JOB_ID="fit"), timeout=60,
-    )  # fmt: skip
+    done = job("-d", str(tmp_path), "-p", "run", "-i", "1", "--", "sh", "-c", "echo out; echo told >&2")
 
     first, told, last = done.stderr.splitlines()
     assert (done.returncode, done.stdout, told) == (0, "out\n", "told")
@@ -124,8 +126,7 @@ def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -
 
 
 def test_a_command_that_cannot_run_has_no_results_to_tell_of(tmp_path: Path) -> None:
-    words = [FEDMON, "job", "-d", str(tmp_path), "--", "./missing"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+    done = job("-d", str(tmp_path), "--", "./missing")
 
     assert done.returncode == 127
     assert done.stderr.splitlines()[1:] == ["fedmon: cannot run ./missing: No such file or directory"]
@@ -134,9 +135,8 @@ def test_a_command_that_cannot_run_has_no_results_to_tell_of(tmp_path: Path) -> 
 def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "all_metrics.csv").mkdir(parents=True)
     (tmp_path / "run" / "configs").touch()
-    words = [FEDMON, "job", "-v", "-d", str(tmp_path), "-p", "run", "-e", "csv", "--", "true"]
 
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+    done = job("-v", "-d", str(tmp_path), "-p", "run", "-e", "csv", "--", "true")
 
     told = done.stderr.splitlines()
     (log,) = tmp_path.glob("run/logs/*/*.log")
@@ -166,19 +166,17 @@ def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Pa
 
 
 def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: Path, program: Program) -> None:
-    words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--json"]
-    command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=60)
+    words = ["-d", str(tmp_path), "-p", "run", "--json"]
+    command = job(*words, "--", "echo", "--json")
     with subprocess.Popen(
-        [*words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [FEDMON, "job", *words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as tool:
         wait_measured(tmp_path, hosts=2)
         program.end()
         document, complained = tool.communicate(timeout=60)
-    merge = subprocess.run(
-        [FEDMON, "job", "merge", str(tmp_path / "run"), "--json"], capture_output=True, env=environment(), timeout=60
-    )
+    merge = job("merge", str(tmp_path / "run"), "--json")
 
-    assert command.stdout == b"--json\n"
+    assert command.stdout == "--json\n"
     found = json.loads(command.stderr)
     assert (found["exit_code"], found["folder"]) == (0, str(tmp_path / "run"))
     assert Path(found["recording"]) in recordings(tmp_path)
