@@ -43,6 +43,12 @@ def ask_approval(desk: OwnerCommands, source: bytes = PLAN, *, name: str = "logi
     return desk.registers.plans.request(request, source).plan_id
 
 
+def asked(folder: Path, source: bytes = PLAN, **fields: str) -> str:
+    """Have a researcher ask for a plan's approval while the node is stopped; returns the plan's id."""
+    with desk_of(folder) as desk:
+        return ask_approval(desk, source, **fields)
+
+
 def events(path: Path) -> list[str]:
     """Return the events of a folder's audit, oldest first."""
     return [line["event"] for line in audited(path)]

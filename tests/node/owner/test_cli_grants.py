@@ -12,7 +12,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.wire.messages import TrainingPlanStatus
 from fedmon.node.registers.grants import Declared
 from fedmon.node.registers.plan_source import check_source
-from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
+from tests.node.owner.owner_desks import asked, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import approval, envelope
@@ -49,12 +49,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def asked(folder: Path, source: bytes = PLAN) -> str:
-    """Have alice ask for a plan, and return its id."""
-    with desk_of(folder) as desk:
-        return ask_approval(desk, source, name="bins")
-
-
 def bad(line: str) -> bytes:
     """Return a plan whose class has this line."""
     return f"from fedmon import TrainingPlan\n\n\nclass Bad(TrainingPlan):\n    {line}\n".encode()
@@ -62,7 +56,7 @@ def bad(line: str) -> bytes:
 
 def test_the_proposed_grant_has_what_was_asked_for_and_declared(folder: Path) -> None:
     told(folder, "policy", "allow", "alice")
-    plan_id = asked(folder)
+    plan_id = asked(folder, PLAN)
     (dataset,) = told(folder, "dataset", "list")["datasets"]
 
     shown = told(folder, "plan", "show", plan_id)
@@ -80,7 +74,7 @@ def test_the_proposed_grant_has_what_was_asked_for_and_declared(folder: Path) ->
 
 
 def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path: Path) -> None:
-    plan_id = asked(folder)
+    plan_id = asked(folder, PLAN)
     rules = tmp_path / "rules.json"
     rules.write_text('{"bins": "range(10)", "task": ["sum"]}')
 
@@ -121,7 +115,7 @@ def test_the_note_to_one_researcher_is_told_to_no_other(tmp_path: Path) -> None:
 
 
 def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Path) -> None:
-    given = told(folder, "plan", "approve", asked(folder), "--dataset", "cells", "--until", "never")["grant"]
+    given = told(folder, "plan", "approve", asked(folder, PLAN), "--dataset", "cells", "--until", "never")["grant"]
 
     text = node(folder, "plan", "show", asked(folder, PLAN.replace(b"51", b"101"))).stdout
 
@@ -159,7 +153,7 @@ def test_a_plan_whose_declaration_cannot_be_read_is_registered_without_it(tmp_pa
 
 
 def test_rules_that_cannot_be_read_are_refused(folder: Path, tmp_path: Path) -> None:
-    plan_id = asked(folder)
+    plan_id = asked(folder, PLAN)
     file = tmp_path / "rules.json"
     large = json.dumps(dict.fromkeys(map(str, range(2000)), "int"))
     for text, says in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
+from tests.node.owner.owner_desks import PLAN, asked, events, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.terminal import Terminal
@@ -21,13 +21,8 @@ def folder(tmp_path: Path) -> Path:
     return made_folder(tmp_path / "n")
 
 
-def _asked(folder: Path, *sources: bytes, name: str = "logistic") -> list[str]:
-    with desk_of(folder) as desk:
-        return [ask_approval(desk, source, name=name) for source in sources]
-
-
 def test_the_digest_is_the_same_sixty_four_digits_everywhere(folder: Path) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
 
     shown = node(folder, "plan", "show", plan_id).stdout
     approved = node(folder, "plan", "approve", plan_id).stdout
@@ -39,7 +34,7 @@ def test_the_digest_is_the_same_sixty_four_digits_everywhere(folder: Path) -> No
 
 
 def test_what_would_deceive_a_reader_is_written_out(folder: Path) -> None:
-    (plan_id,) = _asked(folder, HIDDEN)
+    plan_id = asked(folder, HIDDEN)
 
     screen = node(folder, "plan", "show", plan_id).stdout
     document = told(folder, "plan", "show", plan_id)
@@ -68,8 +63,8 @@ def test_an_empty_list_says_so(folder: Path, words: str, says: str) -> None:
 
 
 def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
-    _asked(folder, b"a = 1\n", name="tree")
-    (second,) = _asked(folder, b"b = 1\n", name="forest")
+    asked(folder, b"a = 1\n", name="tree")
+    second = asked(folder, b"b = 1\n", name="forest")
     told(folder, "plan", "reject", second, "--note", "too large")
     assert "length <= 16384" in refused(folder, "plan", "reject", second, "--note", "x" * 16_385, code=2)
 
@@ -86,7 +81,7 @@ def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
 
 
 def test_without_a_terminal_approval_names_bytes_and_never_a_name_or_prefix_alone(folder: Path) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
     for words in (("logistic",), (DIGEST[:4],), (plan_id[:22],), ("--sha256", DIGEST[:12])):
         message = refused(folder, "plan", "approve", *words, code=2)
         assert all(text in message for text in (f"--sha256 {DIGEST}", plan_id, "--yes"))
@@ -98,7 +93,7 @@ def test_without_a_terminal_approval_names_bytes_and_never_a_name_or_prefix_alon
 
 @pytest.mark.parametrize("way", ["id", "bare id", "digest", "name and digest", "digest option", "prefixes and yes"])
 def test_without_a_terminal_a_plan_is_approved_by_id_or_digest(folder: Path, way: str) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
     words = {
         "id": (plan_id,),
         "bare id": (plan_id.removeprefix("training_plan_"),),
@@ -115,18 +110,17 @@ def test_without_a_terminal_a_plan_is_approved_by_id_or_digest(folder: Path, way
 
 
 def test_another_digest_than_the_plans_is_a_conflict(folder: Path) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
 
     assert DIGEST in refused(folder, "plan", "approve", plan_id, "--sha256", "0" * 64, code=4)
     assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
 
 
 def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Path) -> None:
-    _asked(folder, PLAN)
-    (other,) = _asked(folder, b"x = 1\n", name="forest")
+    asked(folder)
+    other = asked(folder, b"x = 1\n", name="forest")
     told(folder, "plan", "approve", other)
-    with desk_of(folder) as desk:
-        ask_approval(desk, b"x = 1\n", name="forest", by="bob")
+    asked(folder, b"x = 1\n", name="forest", by="bob")
 
     with Terminal("node", "plan", "approve", "--dir", str(folder)) as terminal:
         assert "forest    asked again" in terminal.read_until("sha256 or name")
@@ -142,7 +136,7 @@ def test_at_a_terminal_a_name_is_approved_after_the_digest_was_shown(folder: Pat
 
 
 def test_at_a_terminal_whole_digests_are_asked_about_too_unless_with_yes_and_no_is_no(folder: Path) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
 
     with Terminal("node", "plan", "approve", plan_id, "--sha256", DIGEST, "--dir", str(folder)) as terminal:
         assert DIGEST in terminal.read_until("exactly these bytes")
@@ -158,7 +152,7 @@ def test_at_a_terminal_whole_digests_are_asked_about_too_unless_with_yes_and_no_
 
 
 def test_a_difference_ends_with_one_and_shows_nothing_raw(folder: Path) -> None:
-    first, second = _asked(folder, PLAN, HIDDEN)
+    first, second = (asked(folder, source) for source in (PLAN, HIDDEN))
     assert "plan show" in refused(folder, "plan", "diff", second, code=3)
     told(folder, "plan", "approve", first)
 
@@ -182,7 +176,7 @@ def test_a_plan_of_the_owners_own_is_approved_by_registering_it(folder: Path, tm
 
 
 def test_reset_and_delete_take_an_approval_back(folder: Path) -> None:
-    (plan_id,) = _asked(folder, PLAN)
+    plan_id = asked(folder)
     told(folder, "plan", "approve", plan_id)
 
     assert told(folder, "plan", "reset", plan_id)["plan"]["status"] == "pending"
@@ -193,7 +187,7 @@ def test_reset_and_delete_take_an_approval_back(folder: Path) -> None:
 
 
 def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
-    _asked(folder, PLAN, name="A plan whose name has many words " * 5)
+    asked(folder, name="A plan whose name has many words " * 5)
     told(folder, "plan", "reject", DIGEST, "--note", "no " * 100)
 
     screens = [
@@ -207,7 +201,7 @@ def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_its_code(folder: Path) -> None:
-    (plan_id,) = _asked(folder, HIDDEN)
+    plan_id = asked(folder, HIDDEN)
 
     environ = plain_environment(PYTHONIOENCODING="ascii")
     ran = fedmon("node", "plan", "show", plan_id, "--dir", str(folder), environ=environ)

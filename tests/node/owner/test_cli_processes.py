@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
+from tests.node.owner.owner_desks import asked, made_folder
 from tests.support.node_process import fedmon
 from tests.support.shell_here import fedmon_here
 
@@ -22,8 +22,7 @@ VERBS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
-    with desk_of(made) as desk:
-        ask_approval(desk)
+    asked(made)
     return made
 
 

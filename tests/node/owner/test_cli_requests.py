@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 from fedmon.common.clock import timestamp, utc_now
-from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
+from tests.node.owner.owner_desks import asked, desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.terminal import Terminal
 
@@ -35,8 +35,7 @@ def test_a_prefix_of_a_researcher_is_allowed_at_a_terminal_or_with_yes(tmp_path:
 def test_plans_wait_until_they_are_decided(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", policy={"researchers": ["alice"]})
     assert node(folder, "requests").stdout == "Nothing waits for you.\n"
-    with desk_of(folder) as desk:
-        plan_id = ask_approval(desk)
+    plan_id = asked(folder)
 
     screen = node(folder, "requests").stdout
     waiting = told(folder, "requests")
@@ -48,8 +47,7 @@ def test_plans_wait_until_they_are_decided(tmp_path: Path) -> None:
     assert ([plan["plan_id"] for plan in waiting["plans"]], waiting["researchers"]) == ([plan_id], [])
     assert approved["plan"]["status"] == "approved"
     assert told(folder, "requests") == {"plans": [], "researchers": []}
-    with desk_of(folder) as desk:
-        ask_approval(desk, by="bob")
+    asked(folder, by="bob")
     (again,) = told(folder, "requests")["plans"]
     assert (again["asked_again"], again["requested_by"]) == (True, ["bob"])
     assert again["created"] < again["requested"]
@@ -70,8 +68,7 @@ def test_a_flood_of_refused_names_keeps_the_latest(tmp_path: Path) -> None:
 
 def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", policy={"researchers": ["alice"]})
-    with desk_of(folder) as desk:
-        ask_approval(desk)
+    asked(folder)
     assert node(folder, "status").stdout.startswith("needs you  * 1 plan waits for your decision: ")
     (folder / "state.sqlite").write_bytes(b"no register" * 1000)
     node(folder, "status")
