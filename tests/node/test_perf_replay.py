@@ -23,6 +23,7 @@ from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfSession
 from fedmon.node.perf.events import PerfScope
 from fedmon.node.perf.source import PerfSource, PerfTarget
+from tests.support.machine_tree import write_tree
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -41,10 +42,7 @@ class Replay:
         self.perf = folder / "perf"
         self.perf.write_text(f"#!{sys.executable} -SEI\n{program}")
         self.perf.chmod(0o755)
-        (folder / "proc").mkdir()
-        (folder / "proc" / "cpuinfo").write_text(BROADWELL)
-        (folder / "proc" / "10").mkdir()
-        (folder / "proc" / "10" / "stat").write_text(f"10 (job) S{' 1' * 30}\n")
+        write_tree(folder / "proc", {"cpuinfo": BROADWELL, "10/stat": f"10 (job) S{' 1' * 30}\n"})
         self.answers()
 
     def answers(self, *, counts: Mapping[str, object] | None = None, **rest: object) -> None:
@@ -369,8 +367,7 @@ def test_without_the_right_to_count_its_cgroup_the_processes_of_a_job_are_counte
 ) -> None:
     replay.does('*" -a "*', "echo Operation not permitted >&2; exit 255")
     replay.answers(die_after=1, status=0)
-    (replay.folder / "proc/self").mkdir()
-    (replay.folder / "proc/self/mounts").write_text("cgroup2 /c cgroup2 rw 0 0\n")
+    write_tree(replay.folder, {"proc/self/mounts": "cgroup2 /c cgroup2 rw 0 0\n"})
     source = replay.source()
     with closing(PerfJobCollector(source, job="7", pids=lambda: [10], cgroup=Path("/c/job_7"))) as collector:
         reading = reading_with(collector, lambda reading: (reading.values.get("perf_starts_total") or 0) >= 2)

@@ -26,6 +26,7 @@ from fedmon.node.perf.events import (
     table,
 )
 from fedmon.node.perf.source import cgroup_name, processor
+from tests.support.machine_tree import write_tree
 
 NAMES = tuple(table()["architectures"])
 EVERYWHERE = tuple(map(everywhere, table()["everywhere"]))
@@ -200,7 +201,6 @@ def test_the_processor_is_named_by_family_and_model(
     ],
 )
 def test_a_cgroup_is_named_as_perf_sees_it(tmp_path: Path, mounts: str, folder: str, expected: str | None) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "mounts").write_text(f"{mounts}\n")
+    proc = write_tree(tmp_path, {"self/mounts": f"{mounts}\n"})
 
-    assert cgroup_name(Roots(proc=tmp_path), Path(folder)) == expected
+    assert cgroup_name(Roots(proc=proc), Path(folder)) == expected

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Roots
+from tests.support.machine_tree import write_tree
 
 RANGE_UJ = 262_143_328_850
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -27,25 +29,20 @@ class EnergyTree:
         self.busy(0.0)
 
     def zone(self, folder: str, name: str, energy_uj: int | str, *, range_uj: int | str | None = RANGE_UJ) -> Path:
-        path = self.powercap / folder
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "name").write_text(f"{name}\n")
-        (path / "energy_uj").write_text(f"{energy_uj}\n")
+        files = {"name": name, "energy_uj": energy_uj}
         if range_uj is not None:
-            (path / "max_energy_range_uj").write_text(f"{range_uj}\n")
-        return path
+            files["max_energy_range_uj"] = range_uj
+        return _written(self.powercap / folder, files)
 
     def shows(self, folder: str, energy_uj: int | str) -> None:
         (self.powercap / folder / "energy_uj").write_text(f"{energy_uj}\n")
 
     def chip(self, number: int, name: str, **files: int | str) -> Path:
-        path = self.sys / "class" / "hwmon" / f"hwmon{number}"
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "name").write_text(f"{name}\n")
-        for file, value in files.items():
-            (path / file).write_text(f"{value}\n")
-        return path
+        return _written(self.sys / f"class/hwmon/hwmon{number}", {"name": name, **files})
 
     def busy(self, seconds: float) -> None:
-        self.proc.mkdir(parents=True, exist_ok=True)
-        (self.proc / "stat").write_text(f"cpu  {round(seconds * HERTZ)} 0 0 99999 77 0 0 55 0 0\n")
+        _written(self.proc, {"stat": f"cpu  {round(seconds * HERTZ)} 0 0 99999 77 0 0 55 0 0"})
+
+
+def _written(folder: Path, files: Mapping[str, int | str]) -> Path:
+    return write_tree(folder, {name: f"{value}\n" for name, value in files.items()})
