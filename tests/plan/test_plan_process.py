@@ -12,7 +12,8 @@ from fedmon.node.runs.folder import GivenDataset
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan import process
 from fedmon.plan.values import json_text
-from tests.plan.trials import jobs, packed, run_body
+from tests.node.runs.kept_jobs import kept_jobs
+from tests.plan.trials import packed, run_body
 
 
 def test_what_the_researcher_gave_is_there_and_comes_back() -> None:
@@ -40,7 +41,7 @@ def test_arrays_come_in_without_a_copy_can_be_written_to_and_go_back() -> None:
 
     assert values["w"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert values["b"].tolist() == [False, True]
-    without = msgspec.structs.replace(jobs().interpreter, path=[])
+    without = msgspec.structs.replace(kept_jobs().interpreter, path=[])
     ran = run_body(body, inputs=inputs, inputs_format="npz", interpreter=without)
     assert ran.said[1].startswith("the inputs cannot be read: the values hold arrays, and this Python has no numpy")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ from fedmon.node.runs.folder import Ending, JobFolder, Reported
 from fedmon.plan.context import PlanContext
 from fedmon.plan.frames import FrameChannel
 from fedmon.plan.parcels import pack, unpack
-from tests.node.runs.kept_jobs import KeptJobs, plan_of
+from tests.node.runs.kept_jobs import kept_jobs, plan_of
 
 HEAD = "from fedmon import TrainingPlan\n"
 NO_OP = plan_of("return {}", imports="").decode()
@@ -39,15 +36,6 @@ class Ran:
         return unpack(self.ending.result_format, self.result)
 
 
-@functools.cache
-def jobs() -> KeptJobs:
-    """Return a launcher for all plans of this process."""
-    running = contextlib.ExitStack()
-    atexit.register(running.close)
-    folder = running.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plans-", ignore_cleanup_errors=True))
-    return running.enter_context(KeptJobs(Path(folder)))
-
-
 def in_run(body: str) -> str:
     """Return a plan whose ``run(self, context)`` has this body, and that imports nothing more."""
     return plan_of(body, imports="").decode()
@@ -66,10 +54,10 @@ def run_source(
     **changes: Any,
 ) -> Ran:
     """Run a plan, with changes to its order."""
-    order = jobs().order(new_id(), level=None, minimum=None, name=name, memory_bytes=2**31, **changes)
-    jobs().launcher.launch(order, source.encode(), inputs)
+    order = kept_jobs().order(new_id(), level=None, minimum=None, name=name, memory_bytes=2**31, **changes)
+    kept_jobs().launcher.launch(order, source.encode(), inputs)
     folder = JobFolder(Path(order.folder))
-    ending = jobs().ending(folder)
+    ending = kept_jobs().ending(folder)
     result = folder.result.read_bytes() if ending.result_format is not None else b""
     return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported)])
 

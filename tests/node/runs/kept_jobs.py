@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import tempfile
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -90,6 +93,15 @@ class KeptJobs:
         with self._poked:
             while not condition() and not deadline.passed():
                 self._poked.wait(deadline.left_s())
+
+
+@functools.cache
+def kept_jobs() -> KeptJobs:
+    """Return a launcher for jobs of all tests of this process."""
+    running = contextlib.ExitStack()
+    atexit.register(running.close)
+    folder = running.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plans-", ignore_cleanup_errors=True))
+    return running.enter_context(KeptJobs(Path(folder)))
 
 
 def plan_of(body: str, *, imports: str = "os, signal, sys, time") -> bytes:

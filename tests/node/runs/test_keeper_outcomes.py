@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,12 @@ import pytest
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.folder import Started, remove_tree
 from fedmon.node.runs.sandbox import bubblewrap
-from tests.node.runs.kept_jobs import MIB, KeptJobs, left_of
+from tests.node.runs.kept_jobs import MIB, KeptJobs, kept_jobs, left_of
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 FOREVER = "while True: signal.pause()"
 FRAME = "os.write(6, {kind!r} + ({length}).to_bytes(8, 'big') + {payload!r})"
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptJobs]:
-    folder: Path = tmp_path_factory.mktemp("jobs")
-    with KeptJobs(folder) as running:
-        yield running
 
 
 def frame(kind: bytes, payload: bytes, *, length: int | None = None) -> str:
@@ -111,27 +103,27 @@ CASES: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name == "forks for ever" else ()) for name in CASES]
 )
-def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(jobs: KeptJobs, name: str) -> None:
-    check(jobs, name, "landlock")
+def test_a_plan_that_misbehaves_has_a_named_ending_and_leaves_nothing(name: str) -> None:
+    check(name, "landlock")
 
 
 @pytest.mark.parametrize("name", ["kills itself", "leaves a daemon"])
-def test_bubblewrap_changes_nothing_about_how_it_is_called(jobs: KeptJobs, name: str) -> None:
+def test_bubblewrap_changes_nothing_about_how_it_is_called(name: str) -> None:
     require(bubblewrap.program(), "bubblewrap is not installed")
-    check(jobs, name, "bubblewrap")
+    check(name, "bubblewrap")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("level", ["bubblewrap", "limits"])
 @pytest.mark.parametrize("name", CASES)
-def test_other_levels_end_every_plan_the_same(jobs: KeptJobs, name: str, level: Level) -> None:
+def test_other_levels_end_every_plan_the_same(name: str, level: Level) -> None:
     require(level != "bubblewrap" or bubblewrap.program(), "bubblewrap is not installed")
-    check(jobs, name, level)
+    check(name, level)
 
 
-def test_a_job_whose_folder_was_removed_is_ended_for_nobody_could_stop_it(jobs: KeptJobs) -> None:
-    order = jobs.order("removed", wall_s=600.0)
-    folder = jobs.launch("time.sleep(600)", order)
+def test_a_job_whose_folder_was_removed_is_ended_for_nobody_could_stop_it() -> None:
+    order = kept_jobs().order("removed", wall_s=600.0)
+    folder = kept_jobs().launch("time.sleep(600)", order)
     wait_until(lambda: left_of("removed"), what="the plan")
 
     remove_tree(folder.path)
@@ -176,11 +168,11 @@ def cgroups_of(job_id: str) -> list[str]:
     return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(job_id)]
 
 
-def check(jobs: KeptJobs, name: str, level: Level) -> None:
+def check(name: str, level: Level) -> None:
     body, state, part, limits = CASES[name]
     job_id = uuid.uuid4().hex
 
-    ending, folder = jobs.run(body, job_id, level=level, **limits)
+    ending, folder = kept_jobs().run(body, job_id, level=level, **limits)
 
     assert (ending.state, part in ending.reason) == (state, True), (ending, folder.trace("stderr", 0, 2000).text)
     assert left_of(job_id) == []
