@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedmon.common.clock import Deadline
 from fedmon.common.ids import new_id
 from fedmon.common.settings.values import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
@@ -209,8 +210,9 @@ def test_a_file_that_is_swapped_all_the_time_never_gives_other_bytes_than_the_ap
     refusals: list[str] = []
     try:
         wait_until(lambda: swaps[0] > 10, what="a thread that swaps")
-        # when runs are asked for 500 times
-        for _ in range(500):
+        # when runs are asked for 500 times, and until one met other bytes
+        deadline = Deadline(60.0)
+        while len(got) + len(refusals) < 500 or not (refusals or deadline.passed()):
             try:
                 got.append(admitted(node, sha256).source)
             except DeclinedError as refusal:
@@ -220,7 +222,6 @@ def test_a_file_that_is_swapped_all_the_time_never_gives_other_bytes_than_the_ap
         racer.join()
 
     # then what would have run is only ever what was approved
-    assert len(got) + len(refusals) == 500
     assert set(got) == {source}
     assert refusals
     assert all("differ from those that its owner approved" in reason for reason in refusals)
