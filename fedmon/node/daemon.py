@@ -70,6 +70,7 @@ MAX_DOWNLOADS, DOWNLOAD_TIMEOUT_S = 100, 30.0
 """Plans that may wait to be fetched, and the time for each."""
 STOP_WITHIN_S = 4.5
 _ENDING = {signal.SIGTERM, signal.SIGINT}
+# Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
 _SIGNALS = (*_ENDING, signal.SIGHUP)
 
 
@@ -273,7 +274,6 @@ class Daemon:
     """One running node: its connection, its control socket and its signals around a `LocalNode`."""
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
-        # Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._folder, self._settings, self._at_start = folder, settings, settings
         self._started = utc_now()
