@@ -14,7 +14,7 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.text import short_ids
 from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.messages import Dataset, ListReply, PlanStatus, Pong, SearchReply, TrainingPlanStatusReply
-from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.roster import Node, NodeState
 from tests.support import envelopes
 
@@ -51,6 +51,14 @@ def test_outcomes_are_a_mapping_by_node_that_tells_who_did_and_who_did_not() -> 
         {"node": "a", "status": "refused", "reason": "not in this node's policy", "ms": 1.0},
         {"node": "b", "status": "ok", "agent": "1.0", "boot": 3, "reason": "", "ms": 12.3},
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("refused outside-grant", 4), ("refused busy", 1), ("busy", 1), ("refused failed", 1), ("refused timed-out", 6)],
+)
+def test_the_exit_code_is_that_of_a_refusal_only_if_all_refused(said: str, code: int) -> None:
+    assert exit_code({OutcomeStatus(status) for status in said.split()}) == code
 
 
 def test_an_empty_result_says_why() -> None:

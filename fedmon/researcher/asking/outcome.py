@@ -45,7 +45,7 @@ class OutcomeStatus(enum.Enum):
 SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 """Of nodes that have not answered, and may when they are asked again."""
 UNHEARD = {OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.ID_IN_USE}
-_REFUSALS = {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT, OutcomeStatus.BUSY}
+_REFUSALS = {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT}
 
 
 def exit_code(statuses: set[OutcomeStatus]) -> int:

@@ -254,7 +254,7 @@ class RunHandle:
     def _exit_code(self) -> int:
         """Return 1 if it ran anywhere, else the code of the nodes that answered, 6 if there are none."""
         states = self.states().values()
-        asked = {OutcomeStatus.REFUSED if part.state == "refused" else part.asked for part in states}
+        asked = {OutcomeStatus.REFUSED if part.state in ("refused", "busy") else part.asked for part in states}
         return 1 if any(part.job is not None for part in states) else exit_code(asked - UNHEARD or asked)
 
     def opened(self, timeout_s: float | None = None) -> tuple[Values, dict[str, str]]:
