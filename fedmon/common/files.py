@@ -29,6 +29,14 @@ class TargetExistsError(StorageError):
     """Another process made the file in the meantime."""
 
 
+def at_home(path: Path | str) -> Path:
+    """Return a path with the home of a user in place of ``~``. Raises InvalidInputError for an unknown user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
 def target_of(path: Path) -> Path:
     """Return where a path leads. Raises InvalidInputError for targets that a file cannot replace."""
     try:

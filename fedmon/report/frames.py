@@ -189,7 +189,7 @@ def plot(
 
         subject = choose(found, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
         choice = Choice(metrics=metrics, per_node=per_node, combined=combined)
-        written = [path for path, _ in plot_charts(subject, choice, Path(folder).expanduser(), kind=kind)]
+        written = [path for path, _ in plot_charts(subject, choice, folder, kind=kind)]
     if progress is not None:
         progress(1.0)
     return written

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.common.files import Closing, storage_errors, target_of
+from fedmon.common.files import Closing, at_home, storage_errors, target_of
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import CALENDAR, RecordingRows, RowSelection
@@ -50,7 +50,7 @@ _PLACES = (f"*{_SUFFIX}", f"recordings/*{_SUFFIX}", f"**/*{_SUFFIX}")
 def files_of(paths: Iterable[Path | str]) -> list[Path]:
     """Return these files, and the recordings of folders among them, merged ones first; raises as Source."""
     found: dict[Path, None] = {}
-    for path in (Path(one).expanduser() for one in paths):
+    for path in map(at_home, paths):
         with storage_errors(path, "read"):
             is_there, is_folder = path.exists(), path.is_dir()
         if is_folder:
@@ -104,7 +104,7 @@ class Source(Closing):
         place = target_of(Path(path))
         if place.exists() and any(place.samefile(one) for one in self.paths):
             raise InvalidInputError(f"{path} is the recording itself: name another file to write")
-        return Path(path).expanduser()
+        return at_home(path)
 
     def close(self) -> None:
         """Close the files; safe to call twice."""

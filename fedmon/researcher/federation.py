@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.files import at_home
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.settings.sources import load_researcher
@@ -362,7 +363,7 @@ class Federation:
 
         session = self.session
         record = Record(
-            None if path is None else Path(path).expanduser(),
+            None if path is None else at_home(path),
             asker=session.asker,
             consumers=session.consumers,
             to=to,
@@ -419,19 +420,19 @@ def opened_settings(
     A broker with users binds each to its name, so that a user name given here is also the id.
     Raises SettingsError, InvalidIdError, and StorageError when an id cannot be kept.
     """
-    options: dict[str, Any] = {name: Path(path).expanduser() for name, path in files.items() if path is not None}
+    options: dict[str, Any] = {name: at_home(path) for name, path in files.items() if path is not None}
     if username is not None:
         options["username"] = username
     if researcher_id is None and (username or (url and not isinstance(settings, ResearcherSettings))):
         researcher_id = username or broker_from_url(url or "").username
     own: dict[str, Any] = {} if researcher_id is None else {"id": checked_id(researcher_id, what="researcher_id")}
     if folder is not None:
-        own["folder"] = Path(folder).expanduser()
+        own["folder"] = at_home(folder)
     if isinstance(settings, ResearcherSettings):
         read = msgspec.structs.replace(settings, **own)
     else:
         environ = os.environ | {f"FEDMON_RESEARCHER_{name.upper()}": str(value) for name, value in own.items()}
-        read = load_researcher(Path(settings).expanduser() if settings is not None else None, environ)
+        read = load_researcher(None if settings is None else at_home(settings), environ)
     opened = msgspec.structs.replace(read, broker=_broker(read.broker, url, options))
     # A password that cannot be read is reported here, to the caller, and not on the thread that connects.
     opened.broker.password()

@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (546, 4, 296),
     "broker": (1957, 10, 1110),
-    "common": (8118, 49, 4564),
+    "common": (8126, 49, 4569),
     "compat": (2933, 18, 1917),
     "demo": (750, 6, 536),
     "doctor": (420, 2, 276),
-    "experiment": (10664, 46, 7055),
+    "experiment": (10662, 46, 7054),
     "node": (26508, 121, 16694),
     "plan": (1268, 8, 845),
-    "report": (9003, 50, 5624),
-    "researcher": (9847, 46, 6450),
+    "report": (9004, 50, 5625),
+    "researcher": (9848, 46, 6451),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

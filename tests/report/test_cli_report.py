@@ -74,6 +74,7 @@ def test_what_was_found_is_there_for_programs_also_of_a_part_of_the_time(tmp_pat
     ("words", "code", "said"),
     [
         (["nothing.fmr"], 3, "recording nothing.fmr not found"),
+        (["~nobody-at-all/x.fmr"], 2, "~nobody-at-all/x.fmr: Could not determine home directory"),
         (["job.fmr", "notes.txt"], 1, "notes.txt"),
         (["job.fmr", "-o", "."], 2, "it is a folder; name a file in it"),
         (["a" * 256], 1, "fedmon: cannot read aaa"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fedmon.common.files import at_home
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.durations import seconds
 
@@ -88,10 +89,7 @@ def path_text(value: Any) -> str:
     """Return the path of a file or folder, which may begin with ``~`` or ``~user``."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("it is not a path")
-    try:
-        Path(value).expanduser()
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
+    at_home(value)
     return str(value)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
+from fedmon.common.files import at_home
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
@@ -28,16 +29,16 @@ def read_bins(subject: Subject, *, wanted: Callable[[str], bool] = is_shown) -> 
 
 
 def plot_charts(
-    subject: Subject, choice: Choice, folder: Path, *, everything: bool = True, kind: str = "png"
+    subject: Subject, choice: Choice, folder: Path | str, *, everything: bool = True, kind: str = "png"
 ) -> list[tuple[Path, Chart]]:
     """Write the charts of a choice, or only the main ones, as `write_charts`. Raises NotFoundError if there is none."""
     found = charts_of(read_bins(subject, wanted=choice.wanted), subject, choice=choice)
     chosen = (*found.first, *found.rest) if everything else found.first
     if not chosen:
         several = "" if choice.per_node else "; charts of all nodes together need several nodes"
-        what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
+        what = "only constant values: `fedmon plot --zeros` draws them" if found.constant else "no recorded value"
         raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
-    return list(zip(write_charts(found, chosen, folder, kind=kind), chosen, strict=True))
+    return list(zip(write_charts(found, chosen, at_home(folder), kind=kind), chosen, strict=True))
 
 
 def write_charts(found: Charts, chosen: Sequence[Chart], folder: Path, *, kind: str = "png") -> list[Path]:
