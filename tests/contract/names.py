@@ -16,7 +16,7 @@ INTERNAL = {
     "masked_values", "may_have_missed", "not_at_start", "not_over", "note_failure", "notes", "on_over", "outcome",
     "overrides", "parts", "plain_verbs", "plugin_errors", "populate", "posts", "prev_bytes_recv", "prev_bytes_sent",
     "prev_packets_recv", "prev_packets_sent", "put", "questions", "register_own", "repeats", "restore", "rows",
-    "set_data", "shown", "snapshot", "stored", "take_part", "take_stored", "take_up", "takes", "turn", "type_retry",
+    "set_data", "shown", "snapshot", "stored", "take_stored", "take_up", "takes", "turn", "type_retry",
     "type_timeouts", "wait_for_end", "wish", "with_value",
 }  # fmt: skip
 """Names without an underscore that no page tells of, and that the package has for itself."""

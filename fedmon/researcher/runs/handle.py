@@ -151,7 +151,11 @@ class RunHandle:
 
     def expect(self, nodes: Sequence[str]) -> None:
         """Count nodes as part of it before they were heard; they are asked until they report its state."""
-        self.take_part(node_ids(nodes) or ())
+        now = time.monotonic()
+        with self._changed:
+            for node_id in node_ids(nodes) or ():
+                self._parts.setdefault(node_id, Part(node_id, now=now))
+            self._touch()
         self._follow()
 
     def logs(self, node: str, stream: Stream = "stdout", *, offset: int = 0) -> JobLog:
@@ -339,14 +343,6 @@ class RunHandle:
                 self._warned.discard(node_id)
 
     # --- called as nodes are asked, and on the inbox thread -----------------------------------------------------------
-
-    def take_part(self, nodes: Iterable[NodeId]) -> None:
-        """Begin to take messages of these nodes."""
-        now = time.monotonic()
-        with self._changed:
-            for node_id in nodes:
-                self._parts.setdefault(node_id, Part(node_id, now=now))
-            self._touch()
 
     def asked(self, outcomes: Outcomes[RunReply]) -> None:
         """Take the outcomes of asking nodes to run it."""

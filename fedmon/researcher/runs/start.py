@@ -241,7 +241,7 @@ def find_run(
     if not (knowing or kept or silent or book.holds(job_id)):
         raise _not_known(job_id, outcomes)
     handle = book.open(job_id)
-    handle.take_part({*knowing, *(NodeId(outcome.node_id) for outcome in kept), *silent})
+    handle.expect([*knowing, *(outcome.node_id for outcome in kept), *silent])
     for outcome in kept:
         handle.outcome(outcome)
     for node_id in knowing:
