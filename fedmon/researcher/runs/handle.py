@@ -344,9 +344,10 @@ class RunHandle:
 
     # --- called as nodes are asked, and on the inbox thread -----------------------------------------------------------
 
-    def asked(self, outcomes: Outcomes[RunReply]) -> None:
-        """Take the outcomes of asking nodes to run it."""
+    def asked(self, outcomes: Outcomes[RunReply], *, max_result_bytes: int | None) -> None:
+        """Take the outcomes of asking nodes to run it, with results of this size."""
         self.started, now = outcomes, time.monotonic()
+        self._results.max_bytes = max_result_bytes or MAX_RESULT_BYTES
         with self._changed:
             for node_id, outcome in outcomes.items():
                 if outcome.reply is None:
@@ -486,9 +487,7 @@ class RunBook:
         self._followed: dict[str, RunHandle] = {}
         self._held: WeakValueDictionary[str, RunHandle] = WeakValueDictionary()
 
-    def open(
-        self, job_id: str, *, sha256: str = "", content: bytes = b"", max_result_bytes: int | None = None
-    ) -> RunHandle:
+    def open(self, job_id: str, *, sha256: str = "", content: bytes = b"") -> RunHandle:
         """Return the handle of a run, an earlier one if that is still used; it is not followed yet.
 
         Raises ConflictError if the earlier one is of another request.
@@ -498,7 +497,7 @@ class RunBook:
             self._asker,
             self._dispatcher,
             self._tally,
-            results=Results(self._repository, max_bytes=max_result_bytes),
+            results=Results(self._repository),
             follow=lambda: self.follow(job_id),
             sha256=sha256,
             content=content,
@@ -656,9 +655,8 @@ class BadResultError(FedmonError):
 class Results:
     """The results of one run, each opened once. Safe from any thread."""
 
-    def __init__(self, repository: RepositorySettings, *, max_bytes: int | None) -> None:
-        self._repository = repository
-        self._max_bytes = MAX_RESULT_BYTES if max_bytes is None else max_bytes
+    def __init__(self, repository: RepositorySettings) -> None:
+        self._repository, self.max_bytes = repository, MAX_RESULT_BYTES
         self._known: dict[NodeId, dict[str, Any] | str] = {}
 
     def open(
@@ -670,7 +668,7 @@ class Results:
             for node_id in waiting:
                 try:
                     self._known[node_id] = opened(
-                        parcels[node_id], self._repository, max_bytes=self._max_bytes, timeout_s=timeout_s
+                        parcels[node_id], self._repository, max_bytes=self.max_bytes, timeout_s=timeout_s
                     )
                 except (FedmonError, MemoryError) as error:
                     said = escape_control(str(error)) or "it does not fit into the memory"

@@ -75,7 +75,7 @@ def start_run(
     fields |= {"arguments": plain, "inputs": parcel, "group": group, "label": name}
     is_new = not book.holds(job_id)
     content = msgspec.json.encode(fields | {"inputs": parcel and parcel.sha256}, order="sorted")
-    handle = book.open(job_id, sha256=sha256, content=content, max_result_bytes=bounds.output_bytes)
+    handle = book.open(job_id, sha256=sha256, content=content)
     handle.expect(asked)
     try:
         # Packing and uploading take their own time; the nodes get a second at least.
@@ -87,7 +87,7 @@ def start_run(
         if isinstance(error, InvalidMessageError):
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
-    handle.asked(outcomes)
+    handle.asked(outcomes, max_result_bytes=bounds.output_bytes)
     book.follow(job_id)
     return handle
 

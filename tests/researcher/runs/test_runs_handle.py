@@ -600,6 +600,14 @@ def test_another_process_finds_the_run_and_its_result(a: RunningNode, b: Running
     assert [one.values for one in again.scalars["a"]] == [{"loss": 0.25}]
     assert again.sha256 == PLAN
 
+    other = federate(instance="other")
+    found = other.job(handle.job_id)
+    limited = other.run(DIGEST, job_id=handle.job_id, limits={"output_bytes": 5})
+    limited.wait(60)
+
+    assert "it has 8 bytes, and 5 are taken" in limited.failures()["a"]
+    assert found.sha256 == PLAN
+
 
 def with_kept_outcome(mosquitto: Broker, federate: Open) -> tuple[Federation, RunHandle]:
     """Return the researcher ``main``, who keeps the outcome of a run of a shell that is gone, and the run."""
