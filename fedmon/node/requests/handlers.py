@@ -203,15 +203,15 @@ class Handlers:
 
     def _offered(self, request: Approval, names: list[str]) -> list[str]:
         """Return the ids of the datasets that are asked for and listed to the researcher. Raises ConflictError."""
-        found = [
-            dataset_id
-            for dataset_id, record in self._policy.seen(request.researcher_id, self._registers.datasets.all()).items()
-            if any(name in (dataset_id, record.name) or set(name.split(",")) <= set(record.tags) for name in names)
-        ]
+        seen, found = self._policy.seen(request.researcher_id, self._registers.datasets.all()), dict[str, None]()
+        for name in names:
+            called = [dataset_id for dataset_id, record in seen.items() if name in (dataset_id, record.name)]
+            tagged = [dataset_id for dataset_id, record in seen.items() if set(name.split(",")) <= set(record.tags)]
+            found |= dict.fromkeys(called or tagged)
         if names and not found:
             asked = ", ".join(map(repr, names))
             raise ConflictError(f"this node offers you no dataset {asked}: list or search its datasets first")
-        return found
+        return list(found)
 
     def _of_fetched(self, request: PlanApprovalByUrl | PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
         """Take in a plan of fetched bytes, or tell where one of exactly these bytes stands."""

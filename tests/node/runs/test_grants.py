@@ -94,11 +94,11 @@ def bins(name: str) -> tuple[str, str]:
 
 
 class Ward:
-    """A node with two datasets whose owner decided about a plan for each grant."""
+    """A node with two datasets, both tagged "cells", whose owner decided about a plan for each grant."""
 
     def __init__(self, node: Bench) -> None:
         self.node = node
-        self.datasets = {name: node.offer(name) for name in ("cells", "more")}
+        self.datasets = {"cells": node.offer("cells", "cells", "all"), "more": node.offer("more", "cells", "more")}
         self.plans: dict[str, str] = {}
 
     def owner(self, command: str, **args: Any) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def test_an_approval_answers_no_request_that_its_owner_did_not_see(opened: Ward)
     before = seen()
 
     # when she asks for something else, then the approval is refused
-    opened.ask(source, by=ALICE, datasets=["more"], purpose="b")
+    opened.ask(source, by=ALICE, datasets=["cells,more"], purpose="b")
     with pytest.raises(ConflictError, match="alice asked for something else meanwhile"):
         opened.owner("plan-decide", **before)
     assert opened.status(sha256)["status"] == "pending"
@@ -435,7 +435,7 @@ def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_pat
         # when the name is another dataset's, or the grant is over, before it can start
         if change == "dataset":
             node.local.registers.datasets.remove(ward.datasets["cells"])
-            assert node.offer("cells") != ward.datasets["cells"]
+            assert node.offer("cells", "cells", "all") != ward.datasets["cells"]
         else:
             wait_until(lambda: utc_now() > until, what="the end of a grant")
         node.runs.start_up()
