@@ -36,7 +36,7 @@ _UNSERVED = frozenset(
 
 
 def error_number(code: ErrorCode) -> str:
-    """Return the text of a node of version 4.4 for an error: a message that cannot be served, or any other."""
+    """Return the number of an error as a node of version 4.4 sends it: a message cannot be served, or any other."""
     return "FB301: Protocol error" if code in _UNSERVED else "FB300: undetermined node error"
 
 
