@@ -73,7 +73,7 @@ class RunScalar(Scalar, frozen=True, kw_only=True):
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` has the answer of each node to being asked; None if another process started it. ``sha256`` is the digest
+    ``started`` has the answer of each node to being asked; None if it was found by its id. ``sha256`` is the digest
     of the plan; empty until a node has reported it. ``closed`` is the reason why nothing more will come; empty while
     something may. ``content`` is the request of this process, empty without one.
     """
