@@ -142,10 +142,9 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
     started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
     journal = str(Path(local.run_dir, NAME))
-    mine = [file.fd for file in psutil.Process().open_files() if file.path == journal]  # one has the lock
+    (mine,) = (file.fd for file in psutil.Process().open_files() if (file.path, file.mode) == (journal, "a+"))
     with open("/dev/full", "r+b", buffering=0) as full:
-        for descriptor in mine:
-            os.dup2(full.fileno(), descriptor)
+        os.dup2(full.fileno(), mine)
 
     os.kill(local.get(guid, "pid"), signal.SIGTERM)
 
