@@ -10,7 +10,8 @@ import pytest
 
 from fedmon.experiment import ExperimentController, ResourceState
 from tests.experiment.own_types import killed
-from tests.experiment.types.conftest import TwoNodes, two
+from tests.experiment.types.conftest import two
+from tests.support.two_nodes import TwoNodes
 
 __all__ = ["two"]  # the fixture
 

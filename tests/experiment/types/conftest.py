@@ -5,61 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
-from fedmon.researcher.federation import Federation
-from tests.support.brokers import Broker
-from tests.support.node_process import NodeProcess, write_node_with_cells
-from tests.support.shell_here import fedmon_here
+from tests.support.node_process import NodeProcess
+from tests.support.two_nodes import TwoNodes, two_nodes
 from tests.support.waiting import wait_until
-
-PLAN = """
-import fedmon
-
-
-class {name}(fedmon.TrainingPlan):
-    arguments = {{"reports": int, "spin": [True, "a", "b"], "fails": str}}
-    scalars = ("loss",)
-
-    def run(self, context):
-        print("hello from", context.node_id, flush=True)
-        for step in range(context.arguments.get("reports", 0)):
-            context.report(step=step, loss=1.0 / (step + 1))
-        while context.arguments.get("spin") in (True, context.node_id):
-            pass
-        if context.arguments.get("fails") == context.node_id:
-            raise ValueError("no column radius")
-        rows = len(list(context.dataset.rows())) if context.dataset else 0
-        return {{"rows": rows, "mean": 2.0, **{{name: value + 1 for name, value in context.inputs.items()}}}}
-"""
-
-
-class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes a and b, of which b lets leave what plans print; ``plan`` is approved on both."""
-
-    url: str
-    folder: Path
-    plan: Path
-    fed: Federation
-    processes: dict[str, NodeProcess]
-    broker: Broker
-
-    def decide(self, node_id: str, what: str, sha256: str) -> None:
-        """Decide about a plan as its owner does."""
-        done = fedmon_here("node", "plan", what, sha256, "--dir", str(self.folder / node_id))
-        assert done.returncode == 0, done.stderr
-
-    def plan_named(self, name: str) -> Path:
-        """Write a plan that nobody has seen."""
-        path = self.folder / f"{name.lower()}.py"
-        path.write_text(PLAN.format(name=name))
-        return path
 
 
 def python(code: str, *words: str) -> list[str]:
@@ -89,31 +43,8 @@ def local(tmp_path: Path) -> Iterator[ExperimentController]:
 
 @pytest.fixture(scope="package")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
-    folder = tmp_path_factory.mktemp("federation")
-    plan = folder / "echo.py"
-    plan.write_text(PLAN.format(name="Echo"))
-    with ExitStack() as opened:
-        broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-        opened.callback(broker.stop)
-        nodes: dict[str, NodeProcess] = {}
-        for node_id in ("a", "b"):
-            write_node_with_cells(
-                folder / node_id,
-                node_id=node_id,
-                url=broker.url,
-                policy={"researchers": ["*"], "job_output": node_id == "b"},
-                metrics={"interval_s": 0.2},
-            )
-            nodes[node_id] = opened.enter_context(NodeProcess(folder / node_id))
-        fed = opened.enter_context(Federation(broker.url, folder=folder / "alice", researcher_id="alice"))
-        wait_until(lambda: {"a", "b"} <= set(fed.nodes().online), what="two nodes")
-        found = TwoNodes(url=broker.url, folder=folder, plan=plan, fed=fed, processes=nodes, broker=broker)
-        sha256 = fed.approve(plan).ok["a"].sha256
-        for node_id in nodes:
-            found.decide(node_id, "approve", sha256)
-        yield found
-        for node in nodes.values():
-            node.stop()
+    with two_nodes(tmp_path_factory.mktemp("federation")) as running:
+        yield running
 
 
 @pytest.fixture

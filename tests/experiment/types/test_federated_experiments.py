@@ -20,17 +20,26 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
-from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job
 from fedmon.researcher.federation import Federation
-from tests.experiment.own_types import started
-from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
+from tests.experiment.own_types import (
+    DISCOVERED,
+    FAILED,
+    NEW,
+    READY,
+    RELEASED,
+    RESERVED,
+    START,
+    STARTED,
+    STOP,
+    STOPPED,
+    started,
+)
+from tests.experiment.types.conftest import job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.shell_here import fedmon_here
+from tests.support.two_nodes import PLAN, TwoNodes
 from tests.support.waiting import pause, wait_until
-
-NEW, DISCOVERED, RESERVED, _, READY, STARTED, STOPPED, FAILED, RELEASED = ResourceState
-DEPLOY, START, STOP = ResourceAction
 
 
 def foreseen(ec: ExperimentController, *guids: int) -> list[Problem]:

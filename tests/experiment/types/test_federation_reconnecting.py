@@ -13,9 +13,10 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
 from tests.experiment.own_types import FAILED, READY, RESERVED, START, STARTED, STOPPED, killed, killed_now, started
-from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
+from tests.experiment.types.conftest import job_on, process, wired
 from tests.support.node_process import NodeProcess
 from tests.support.ports import free_port
+from tests.support.two_nodes import TwoNodes
 from tests.support.waiting import pause, wait_until
 
 SCRIPT = """

@@ -15,8 +15,9 @@ from fedmon.experiment.events import Retry
 from fedmon.experiment.states import FailureLevel
 from fedmon.experiment.types.job import Job, ending_of
 from tests.experiment.own_types import FAILED, READY, RELEASED, START, STARTED, STOPPED, killed_now, started
-from tests.experiment.types.conftest import TwoNodes, job_on, process, wired
+from tests.experiment.types.conftest import job_on, process, wired
 from tests.support.node_process import NodeProcess
+from tests.support.two_nodes import TwoNodes
 from tests.support.waiting import pause, wait_until
 
 

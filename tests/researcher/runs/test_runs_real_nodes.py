@@ -19,100 +19,99 @@ from fedmon.common.wire.samples import AddScalar
 from fedmon.report import learning_curves
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError
-from tests.researcher.runs.conftest import RealNodes
 from tests.support.shell import begun
 from tests.support.shell_here import fedmon_here
+from tests.support.two_nodes import TwoNodes, two_nodes
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def fed(real: RealNodes) -> Iterator[Federation]:
-    with Federation(settings=real.settings("notebook")) as federation:
-        federation.nodes()
-        yield federation
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as running:
+        yield running
 
 
-def shell(real: RealNodes, *words: str) -> tuple[int, dict[str, Any]]:
-    done = fedmon_here(*words, "--json", environ=real.environ())
+def shell(two: TwoNodes, *words: str) -> tuple[int, dict[str, Any]]:
+    done = fedmon_here(*words, "--json", environ=two.environ())
     return done.returncode, json.loads(done.stdout)
 
 
-def test_values_scalars_and_the_dataset_make_the_whole_way(real: RealNodes, fed: Federation) -> None:
-    handle = fed.run(real.plan, tags=["cells"], args={"reports": 700}, inputs={"w": np.arange(3.0), "n": 4})
+def test_values_scalars_and_the_dataset_make_the_whole_way(two: TwoNodes) -> None:
+    handle = two.fed.run(two.plan, tags=["cells"], args={"reports": 700}, inputs={"w": np.arange(3.0), "n": 4})
 
     results = handle.result(timeout_s=60)
     results["b"]["w"] += 1
 
     assert sorted(results) == ["a", "b"]
     assert results["a"]["rows"] == 3
-    assert results["a"]["n"] == 8
-    assert results["b"]["w"].tolist() == [1.0, 3.0, 5.0]
+    assert results["a"]["n"] == 5
+    assert results["b"]["w"].tolist() == [2.0, 3.0, 4.0]
     assert [one.step for one in handle.scalars["a"]] == list(range(700))
     assert handle.scalars_lost == {}
-    assert fed.job(handle.job_id).sha256 == handle.sha256
+    assert two.fed.job(handle.job_id).sha256 == handle.sha256
 
 
-def test_large_arrays_are_packed_and_uploaded_once_and_come_back_by_digest(real: RealNodes, fed: Federation) -> None:
+def test_large_arrays_are_packed_and_uploaded_once_and_come_back_by_digest(two: TwoNodes) -> None:
     weights = np.arange(500_000, dtype="<f8")
-    before = len(list((real.folder / "files" / "sha256").iterdir()))
+    before = len(list((two.folder / "files" / "sha256").iterdir()))
 
-    results = fed.run(real.plan, inputs={"w": weights}).result(timeout_s=60)
+    results = two.fed.run(two.plan, inputs={"w": weights}).result(timeout_s=60)
 
     for values in results.values():
-        assert np.array_equal(values["w"], 2 * weights)
+        assert np.array_equal(values["w"], weights + 1)
     # What both return is the same, and files are kept by their digest.
-    assert len(list((real.folder / "files" / "sha256").iterdir())) == before + 2
+    assert len(list((two.folder / "files" / "sha256").iterdir())) == before + 2
 
 
-def test_a_plan_that_fails_on_one_node_leaves_the_other_its_result(real: RealNodes, fed: Federation) -> None:
-    handle = fed.run(real.plan, args={"fails": "b"})
+def test_a_plan_that_fails_on_one_node_leaves_the_other_its_result(two: TwoNodes) -> None:
+    handle = two.fed.run(two.plan, args={"fails": "b"})
 
     with pytest.raises(RunFailedError, match=r"b: failed \(ValueError: no column radius") as caught:
         handle.result(timeout_s=60)
 
-    assert caught.value.results == {"a": {"rows": None}}
+    assert caught.value.results == {"a": {"rows": 0, "mean": 2.0}}
     log = handle.logs("b", "stdout")
     assert (log.text, log.withheld) == ("hello from b\n", "")
     assert "job_output" in handle.logs("a").withheld
 
 
-def test_the_shell_runs_writes_lists_and_shows(real: RealNodes, tmp_path: Path) -> None:
+def test_the_shell_runs_writes_lists_and_shows(two: TwoNodes, tmp_path: Path) -> None:
     inputs = tmp_path / "in.npz"
     np.savez(inputs, w=np.ones(4))
-    words = (str(real.plan), "--tags", "cells,a", "--arg", "reports=2", "--inputs", str(inputs))
+    words = (str(two.plan), "--tags", "cells,a", "--arg", "reports=2", "--inputs", str(inputs))
 
-    code, ran = shell(real, "run", *words, "--output", str(tmp_path / "out"))
-    code_again, shown = shell(real, "run", *words[:1], "--inputs", str(tmp_path / "out" / "a.npz"), "--node", "a")
-    _, listed = shell(real, "runs", "list", "--node", "a")
-    _, found = shell(real, "runs", "show", ran["job_id"])
+    code, ran = shell(two, "run", *words, "--output", str(tmp_path / "out"))
+    code_again, shown = shell(two, "run", *words[:1], "--inputs", str(tmp_path / "out" / "a.npz"), "--node", "a")
+    _, listed = shell(two, "runs", "list", "--node", "a")
+    _, found = shell(two, "runs", "show", ran["job_id"])
 
     assert code == code_again == 0
     assert ran["results"]["a"]["w"]["array"] == {"dtype": "float64", "shape": [4], "elements": [2.0] * 4}
-    assert shown["results"]["a"]["w"]["array"]["elements"] == [4.0] * 4
+    assert shown["results"]["a"]["w"]["array"]["elements"] == [3.0] * 4
     assert ran["job_id"] in [job["job_id"] for job in listed["outcomes"][0]["reply"]["jobs"]]
     assert found["results"] == ran["results"]
     assert [one["values"] for one in found["scalars"]["a"]] == [{"loss": 1.0}, {"loss": 0.5}]
 
 
-def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealNodes) -> None:
-    _, ran = shell(real, "run", str(real.plan), "--node", "b")
-    _, listed = shell(real, "datasets")
+def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(two: TwoNodes) -> None:
+    _, ran = shell(two, "run", str(two.plan), "--node", "b")
+    _, listed = shell(two, "datasets")
     job_id, dataset_id = ran["job_id"], listed["outcomes"][0]["reply"]["datasets"][0]["dataset_id"]
-    others = [job["job_id"] for one in shell(real, "runs")[1]["outcomes"] for job in one["reply"]["jobs"]]
+    others = [job["job_id"] for one in shell(two, "runs")[1]["outcomes"] for job in one["reply"]["jobs"]]
     enough = next(
         job_id[:n] for n in range(4, 37) if {each for each in others if each.startswith(job_id[:n])} == {job_id}
     )
 
     verbs = [("runs", "show", enough), ("runs", "stop", enough), ("runs", "stop", enough, "--node", "b")]
-    found = [shell(real, *verb) for verb in verbs]
-    unreached, told = shell(real, "runs", "stop", enough, "--node", "b,gone")
-    printed = fedmon_here("runs", "logs", enough, environ=real.environ())
-    again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
-    called = shell(real, "run", str(real.plan), "--dataset", "cells")[1]
-    words = [shell(real, "run", str(real.plan), "--dataset", word, "--node", "a")[1] for word in ("data", "dataset_")]
-    too_short = [("runs", "stop", job_id[:3]), ("run", str(real.plan), "--dataset", dataset_id[:11])]
-    short = [fedmon_here(*verb, environ=real.environ()) for verb in too_short]
-    several = fedmon_here("runs", "show", job_id[:4], environ=real.environ())
+    found = [shell(two, *verb) for verb in verbs]
+    unreached, told = shell(two, "runs", "stop", enough, "--node", "b,gone")
+    printed = fedmon_here("runs", "logs", enough, environ=two.environ())
+    again = shell(two, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
+    called = shell(two, "run", str(two.plan), "--dataset", "cells")[1]
+    words = [shell(two, "run", str(two.plan), "--dataset", word, "--node", "a")[1] for word in ("data", "dataset_")]
+    too_short = [("runs", "stop", job_id[:3]), ("run", str(two.plan), "--dataset", dataset_id[:11])]
+    short = [fedmon_here(*verb, environ=two.environ()) for verb in too_short]
+    several = fedmon_here("runs", "show", job_id[:4], environ=two.environ())
 
     assert [code for code, _ in found] == [0, 0, 0]
     assert (unreached, [one["node_id"] for one in told["outcomes"]]) == (6, ["gone"])
@@ -125,12 +124,12 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
 
-def test_the_shell_names_refusals_and_unknown_runs_by_exit_code(real: RealNodes, tmp_path: Path) -> None:
+def test_the_shell_names_refusals_and_unknown_runs_by_exit_code(two: TwoNodes, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")
 
-    refused = fedmon_here("run", str(other), "--json", environ=real.environ())
-    unknown = fedmon_here("runs", "show", "no-such-job", environ=real.environ())
+    refused = fedmon_here("run", str(other), "--json", environ=two.environ())
+    unknown = fedmon_here("runs", "show", "no-such-job", environ=two.environ())
 
     assert (refused.returncode, unknown.returncode) == (4, 3)
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
@@ -138,20 +137,20 @@ def test_the_shell_names_refusals_and_unknown_runs_by_exit_code(real: RealNodes,
     assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon runs` lists" in unknown.stderr
 
 
-def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
-    words = ("run", str(real.plan), "--arg", "spin=true", "--node", "b")
-    waiting = begun(*words, environ=real.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_ctrl_c_ends_the_waiting_and_stop_the_run(two: TwoNodes) -> None:
+    words = ("run", str(two.plan), "--arg", "spin=true", "--node", "b")
+    waiting = begun(*words, environ=two.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert waiting.stderr is not None
     first = waiting.stderr.readline()
     os.kill(waiting.pid, signal.SIGINT)
     _, said = waiting.communicate(timeout=60)
     job_id = said.rpartition("`fedmon runs stop ")[2].partition("`")[0]
     printed = wait_until(
-        lambda: fedmon_here("runs", "logs", job_id, environ=real.environ()).stdout, what="what the plan printed"
+        lambda: fedmon_here("runs", "logs", job_id, environ=two.environ()).stdout, what="what the plan printed"
     )
-    going = fedmon_here("runs", "show", job_id, "--json", environ=real.environ())
-    stopped = fedmon_here("runs", "stop", job_id, "--json", environ=real.environ())
-    ended = fedmon_here("runs", "show", job_id, "--wait", "45", environ=real.environ())
+    going = fedmon_here("runs", "show", job_id, "--json", environ=two.environ())
+    stopped = fedmon_here("runs", "stop", job_id, "--json", environ=two.environ())
+    ended = fedmon_here("runs", "show", job_id, "--wait", "45", environ=two.environ())
 
     assert first.startswith("job ")
     assert waiting.returncode == 130
@@ -177,20 +176,20 @@ def reported(path: Path, job_id: str, metric: str = "user_value") -> int:
 
 
 def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_no_other(
-    real: RealNodes, fed: Federation, tmp_path: Path
+    two: TwoNodes, tmp_path: Path
 ) -> None:
     # given a run of one process, with another one of its researcher and another researcher recording everything
-    later = Federation(settings=real.settings("later"), instance="later")
+    later = Federation(settings=two.settings("later"), instance="later")
     with (
-        Federation(settings=real.settings("recorder"), instance="recorder") as mine,
-        Federation(real.url, researcher_id="bob", folder=tmp_path / "bob") as bob,
+        Federation(settings=two.settings("recorder"), instance="recorder") as mine,
+        Federation(two.url, researcher_id="bob", folder=tmp_path / "bob") as bob,
         mine.record(tmp_path / "mine", nodes=["a"], interval_s=0.5, history_s=0) as record,
         bob.record(tmp_path / "other", nodes=["a"], interval_s=0.5, history_s=0) as other,
     ):
         wait_until(lambda: record.counts.stored and other.counts.stored, what="samples of the machine")
         heard: list[AddScalar | Batch] = []
         bob.on("telemetry", heard.append)
-        handle = fed.run(real.plan, nodes=["a"], tags=["cells"], args={"reports": 20}, group="counting")
+        handle = two.fed.run(two.plan, nodes=["a"], tags=["cells"], args={"reports": 20}, group="counting")
         handle.result(timeout_s=60)
         before = other.counts.stored
         wait_until(lambda: other.counts.stored > before + 1, what="samples after the end")
