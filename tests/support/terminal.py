@@ -40,10 +40,7 @@ class Terminal:
     def read_until(self, text: str) -> str:
         """Return what was shown once ``text`` is part of it, with what came at the same moment."""
         deadline = Deadline(60.0)
-        while select.select([self.master], [], [], 0.05 if text in self.shown else deadline.left_s())[0]:
-            chunk = self._chunk()
-            if not chunk:
-                break
+        while chunk := self._chunk(0.05 if text in self.shown else deadline.left_s()):
             self.shown += self._decoder.decode(chunk)
         assert text in self.shown, f"{text!r} never came:\n{self.shown}"
         return self.shown
@@ -60,12 +57,15 @@ class Terminal:
     def end(self, timeout_s: float = 60.0) -> tuple[int, str]:
         """Return exit code and all that was shown, once the verb has ended."""
         deadline = Deadline(timeout_s)
-        while chunk := self._chunk():
+        while chunk := self._chunk(deadline.left_s()):
             self.shown += self._decoder.decode(chunk)
-            assert not deadline.passed(), self.shown
+        assert not deadline.passed(), self.shown
         return self.process.wait(timeout_s), self.shown.replace("\r\n", "\n")
 
-    def _chunk(self) -> bytes:
+    def _chunk(self, timeout_s: float) -> bytes:
+        """Return what is shown next; nothing if that does not come in time, or once the verb has ended."""
+        if timeout_s <= 0 or not select.select([self.master], [], [], timeout_s)[0]:
+            return b""
         try:
             return os.read(self.master, 65_536)
         except OSError:  # Linux says EIO once nobody has the other end open
