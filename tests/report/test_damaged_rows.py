@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.tables import T0, recording, samples
+from tests.support.databases import execute
 from tests.support.shell_here import document_here, fedmon_here
 
 CPU = "host_cpu_busy_ratio"
@@ -25,8 +25,7 @@ def test_a_sample_that_is_left_out_of_several_tables_and_spans_counts_once(proce
     gpu = 'gpu_utilization_ratio{gpu="0"}'
     each = [samples({CPU: [0.5] * 300, gpu: [0.5] * 300}, seq=first) for first in (0, 300, 600)]
     path = recording(tmp_path / "a.fmr", *each)
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE batch SET body = substr(body, 1, 60) WHERE first_seq = 300")
+    execute(path, "UPDATE batch SET body = substr(body, 1, 60) WHERE first_seq = 300")
 
     said = {}
     for view in ("perfmon", "nebula"):
@@ -54,8 +53,7 @@ def test_a_report_tells_damaged_samples_from_those_that_nobody_took(
 ) -> None:
     each = [samples({CPU: [0.5] * 300}, seq=first) for first in (0, 300, 600)]
     path = recording(tmp_path / "a.fmr", *each)
-    with sqlite3.connect(path) as database:
-        database.execute(f"UPDATE batch SET body = substr(body, 1, 60) WHERE {where}")
+    execute(path, f"UPDATE batch SET body = substr(body, 1, 60) WHERE {where}")
 
     with Source([path]) as source:
         found = {one.name: one.text for one in find(choose(source).read())}
@@ -82,8 +80,7 @@ def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path) -> None
     with Recording(path) as store:
         store.describe("n1", 1, {"hostname": "n1"})
         store.mark("n1", 1, "host", T0 + 1, "something")
-    with sqlite3.connect(path) as database:
-        database.execute(damage)
+    execute(path, damage)
 
     verbs = ["report --text", "export -o a.csv"]
     if "low_t = 'x'" in damage:  # what is drawn is read by the same code, and drawing takes its time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fedmon.experiment.types.aggregator import MAX_ATTRIBUTE_BYTES, aggregation
 from fedmon.experiment.types.collector import Collector
 from tests.experiment.own_types import STARTED, added, killed_now, own, started
 from tests.experiment.types.conftest import process, python
+from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import wait_until
 
 
@@ -186,27 +186,19 @@ def test_a_collector_lists_what_a_process_that_died_collected(local: ExperimentC
         assert again.get(collector, "collected") == "1.stdout, 2.stdout"
 
 
-def test_a_full_disk_leaves_the_copy_of_before(tmp_path: Path) -> None:
-    # A limit on the size of files fails a write as a full disk does, for this process alone.
-    code = """
-import resource, sys
-from fedmon.experiment.controller import ExperimentController
-with ExperimentController("full", sys.argv[1]) as ec:
-    guid = ec.register_resource("local::Process", command=[sys.executable, "-c", "print('a' * 300_000)"])
-    collector = ec.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
-    ec.deploy()
-    assert ec.wait_finished(guid, timeout=60)
-    assert ec.release(collector)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
-    assert ec.release(guid)
-    print(ec.get(collector, "collected"), ec.get(collector, "missing"))
-"""
+def test_a_full_disk_leaves_the_copy_of_before(local: ExperimentController, caplog: pytest.LogCaptureFixture) -> None:
+    guid = process(local, python("print('a' * 300_000)"))
+    collector = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
+    local.deploy()
+    assert local.wait_finished(guid, timeout=60)
+    assert local.release(collector)
 
-    done = subprocess.run(python(code, str(tmp_path)), capture_output=True, text=True, timeout=60)
+    with files_of_at_most(60_000):
+        assert local.release(guid)
 
-    assert done.stdout == "1.stdout None\n", done.stderr
-    assert "trace stdout of" in done.stderr
-    (copy,) = tmp_path.rglob("1.stdout")
+    assert (local.get(collector, "collected"), local.get(collector, "missing")) == ("1.stdout", None)
+    assert "trace stdout of" in caplog.text
+    copy = Path(local.run_dir, "1.stdout")
     assert copy.read_text() == "a" * 300_000 + "\n"
     assert [each.name for each in copy.parent.glob(".*")] == []
 

@@ -24,8 +24,9 @@ from fedmon.experiment.types.base import ResourceFailedError
 from fedmon.experiment.types.local_process import LocalProcess, SupervisedCommand
 from tests.experiment.own_types import FAILED, READY, RELEASED, START, STARTED, STOPPED, killed, killed_now, started
 from tests.experiment.types.conftest import process, python
+from tests.support.full_disk import files_of_at_most
 from tests.support.requirements import require
-from tests.support.waiting import pause, wait_until
+from tests.support.waiting import has_ended, pause, wait_until
 
 SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
 STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
@@ -136,19 +137,15 @@ def test_a_run_that_was_given_up_goes_on_for_another_controller(local: Experimen
 
 
 def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: ExperimentController) -> None:
-    require(Path("/dev/full").exists(), "no /dev/full")
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
     guid = process(local, python(f"{code}; signal.pause()"))
     started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
-    journal = str(Path(local.run_dir, NAME))
-    (mine,) = (file.fd for file in psutil.Process().open_files() if (file.path, file.mode) == (journal, "a+"))
-    with open("/dev/full", "r+b", buffering=0) as full:
-        os.dup2(full.fileno(), mine)
 
-    os.kill(local.get(guid, "pid"), signal.SIGTERM)
+    with files_of_at_most(Path(local.run_dir, NAME).stat().st_size):
+        os.kill(local.get(guid, "pid"), signal.SIGTERM)
+        wait_until(lambda: local.state(guid) is STOPPED)
 
-    wait_until(lambda: local.state(guid) is STOPPED)
     assert (local.get(guid, "exitCode"), local.ecstate) == (0, ECState.FAILED)
 
 
@@ -214,7 +211,7 @@ def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(local: Experim
     assert {local.state(guid) for guid in (polite, stubborn)} == {STOPPED}
     assert (local.get(polite, "exitCode"), local.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
     assert len(group) == 2
-    wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in group))
+    wait_until(lambda: all(has_ended(one.pid) for one in group))
 
 
 def test_a_release_ends_what_runs_and_a_process_may_start_again(local: ExperimentController) -> None:
@@ -302,36 +299,29 @@ class Crash:
 
     def wait_for_end(self) -> None:
         """Wait until the first command has ended."""
-
-        def has_ended() -> bool:
-            try:
-                return not self.first.is_running() or bool(self.first.status() == psutil.STATUS_ZOMBIE)
-            except psutil.NoSuchProcess:
-                return True
-
-        wait_until(has_ended)
+        wait_until(lambda: has_ended(self.first.pid))
 
     def log(self) -> list[str]:
         """Return what the commands wrote."""
         return (self.folder / "log").read_text().split()
 
 
-@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("is_over", [False, True])
 @pytest.mark.parametrize("loses_the_start", [False, True])
-def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool, loses_the_start: bool) -> None:
+def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, is_over: bool, loses_the_start: bool) -> None:
     crash = Crash(tmp_path)
     if loses_the_start:  # as if it had been killed before it could write down that the first command runs
         journal = crash.run_dir / NAME
         lines = journal.read_text().splitlines(keepends=True)
         (began,) = (number for number, line in enumerate(lines) if '"name":"pid"' in line)
         journal.write_text("".join(lines[:began]))
-    if has_ended:
+    if is_over:
         crash.let_go()
         crash.wait_for_end()
 
     with ExperimentController.reconnect(crash.run_dir) as ec:
         first, second, third = ec.resources
-        if not has_ended:
+        if not is_over:
             wait_until(lambda: ec.state(first) is STARTED and ec.get(first, "pid") == crash.first.pid)
             assert ec.state(second) is READY
             crash.let_go()

@@ -27,6 +27,7 @@ from fedmon.report import TidyTable, WideTable, save
 from fedmon.report.export import FORMATS, write
 from fedmon.report.source import Source
 from tests.report.tables import HOSTILE, T0, FixedTable, recording, samples
+from tests.support.full_disk import files_of_at_most
 
 MOMENT = datetime.fromtimestamp(T0, UTC)
 
@@ -155,27 +156,13 @@ def test_a_failure_leaves_the_old_file_and_no_other(name: str, tmp_path: Path) -
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    # A limit on the size of files fails a write as a full disk does, for this process alone.
-    code = """
-import resource, signal, sys
-from pathlib import Path
-from fedmon.common.errors import StorageError
-from fedmon.report.export import write
-from tests.report.export.test_files import noisy
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-for file in map(Path, sys.argv[1:]):
-    try:
-        write(noisy(), file, key="other")
-    except StorageError as error:
-        print(error)
-"""
     files = [written(table_of("a"), tmp_path / f"x{FORMATS[name].suffixes[0]}", key="all") for name in READERS]
     before = [file.read_bytes() for file in files]
 
-    done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=60)
+    for file in files:
+        with files_of_at_most(200_000), pytest.raises(StorageError, match=f"^cannot write {file}: File too large$"):
+            write(noisy(), file, key="other")
 
-    assert done.stdout.splitlines() == [f"cannot write {file}: File too large" for file in files], done.stderr
     assert [file.read_bytes() for file in files] == before
     assert set(os.listdir(tmp_path)) == {file.name for file in files}
 
