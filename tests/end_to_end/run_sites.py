@@ -62,8 +62,7 @@ class Site:
         """Wait for the outcome of a job."""
 
         def found() -> list[dict[str, Any]]:
-            heard = [each for each in list(self.researcher.replies) if each["command"] == "job-outcome"]
-            return [each for each in heard if each["job"]["job_id"] == job_id]
+            return [each for each in self.researcher.heard("job-outcome") if each["job"]["job_id"] == job_id]
 
         return wait_until(found, timeout_s, what=f"the outcome of job {job_id}")[0]
 

@@ -22,6 +22,7 @@ from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
 ZONE = "class/powercap/intel-rapl:0"
+SLOW_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -198,23 +199,8 @@ def test_switching_metrics_off_and_on_again_goes_on_with_the_same_numbers(
     assert (node.folder / "recording.sqlite").exists()
 
 
-SLOW_S = 60.0
-
-
-@pytest.fixture
-def listener(mosquitto: Broker) -> Iterator[Listener]:
-    with Listener(mosquitto, "general/monitoring/#") as listening:
-        yield listening
-
-
-@pytest.fixture
-def raw(mosquitto: Broker) -> Iterator[RawResearcher]:
-    with RawResearcher(mosquitto, "anna") as researcher:
-        yield researcher
-
-
 def test_a_lease_speeds_a_slow_node_up_until_it_ends_and_brings_nothing_that_the_owner_keeps_back(
-    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
+    mosquitto: Broker, tmp_path: Path
 ) -> None:
     folder = write_node_folder(
         tmp_path / "ward",
@@ -224,7 +210,11 @@ def test_a_lease_speeds_a_slow_node_up_until_it_ends_and_brings_nothing_that_the
         metrics={"interval_s": SLOW_S, "min_interval_s": 0.2},
         policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
     )
-    with NodeProcess(folder):
+    with (
+        Listener(mosquitto, "general/monitoring/#") as listener,
+        RawResearcher(mosquitto, "anna") as raw,
+        NodeProcess(folder),
+    ):
         wait_until(raw.answered, what="the node to answer")
         before = raw.ask("monitor", action="status")
 

@@ -16,7 +16,7 @@ from fedmon.common.wire.runs import JobOutcome, JobState
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunHeldError
 from tests.end_to_end.run_sites import SHA256, made
-from tests.end_to_end.test_runs_killed import VICTIMS, heard, is_back, kill
+from tests.end_to_end.test_runs_killed import VICTIMS, is_back, kill
 from tests.node.owner.owner_shell import refused, told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
@@ -227,13 +227,13 @@ def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_un
         def undecided() -> list[Any]:
             researcher.send(researcher.message("ping"))
             _decide(folder, release=False, verb=fedmon_here)
-            jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
+            jobs = {each["job"]["job_id"] for each in researcher.heard("run")}
             over = outcome_ids(researcher)
             return [job_id for job_id in jobs if f"job-{job_id}" not in over]
 
         wait_until(lambda: not undecided(), timeout_s, what="the end of all jobs")
-        outcomes = {each["id"]: each for each in heard(researcher, "job-outcome")}
-        ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
+        outcomes = {each["id"]: each for each in researcher.heard("job-outcome")}
+        ends = {(each["id"], each["job"]["state"]) for each in researcher.heard("job-outcome")}
         node.stop()
     assert len(ends) == len(outcomes)
     approved = {line["job"] for line in audited(folder, "result-release")}
@@ -246,7 +246,7 @@ def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_un
 
 
 def outcome_ids(researcher: RawResearcher) -> set[str]:
-    return {each["id"] for each in heard(researcher, "job-outcome")}
+    return {each["id"] for each in researcher.heard("job-outcome")}
 
 
 def _decide(folder: Path, *, release: bool, verb: Callable[..., Any] = fedmon) -> None:

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -28,10 +27,6 @@ from tests.support.waiting import wait_until
 KILLS = 30
 VICTIMS = ("daemon", "launcher", "keeper", "first", "launcher daemon", "keeper daemon", "launcher keeper first daemon")
 PAUSES_S = (0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3)
-
-
-def heard(researcher: RawResearcher, command: str) -> list[dict[str, Any]]:
-    return [each for each in list(researcher.replies) if each["command"] == command]
 
 
 def is_back(researcher: RawResearcher) -> bool:
@@ -88,13 +83,13 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
         # then whatever was taken in ended, once
         def unended() -> set[str]:
             researcher.send(researcher.message("ping"))
-            taken = {each["job"]["job_id"] for each in heard(researcher, "run")}
-            return taken - {each["job"]["job_id"] for each in heard(researcher, "job-outcome")}
+            taken = {each["job"]["job_id"] for each in researcher.heard("run")}
+            return taken - {each["job"]["job_id"] for each in researcher.heard("job-outcome")}
 
         wait_until(lambda: is_back(researcher), what="the node")
         wait_until(lambda: not unended(), what="the end of all jobs")
-        ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
-        jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
+        ends = {(each["id"], each["job"]["state"]) for each in researcher.heard("job-outcome")}
+        jobs = {each["job"]["job_id"] for each in researcher.heard("run")}
         node.stop()
     assert {f"job-{job_id}" for job_id in jobs} <= {each for each, _ in ends}
     assert len(ends) == len({each for each, _ in ends})
@@ -117,7 +112,7 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
         researcher = stack.enter_context(RawResearcher(mosquitto))
         listener = stack.enter_context(Listener(mosquitto))
         wait_until(lambda: is_back(researcher), what="a node")
-        wait_until(lambda: len({each["node_id"] for each in heard(researcher, "run")}) == 2, what="both nodes")
+        wait_until(lambda: len({each["node_id"] for each in researcher.heard("run")}) == 2, what="both nodes")
 
         def measured(job_id: str, node_id: str) -> list[int]:
             batches = [each for each in listener.batches(f"job-{job_id}") if each["node_id"] == node_id]
@@ -142,6 +137,6 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
         for each in folders:
             JobFolder(each / "runs" / job_id).stop(JobState.STOPPED, "the test is over")
         wait_until(
-            lambda: len({each["node_id"] for each in heard(researcher, "job-outcome") if job_id in each["id"]}) == 2,
+            lambda: len({each["node_id"] for each in researcher.heard("job-outcome") if job_id in each["id"]}) == 2,
             what="both ends",
         )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -25,7 +23,7 @@ from fedmon.experiment.events import Became, Registered
 from fedmon.experiment.journal import NAME, Follower, Journal
 from fedmon.experiment.states import ResourceState
 from tests.experiment.own_types import plain
-from tests.support.environment import plain_environment
+from tests.support.shell import begun, limit_files
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -46,25 +44,20 @@ command = ["true"]
 """
 
 
-def shell(*words: object) -> subprocess.Popen[str]:
-    """Start a verb of `fedmon experiment` in another process."""
-    command, pipe = [sys.executable, "-m", "fedmon", "experiment", *map(str, words)], subprocess.PIPE
-    return subprocess.Popen(command, env=plain_environment(), stdout=pipe, stderr=pipe, text=True)
-
-
 def shown(run_dir: Path, verb: str = "show") -> Any:
     return json.loads(fedmon_here("experiment", verb, run_dir, "--json").stdout)
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(folder: Path, *options: str) -> Iterator[tuple[Popen[str], Path]]:
     """Run the experiment in another process; yield it, with the folder of the run, once resource 1 runs.
 
     Resource 1 runs until something is written to the named pipe ``gate`` in ``folder``.
     """
     os.mkfifo(folder / "gate")
     (folder / "trial.toml").write_text(FILE.format(gate=folder / "gate"))
-    process = shell("run", folder / "trial.toml", "--dir", folder, *options)
+    words = ("experiment", "run", str(folder / "trial.toml"), "--dir", str(folder), *options)
+    process = begun(*words, stdout=PIPE, stderr=PIPE)
 
     def run_dir() -> Path | None:
         assert process.poll() is None
@@ -86,7 +79,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
         assert found["blocker"] == "1 resource waits for resource 1 (north), which is STARTED: it runs"
         assert (found["resources"][1]["action"], found["resources"][1]["waits_for"]) == ("start", [1])
 
-        with shell("watch", run_dir) as watching:
+        with begun("experiment", "watch", str(run_dir), stdout=PIPE) as watching:
             assert watching.stdout is not None
             before = [next(line for line in watching.stdout if " STARTED 1 north (local::Process)" in line)]
             (tmp_path / "gate").write_text("end")
@@ -113,8 +106,7 @@ def test_ctrl_c_and_sigterm_release_everything(tmp_path: Path, number: int, code
 
 def test_a_run_whose_end_a_full_disk_keeps_out_of_the_journal_has_failed(tmp_path: Path) -> None:
     with running(tmp_path, "--json") as (process, run_dir):
-        full = (run_dir / NAME).stat().st_size, resource.RLIM_INFINITY
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, full)
+        limit_files(process.pid, (run_dir / NAME).stat().st_size)
 
         with (tmp_path / "gate").open("r+b", buffering=0) as gate:  # waits for no reader, as "w" does
             gate.write(b"go\n")

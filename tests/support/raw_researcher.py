@@ -62,9 +62,13 @@ class RawResearcher(Subscriber):
         self.send(self.message("ping"))
         return next((reply for reply in list(self.replies) if command in (None, reply["command"])), None)
 
+    def heard(self, command: str) -> list[dict[str, Any]]:
+        """Return the replies and messages of one command so far."""
+        return [reply for reply in list(self.replies) if reply["command"] == command]
+
     def errors(self, code: str) -> list[dict[str, Any]]:
         """Return the error replies of one code so far."""
-        return [reply for reply in list(self.replies) if reply["command"] == "error" and reply["code"] == code]
+        return [reply for reply in self.heard("error") if reply["code"] == code]
 
     def hear(self, message: mqtt.MQTTMessage) -> None:
         self.replies.append(json.loads(message.payload))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,11 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.experiment import (
     ExperimentController,
     QuorumFailures,
-    ResourceFactory,
     ResourceManager,
     SFormats,
 )
 from fedmon.experiment.errors import InvalidAttributeValueError
-from tests.experiment.own_types import START, STARTED, experiment, own
-
-PLAIN = own("saved::Plain")
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with experiment(tmp_path, PLAIN) as made:
-        for _ in range(4):
-            made.register_resource("saved::Plain")
-        yield made
+from tests.experiment.own_types import START, STARTED, experiment, own, plain
 
 
 def groups(ec: ExperimentController) -> list[tuple[tuple[int, ...], int | None]]:
@@ -44,6 +32,7 @@ def loaded(ec: ExperimentController, tmp_path: Path) -> list[tuple[tuple[int, ..
 
 
 def test_nobody_waits_for_who_was_taken_out(ec: ExperimentController, tmp_path: Path) -> None:
+    plain(ec, 4)
     ec.register_condition(1, START, [2, 3, 4], STARTED, at_least=3)
     ec.register_condition(2, START, [3], STARTED)
 
@@ -56,6 +45,7 @@ def test_nobody_waits_for_who_was_taken_out(ec: ExperimentController, tmp_path: 
 def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
     ec: ExperimentController, tmp_path: Path
 ) -> None:
+    plain(ec, 4)
     path = Path(ec.save())
     kept = path.rename(tmp_path / "experiment.kept")
 
@@ -70,12 +60,11 @@ def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
 
 
 def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twenty_threads(tmp_path: Path) -> None:
-    ResourceFactory.register_type(PLAIN)
     path = tmp_path / "nepi.xml"
     (tmp_path / "file").touch()
     path.write_text(
         f'<experiment exp_id="e" local_dir="{tmp_path}/file/no" nthreads="20" run_id="20140301120000000001">'
-        '<rms><rm guid="1" rtype="saved::Plain" state="0"/></rms></experiment>'
+        '<rms><rm guid="1" rtype="test::Plain" state="0"/></rms></experiment>'
     )
 
     with ExperimentController.load(path, local_dir=tmp_path / "here") as ec:
@@ -89,10 +78,9 @@ def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twe
 
 def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tmp_path: Path) -> None:
     manager = QuorumFailures(2, [1, 2, 3])
-    manager.add(1, rtype="saved::Plain")
-    with experiment(tmp_path / "first", PLAIN, fm=manager) as ec:
-        for _ in range(4):
-            ec.register_resource("saved::Plain")
+    manager.add(1, rtype="test::Plain")
+    with experiment(tmp_path / "first", fm=manager) as ec:
+        plain(ec, 4)
         description = ec.describe()
         paths = [ec.save(format=kind) for kind in SFormats]
     assert description.failures is not None
