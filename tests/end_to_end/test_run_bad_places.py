@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from fedmon.researcher.runs.errors import RunFailedError
 from tests.end_to_end.bad_runs import Ward, ward
 from tests.support.brokers import Broker
 from tests.support.hostile_urls import HOSTS, METADATA_HOSTS, URLS, Sentinel
+from tests.support.http_server import Answers, LoopbackServer
 from tests.support.node_process import CELLS
 from tests.support.raw_researcher import RawResearcher
 from tests.support.running_node import PLAN, RunningNode
-from tests.support.stubborn import serving
 from tests.support.waiting import wait_until
 
 CONTENT = b'{"text":"x"}'
@@ -36,27 +35,20 @@ return {"text": path.read_text(), "rows": len(list(context.dataset.rows()))}
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
-class Bends(BaseHTTPRequestHandler):
+class Bends(Answers):
     """Answers ``/files/STATUS/NUMBER`` with that status and the location of that number."""
 
     locations: tuple[str, ...] = ()
     asked: list[str]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # as http.server has it
         """Bend who asks to another place, by every means that a server has."""
         _, _, status, number = self.path.split("/")
         location = self.locations[int(number)]
         type(self).asked.append(self.path)
-        self.send_response(int(status))
-        for name in ("Location", "Content-Location", "URI"):
-            self.send_header(name, location)
-        self.send_header("Refresh", f"0; url={location}")
-        self.send_header("Link", f"<{location}>; rel=canonical")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        headers = dict.fromkeys(("Location", "Content-Location", "URI"), location)
+        headers |= {"Refresh": f"0; url={location}", "Link": f"<{location}>; rel=canonical"}
+        self.reply(int(status), headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +62,8 @@ def bends(sentinel: Sentinel) -> Iterator[str]:
     """A server that bends; returns its address, below which nodes and researchers are allowed to fetch."""
     names = [url for url in sentinel.aimed() if url.startswith("http") and url.isascii() and url.isprintable()]
     Bends.locations, Bends.asked = tuple(names[::2]), []
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Bends)) as server:
-        yield f"http://127.0.0.1:{server.server_port}/files/"
+    with LoopbackServer(Bends) as server:
+        yield f"{server.url}files/"
 
 
 def allowed(bends: str, port: int) -> list[str]:

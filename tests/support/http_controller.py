@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import ssl
-import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
+
+from tests.support.http_server import Answers, LoopbackServer
 
 
 class Posted(NamedTuple):
@@ -20,7 +20,7 @@ class Posted(NamedTuple):
     connection: int
 
 
-class HttpController:
+class HttpController(LoopbackServer):
     """Records each POST and answers ``answer(posted)``, over TLS if given; a context manager. ``port`` 0 takes any."""
 
     def __init__(
@@ -30,46 +30,12 @@ class HttpController:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__(_Posts, port=port)
         self.posted: list[Posted] = []
-        controller = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = 10
-
-            def do_POST(self) -> None:
-                raw = self.rfile.read(int(self.headers["Content-Length"]))
-                posted = Posted(self.path, json.loads(raw), raw, dict(self.headers), self.client_address[1])
-                controller.posted.append(posted)
-                body = b'{"message": "answered"}'
-                self.send_response(answer(posted))
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-            block_on_close = False
-
-        self._server = Server(("127.0.0.1", port), Handler)
+        self.answer = answer
+        self.address = f"127.0.0.1:{self.server_port}"
         if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="http-controller"
-        )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
 
     def statuses(self) -> list[Posted]:
         """Return the statuses so far."""
@@ -78,3 +44,14 @@ class HttpController:
     def ends(self) -> list[Posted]:
         """Return the ends of scenarios so far."""
         return [posted for posted in list(self.posted) if posted.path.endswith("/done")]
+
+
+class _Posts(Answers):
+    protocol_version = "HTTP/1.1"
+    timeout = 10
+
+    def do_POST(self) -> None:  # noqa: N802  # as http.server has it
+        raw = self.body()
+        posted = Posted(self.path, json.loads(raw), raw, dict(self.headers), self.client_address[1])
+        self.server.posted.append(posted)
+        self.reply(self.server.answer(posted), b'{"message": "answered"}')

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tests.broker.certificates import make_broker_certificate
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import researcher_environment
+from tests.support.http_server import Answers, LoopbackServer
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
@@ -37,7 +37,6 @@ from tests.support.recording_node import CPU, RecordingNode
 from tests.support.requirements import require
 from tests.support.shell import begun, fedmon
 from tests.support.store import Store
-from tests.support.stubborn import serving
 from tests.support.waiting import elapse, wait_until
 
 LONG_OUTAGE = pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(240)])
@@ -281,23 +280,22 @@ def test_a_full_disk_of_the_store_is_said_once_and_costs_no_sample(
     assert store.values(CPU) == {round(1000 * t): 0.5 for t in times}
 
 
-class ClosingStore(ThreadingHTTPServer):
+class ClosingStore(LoopbackServer):
     """Takes everything, and closes each connection as a proxy may; ``lines`` came in bodies of ``sizes`` bytes.
 
     With ``refused_every`` it takes 50 ms for each request, and every one at this distance is refused.
     """
 
     def __init__(self, refused_every: int | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Closing)
+        super().__init__(_Closing)
         self.refused_every = refused_every
         self.lines: list[dict[str, Any]] = []
         self.sizes: list[int] = []
 
 
-class _Closing(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        assert isinstance(self.server, ClosingStore)
+class _Closing(Answers):
+    def do_POST(self) -> None:  # noqa: N802  # as http.server has it
+        body = self.body()
         self.server.sizes.append(len(body))
         every = self.server.refused_every
         is_refused = every is not None and len(self.server.sizes) % every == 0
@@ -305,12 +303,7 @@ class _Closing(BaseHTTPRequestHandler):
             threading.Event().wait(0.05)
         if not is_refused:
             self.server.lines += [msgspec.json.decode(line) for line in body.splitlines()]
-        self.send_response(503 if is_refused else 204)
-        self.send_header("Connection", "close")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        self.reply(503 if is_refused else 204, headers={"Connection": "close"})
 
 
 def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch_stops_no_other(
@@ -322,8 +315,8 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
             for seq in range(0, 30, 10):
                 times = [first_t + at for at in range(seq, seq + 10)]
                 append(recording, node_id, times, {series: float(seq)}, seq=seq)
-    with serving(ClosingStore()) as server:
-        url = import_url(f"http://127.0.0.1:{server.server_port}")
+    with ClosingStore() as server:
+        url = import_url(server.url)
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
 
     sent = [t for line in server.lines if line["metric"]["__name__"] == CPU for t in line["timestamps"]]
@@ -338,8 +331,8 @@ def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None
             for seq in range(0, 1000, 100):
                 t = [1_700_000_000.0 + at for at in range(seq, seq + 100)]
                 append(recording, name, t, values, seq=seq)
-    with serving(ClosingStore()) as server:
-        url = import_url(f"http://127.0.0.1:{server.server_port}")
+    with ClosingStore() as server:
+        url = import_url(server.url)
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
 
     sent = sum(len(line["values"]) for line in server.lines if line["metric"]["__name__"].startswith("metric_"))
@@ -368,8 +361,8 @@ def test_a_backlog_passes_a_store_that_fails_on_the_way_and_tells_positions_and_
         reached.append(sum(seq == 99 for *_, seq in sent))
         return {"node-00": True}
 
-    with serving(ClosingStore(refused_every=8)) as server:
-        url = import_url(f"http://127.0.0.1:{server.server_port}")
+    with ClosingStore(refused_every=8) as server:
+        url = import_url(server.url)
         push = StorePush(path, url, StoreSettings(), is_online=is_online)
         wait_until(lambda: reached and not push.counts.error and not push.counts.waiting, what="the end of the backlog")
         push.stop()
@@ -439,8 +432,8 @@ def test_positions_that_are_damaged_have_all_sent_again_and_those_that_cannot_be
     filled(path)
     positions = Path(f"{path}.sent")
     positions.write_text("{")
-    with serving(ClosingStore()) as server:
-        url = import_url(f"http://127.0.0.1:{server.server_port}")
+    with ClosingStore() as server:
+        url = import_url(server.url)
         push = StorePush(path, url, StoreSettings(), is_online=dict)
         assert push.stop()
     positions.unlink()
