@@ -221,8 +221,8 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
             continue
         ends_at = want.added.get(condition.number, want.since) + condition.timeout_s
         if ends_at <= now + _SLACK_S:
-            members = list(filter(None, map(resources.get, condition.group)))
-            return Impossible(f"waited {condition.timeout_s:g} s for {_titles(members)} {condition.aim}")
+            there, missing, _ = members_of(condition, want, resources)
+            return Impossible(f"waited {condition.timeout_s:g} s for {_titles(missing or there)} {condition.aim}")
         due = ends_at if due is None else min(due, ends_at)
     return found if due == found.due else Blocked(found.guids, due)
 
@@ -246,10 +246,7 @@ def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
 
 def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
     """Return the verdict on one condition of a want, without its timeout; removed resources are passed over."""
-    members = list(filter(None, map(resources.get, condition.group)))
-    there, missing, lost = list[Resource](), list[Resource](), list[Resource]()
-    for one in members:
-        (there if is_met(condition, one) else lost if is_lost(condition, want, one) else missing).append(one)
+    there, missing, lost = members_of(condition, want, resources)
     if condition.at_least is None and isinstance(condition, StateCondition):
         for one in lost:
             if one.critical:
@@ -258,7 +255,7 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
             # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
             return Blocked((missing[len(missing) // 2].guid,))
     else:
-        needed = condition.needed if condition.at_least is not None else len(members) or 1
+        needed = condition.needed if condition.at_least is not None else len(there) + len(missing) + len(lost) or 1
         if len(there) + len(missing) < needed:
             if isinstance(condition, MetricCondition):
                 ended = "; ".join(f"{one.title} is {one.state.name}" for one in lost)
@@ -271,6 +268,16 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
     return _after(condition, there, now)
 
 
+def members_of(
+    condition: AnyCondition, want: Want, resources: Resources
+) -> tuple[list[Resource], list[Resource], list[Resource]]:
+    """Return the members that are as a condition wants them, those that may still be, and those that no longer can."""
+    there, missing, lost = list[Resource](), list[Resource](), list[Resource]()
+    for one in filter(None, map(resources.get, condition.group)):
+        (there if is_met(condition, one) else lost if _is_lost(condition, want, one) else missing).append(one)
+    return there, missing, lost
+
+
 def is_met(condition: AnyCondition, resource: Resource) -> bool:
     """Tell whether a resource is as a condition wants it, but for a delay; one that FAILED on its way is not."""
     if isinstance(condition, StateCondition):
@@ -280,7 +287,7 @@ def is_met(condition: AnyCondition, resource: Resource) -> bool:
     return streaks is not None and min(streaks.values()) >= condition.metric.samples
 
 
-def is_lost(condition: AnyCondition, want: Want, resource: Resource) -> bool:
+def _is_lost(condition: AnyCondition, want: Want, resource: Resource) -> bool:
     """Tell whether a resource that is not as a condition wants it can no longer be."""
     if isinstance(condition, StateCondition):
         return condition.state < ResourceState.FAILED <= resource.state

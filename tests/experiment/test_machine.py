@@ -211,9 +211,10 @@ def test_a_condition_that_takes_too_long_fails_the_resource_and_says_why() -> No
         "start cannot be done: waited 30 s for resource 2 (app) to be STARTED",
     )
     many = World(*range(1, 1001)).start_after(1, after(7, *range(2, 1001), timeout_s=30.0)).ready(1)
+    many.became(STARTED, 3)
     many.fire(130.0, "start")
     (call,) = (action for action in many.asked if isinstance(action, Call))
-    assert call.reason.endswith("resource 2 (app), resource 3 (app), resource 4 (app) and 996 more to be STARTED")
+    assert call.reason.endswith("resource 2 (app), resource 4 (app), resource 5 (app) and 995 more to be STARTED")
 
 
 def test_the_timeout_of_a_condition_that_is_added_later_counts_from_then() -> None:

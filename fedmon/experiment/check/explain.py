@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from fedmon.common.text import duration, joined
-from fedmon.experiment.conditions import AnyCondition, MetricCondition
+from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.natures import lasts, nature, needed
-from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, is_lost, is_met, verdict_on_condition
+from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, members_of, verdict_on_condition
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
@@ -122,7 +122,10 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         left_s = None if due is None else max(0.0, due - now)
         since = want.added.get(condition.number, want.since)
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, since + condition.timeout_s - now)
-        guids = tuple(guid for guid in condition.group if _is_missing(state, want, condition, guid, now))
+        there, missing, _ = members_of(condition, want, state.resources)
+        if isinstance(condition, StateCondition) and condition.delay_s:
+            missing += [one for one in there if (one.since(condition.state) or 0.0) + condition.delay_s > now]
+        guids = tuple(one.guid for one in missing)
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
         text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {condition.aim}"
         text += "" if left_s is None else f"; {duration(left_s)} left"
@@ -172,18 +175,6 @@ def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
         began = resource.alarm_at - resource.timeouts[verb]
         text = f"{verb} has run {duration(max(0.0, now - began))}; gives up in {duration(left_s)}"
         yield Waiting(action=verb, guids=(), text=text, since=began, gives_up_in_s=left_s)
-
-
-def _is_missing(state: State, want: Want, condition: AnyCondition, guid: int, now: float) -> bool:
-    """Tell whether a member of a group is not as a condition wants it."""
-    resource = state.resources.get(guid)
-    if resource is None:
-        return False
-    if not is_met(condition, resource):
-        return condition.at_least is None or not is_lost(condition, want, resource)
-    if isinstance(condition, MetricCondition) or not condition.delay_s:
-        return False
-    return (resource.since(condition.state) or 0.0) + condition.delay_s > now
 
 
 def _named(state: State, guids: tuple[int, ...]) -> str:

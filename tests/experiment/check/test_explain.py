@@ -58,8 +58,11 @@ def test_a_timeout_that_came_later_counts_from_then() -> None:
     assert [(each.since, each.gives_up_in_s) for each in found.waiting] == [(10, None), (20, 50)]
     met = after(state, events.Became(t=30, guids=(2,), state=STARTED))
     assert [each.guids for each in explain(met, 1, 30).waiting] == [(3,)]
-    gone = after(deployed((1, StateCondition(number=1, group=(2, 3), state=STARTED))), events.Removed(t=20, guids=(2,)))
-    assert [each.guids for each in explain(gone, 1, 30).waiting] == [(3,)]
+    both = deployed((1, StateCondition(number=1, group=(2, 3), state=STARTED)))
+    gone = after(both, events.Removed(t=20, guids=(2,)))
+    optional = after(both, events.AttributeSet(t=0, guid=2, name="critical", value=False))
+    failed = after(optional, events.Became(t=20, guids=(2,), state=FAILED))
+    assert [each.guids for state in (gone, failed) for each in explain(state, 1, 30).waiting] == [(3,), (3,)]
 
 
 def test_it_follows_the_waits_to_their_end() -> None:
