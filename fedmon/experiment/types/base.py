@@ -24,6 +24,7 @@ from fedmon.experiment.errors import (
     told,
 )
 from fedmon.experiment.events import Measured
+from fedmon.experiment.natures import needed
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.asking.outcome import SILENT
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 ASK_TIMEOUT_S = 20.0
 """Timeout of the requests of resources, longer than at a terminal: a busy node may need it."""
 
-_L = TypeVar("_L", bound="LinkedResource")
 _R = TypeVar("_R", bound=ResourceManager)
 
 
@@ -177,13 +177,20 @@ class LinkedResource(ResourceManager):
             found |= dict.fromkeys(far for near in list(found) for far in near.linked(LinkedResource))
         return list(found)[1:]
 
-    def ready(self, found: list[_L], at_least: int | None = None) -> list[_L] | None:
-        """Return those of the resources that are READY or further; None while it has to wait for one.
+    def needs(self, rtype: str) -> list[LinkedResource]:
+        """Return the resources of a type that its deploy waits for, as its own type declares."""
+        found = needed(self._seen(), "deploy", self.ec.engine.state.resources)
+        guids = dict.fromkeys(other.guid for need, other in found if need.of == rtype)
+        return list(filter(None, map(self.controller.registry.find, guids)))
+
+    def ready(self, rtype: str, at_least: int | None = None) -> list[LinkedResource] | None:
+        """Return those resources of a type that it needs and that are READY or further; None while it waits for one.
 
         `do_deploy`, which then returns, is called again when a neighbour moves. With ``at_least``, that many suffice,
         and those that wait themselves are left out. Raises ResourceFailedError if a critical one failed, or all did.
         """
         self._again = "deploy"  # before the look, so no move in between is missed
+        found = self.needs(rtype)
         lost = [each for each in found if each.state >= ResourceState.FAILED]
         ready = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
         if lost and (len(lost) == len(found) or (at_least is None and any(each.get("critical") for each in lost))):
@@ -196,6 +203,12 @@ class LinkedResource(ResourceManager):
             return None
         self._again = ""
         return ready
+
+    def do_deploy(self) -> None:
+        """Be READY when the resources that its type needs are."""
+        rtypes = dict.fromkeys(need.of for need in self._needs if need.verb == "deploy")
+        if all(self.ready(rtype) is not None for rtype in rtypes):
+            super().do_deploy()
 
     def wait_for(self, what: str) -> None:
         """Set ``waits_for`` and log it."""

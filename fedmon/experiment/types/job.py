@@ -123,9 +123,7 @@ class Job(LinkedResource):
         """Be READY when its plan, its nodes and its dataset are."""
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
-        kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
-        if all(self.ready(self.linked(kind)) is not None for kind in kinds):
-            super().do_deploy()
+        super().do_deploy()
 
     def foreseen(self) -> list[Problem]:
         """Return a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""

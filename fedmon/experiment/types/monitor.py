@@ -75,11 +75,6 @@ class Monitor(LinkedResource):
         self._watch: Watch | None = None
         self._is_ending = False
 
-    def do_deploy(self) -> None:
-        """Be READY when its nodes are."""
-        if self.ready(self.linked(Node)) is not None:
-            super().do_deploy()
-
     def do_start(self) -> None:
         """Begin, or wait for the first job to start."""
         self._is_ending = False

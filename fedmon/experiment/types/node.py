@@ -170,10 +170,10 @@ class Dataset(LinkedResource):
 
     def do_deploy(self) -> None:
         """Search the nodes once they are READY."""
-        nodes = self.ready(self.linked(Node))
+        nodes = self.ready("fedmon::Node")
         if nodes is None:
             return
-        asked = [node.node_id for node in nodes]
+        asked = [NodeId(node.get("nodeId")) for node in nodes]
         outcomes = self.federation.search(self.get("tags"), nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = _offering(outcomes, self.get("datasetId"))
         missing = [node_id for node_id in asked if node_id not in found]

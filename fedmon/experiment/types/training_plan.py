@@ -17,7 +17,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
-from fedmon.experiment.types.node import Dataset, Node
+from fedmon.experiment.types.node import Dataset
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 from fedmon.researcher.asking.tables import by_reason
 
@@ -130,11 +130,10 @@ class TrainingPlanResource(LinkedResource):
         """Submit the plan once its nodes are READY; then decisions arrive."""
         if not _is_source(self.get("plan")):
             self.fixed_path("plan")
-        nodes = self._linked_nodes()
-        ready = self.ready(nodes, self.get("atLeast"))
+        ready = self.ready("fedmon::Node", self.get("atLeast"))
         if ready is None:
             return
-        asked = list(dict.fromkeys(node.node_id for node in ready)) or list(self.federation.nodes().online)
+        asked = list(dict.fromkeys(node.get("nodeId") for node in ready)) or list(self.federation.nodes().online)
         source = load_source(self._given())
         path = self._keep(source.source)
         self.note("sha256", source.sha256)
@@ -151,7 +150,7 @@ class TrainingPlanResource(LinkedResource):
             timeout_s=ASK_TIMEOUT_S,
         )
         if len(outcomes.ok) < self._needed(len(outcomes)) or not outcomes:
-            if not self.waits_for_silent(outcomes, nodes):
+            if not self.waits_for_silent(outcomes, self.needs("fedmon::Node")):
                 self.deafen()
                 raise ResourceFailedError(f"the plan could not be submitted: {self._why_not(outcomes, asked)}")
             return
@@ -174,12 +173,6 @@ class TrainingPlanResource(LinkedResource):
         found: int | None = self.get("atLeast")
         return asked if found is None else found
 
-    def _linked_nodes(self) -> list[Node]:
-        nodes = self.linked(Node)
-        for job in () if nodes else self._jobs():
-            nodes += [*job.linked(Node), *(node for dataset in job.linked(Dataset) for node in dataset.linked(Node))]
-        return nodes
-
     def _jobs(self) -> list[LinkedResource]:
         return [each for each in self.linked(LinkedResource) if each.is_rm_instance("fedmon::Job")]
 
@@ -193,7 +186,7 @@ class TrainingPlanResource(LinkedResource):
         return [each for each in dict.fromkeys(named) if each] if jobs else None
 
     def _wanted(self) -> list[NodeId]:
-        return list(dict.fromkeys(node.node_id for node in self._linked_nodes() if node.get("nodeId")))
+        return list(dict.fromkeys(filter(None, (node.get("nodeId") for node in self.needs("fedmon::Node")))))
 
     def _given(self) -> Path:
         """Return the file that the run keeps; before there is one, the given file or that of a class's source."""

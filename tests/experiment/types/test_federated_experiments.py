@@ -159,6 +159,10 @@ def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jo
         nodes, plan = wired(ec, two.plan_named("Unwanted"), "a", "b", atLeast=2)
         many = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, atLeast=3, connectedTo=nodes)
         pooled = ec.register_resource("fedmon::Aggregator", atLeast=2, connectedTo=job_on(ec, plan, nodes))
+        away = ec.register_resource("fedmon::Node", nodeId="nobody")
+        shared = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, atLeast=2)
+        for node in (nodes[0], nodes[0], away):  # one node of two jobs is one owner
+            job_on(ec, shared, [node])
         ec.deploy()
         wait_until(lambda: ec.state(plan) is RESERVED)
 
@@ -168,6 +172,7 @@ def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jo
         assert "rejected by the owner of b" in ec.get_resource(plan).reason
         assert "atLeast is 3, and it has 2 nodes" in ec.get_resource(many).reason
         assert "has no 2 jobs: connect it to more" in ec.get_resource(pooled).reason
+        wait_until(lambda: f"it waits for resource {away} (fedmon::Node) to be READY" in str(ec.explain(shared)))
 
 
 def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(two: TwoNodes) -> None:
