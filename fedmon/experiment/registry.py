@@ -279,10 +279,12 @@ class Registry:
     # --- problems for plans -----------------------------------------------------------------------------------------
 
     def missing(self, guids: Iterable[int]) -> Iterator[Problem]:
-        """Yield the attributes and connections that the deploy of resources lacks."""
+        """Yield what the deploy of resources lacks: attributes, connections, and parts that their types name."""
         for each in filter(None, map(self.find, guids)):
-            for text in each.missing_parts() if each.state < ResourceState.READY else ():
-                yield Problem(kind="missing-part", guids=(each.guid,), text=f"{each.name} {text}")
+            if each.state < ResourceState.READY:
+                for text in each.missing_parts():
+                    yield Problem(kind="missing-part", guids=(each.guid,), text=f"{each.name} {text}")
+                yield from getattr(each, "missing", list)()
 
     def foreseen(self, *, asks: bool = True) -> Iterator[Problem]:
         """Yield the problems that resources foresee; with ``asks`` those of the federation, which may take a moment.
@@ -291,8 +293,6 @@ class Registry:
         """
         yield from self.missing(sorted(self._resources))
         waiting = [each for _, each in sorted(self._resources.items()) if each.state < ResourceState.READY]
-        for each in waiting:
-            yield from getattr(each, "missing", list)()
         asked = [each for each in waiting if asks and hasattr(each, "foreseen") and not each.missing_attributes()]
         for place, each in enumerate(asked):
             try:

@@ -18,6 +18,7 @@ from fedmon.experiment import (
     ResourceManager,
     clsinit_copy,
 )
+from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -124,12 +125,11 @@ def test_a_function_that_was_loaded_says_that_no_file_holds_it(ec: ExperimentCon
     ec.call(sum, [1, 2])
 
     with ExperimentController.load(ec.save()) as loaded:
-        assert [each.text for each in loaded.plan().errors] == [
-            "resource 1 (python::Function) is a function, which no file holds: make it by ec.call"
-        ]
-        loaded.deploy()
-        loaded.wait_finished(timeout=60)
-        assert loaded.get_resource(1).reason == "start failed: its function is in no file: make it by ec.call"
+        (problem,) = loaded.plan().errors
+        assert problem.text == "resource 1 (python::Function) is a function, which no file holds: make it by ec.call"
+        with pytest.raises(ImpossiblePlanError, match="no file holds"):
+            loaded.deploy()
+        assert loaded.state(1) is ResourceState.NEW
 
 
 def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(ec: ExperimentController) -> None:
