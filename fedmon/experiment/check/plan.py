@@ -7,9 +7,9 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.common.text import joined, plural
 from fedmon.experiment.check.graph import (
@@ -19,7 +19,6 @@ from fedmon.experiment.check.graph import (
     ImpossiblePlanError,
     Problem,
     ProblemKind,
-    Severity,
     Step,
     grouped,
     refuse_circles,
@@ -28,7 +27,7 @@ from fedmon.experiment.check.graph import (
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
 from fedmon.experiment.natures import lasts, nature
-from fedmon.experiment.situation import Impossible, Resource, State, Want, is_met, verdict_on_condition
+from fedmon.experiment.situation import Impossible, Resource, State, Want, members_of, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 _MEASURED = frozenset({"fedmon::Node", "fedmon::Monitor"})
@@ -138,18 +137,9 @@ def _has_stop(resource: Resource) -> bool:
 # --- single checks ----------------------------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
-    """A problem, apart from the resource that has it; ``text`` continues after that resource."""
-
-    kind: ProblemKind
-    text: str
-    guids: tuple[int, ...] = ()
-    severity: Severity = "error"
-
-
 def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
     """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
-    checked: dict[tuple[int, str], list[_Found]] = {}
+    checked: dict[tuple[int, str], list[Problem]] = {}
     for resource in resources:
         for name, what, condition in waits_of(resource, state):
             if any(verb == name and resource.state >= COMES_TO[verb] for verb in VERB_OF.values()):
@@ -157,46 +147,43 @@ def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
             key = (id(condition), name)
             if key not in checked:
                 checked[key] = list(_of_condition(condition, name, state.resources))
-            for kind, text, guids, severity in checked[key]:
-                whole = f"{what} of {resource.title} {text}"
-                yield Problem(kind=kind, severity=severity, guids=(resource.guid, *guids), text=whole)
+            for one in checked[key]:
+                text = f"{what} of {resource.title} {one.text}"
+                yield replace(one, guids=(resource.guid, *one.guids), text=text)
 
 
-def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Resource]) -> Iterator[_Found]:
-    want, members = Want(key=(0, name), since=0.0), list(filter(None, map(resources.get, condition.group)))
+def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Resource]) -> Iterator[Problem]:
+    """Return the problems of a condition without the resource that has it: each text continues after that."""
+    want = Want(key=(0, name), since=0.0)
     found = verdict_on_condition(condition, want, resources, 0.0)
+    _, missing, lost = members_of(condition, want, resources)
     if isinstance(found, Impossible):
         kind: ProblemKind = "may-not-come" if isinstance(condition, MetricCondition) else "failed-resource"
         kind = kind if condition.at_least is None else "impossible-quorum"
-        guids = tuple(one.guid for one in members if kind != "failed-resource" or one.has_failed)
-        yield _Found(kind, f"can never come: {found.reason}", guids)
+        yield Problem(kind=kind, guids=tuple(one.guid for one in lost), text=f"can never come: {found.reason}")
     if isinstance(condition, MetricCondition):
-        for one in members:
+        for one in missing:
             yield from _of_metric(condition, one)
     elif condition.state is ResourceState.STOPPED:
-        yield from _endings(condition, members, resources)
+        yield from _endings(condition, missing, resources)
 
 
-def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[_Found]:
-    if other.state >= ResourceState.STOPPED or is_met(condition, other):
-        return
+def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[Problem]:
     metric = condition.metric.name
     if nature(other.rtype).rtypes & _MEASURED and (near := unknown_metric(metric)) is not None:
         advice = f"did you mean {near!r}?" if near else "see docs/metrics.md"
         text = f"waits for {metric} of {other.title}, which is not in the table of metrics; {advice}"
-        yield _Found("unknown-metric", text, (other.guid,), "warning")
+        yield Problem(kind="unknown-metric", severity="warning", guids=(other.guid,), text=text)
 
 
 def _endings(
-    condition: StateCondition, members: Iterable[Resource], resources: Mapping[int, Resource]
-) -> Iterator[_Found]:
+    condition: StateCondition, missing: Iterable[Resource], resources: Mapping[int, Resource]
+) -> Iterator[Problem]:
     """Return members that must be STOPPED, and that nothing known stops; a call still may."""
-    lasting = [
-        one for one in members if one.state < ResourceState.STOPPED and not _has_stop(one) and lasts(one, resources)
-    ]
+    lasting = [one for one in missing if not _has_stop(one) and lasts(one, resources)]
     for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
         text = f"waits for {one.title} to be STOPPED, but its type runs until a stop or its release"
-        yield _Found("not-stopped", text, (one.guid,), "warning")
+        yield Problem(kind="not-stopped", severity="warning", guids=(one.guid,), text=text)
 
 
 # --- the plan in words ------------------------------------------------------------------------------------------------
