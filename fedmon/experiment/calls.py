@@ -144,10 +144,11 @@ class Function(ResourceManager):
 
     def missing(self) -> list[Problem]:
         """Return a problem if this process does not have the function."""
+        if self.function is not None:
+            return []
         text = f"{self.name} is a function, which no file holds: make it by ec.call"
         severity: Severity = "error" if self.get("critical") else "warning"
-        problem = Problem(kind="missing-part", severity=severity, guids=(self.guid,), text=text)
-        return [] if self.function else [problem]
+        return [Problem(kind="missing-part", severity=severity, guids=(self.guid,), text=text)]
 
     def do_start(self) -> None:
         """Call it."""
