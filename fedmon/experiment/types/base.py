@@ -121,13 +121,6 @@ class LinkedResource(ResourceManager):
             if self.state < ResourceState.FAILED:
                 self.fail(told(error))
 
-    def fixed_path(self, name: str) -> str:
-        """Make the path in an attribute absolute for good, and return it."""
-        found = str(Path(self.get(name)).expanduser().absolute())
-        if found != self.get(name):
-            self._set_own(name, found)
-        return found
-
     def note(self, name: str, value: Any) -> None:
         """Set an attribute to a fact, even if the journal can no longer be written."""
         try:
@@ -147,9 +140,8 @@ class LinkedResource(ResourceManager):
         ``source`` is the node they come from, because conditions count each node separately; ``nth`` numbers the
         reports of a source.
         """
-        now = self.ec.engine.now()
         reports = [
-            Measured(t=now, guid=guid, name=name, value=number_of(value, name), source=source, nth=nth)
+            Measured(guid=guid, name=name, value=number_of(value, name), source=source, nth=nth)
             for name, value in values.items()
             if value is not None and is_text(name)
         ]

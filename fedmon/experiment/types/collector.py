@@ -55,7 +55,7 @@ class Collector(ResourceManager):
     def store_path(self) -> str:
         """The folder that it writes to."""
         run = Path(self.ec.run_dir)
-        folder = Path(self.get("storeDir") or run).expanduser().absolute()
+        folder = Path(self.get("storeDir") or run).expanduser()
         if self.get("storeDir") and self.get("useRunId"):
             folder /= run.name
         return str(folder / (self.get("subDir") or ""))
@@ -63,7 +63,6 @@ class Collector(ResourceManager):
     def do_deploy(self) -> None:
         """Refuse to be READY without a folder for the traces."""
         if self.get("storeDir"):
-            self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             with storage_errors(Path(self.store_path)):
                 Path(self.store_path).mkdir(parents=True, exist_ok=True, mode=0o700)
         super().do_deploy()

@@ -119,12 +119,6 @@ class Job(LinkedResource):
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def do_deploy(self) -> None:
-        """Be READY when its plan, its nodes and its dataset are."""
-        if isinstance(self.get("inputs"), str):
-            self.fixed_path("inputs")
-        super().do_deploy()
-
     def foreseen(self) -> list[Problem]:
         """Return a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""
         is_asked = self.get("tags") and not self.linked(Dataset)
@@ -171,7 +165,7 @@ class Job(LinkedResource):
 
     def _inputs(self) -> dict[str, Any]:
         given = self.get("inputs") or {}
-        values = parcels.read_inputs(Path(given)) if isinstance(given, str) else dict(given)
+        values = parcels.read_inputs(Path(given).expanduser()) if isinstance(given, str) else dict(given)
         if self.get("inputsFrom") is not None:
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)

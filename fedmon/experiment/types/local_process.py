@@ -160,15 +160,13 @@ class LocalProcess(LinkedResource):
         self._is_stopping = self._is_releasing = False
 
     def do_deploy(self) -> None:
-        """Fix the folder, and start the supervisor of commands."""
-        if self.get("cwd"):
-            self.fixed_path("cwd")
+        """Start the supervisor of commands."""
         SupervisedCommand.prepare()
         super().do_deploy()
 
     def do_start(self) -> None:
         """Start the command."""
-        words, cwd = self.get("command"), Path(self.fixed_path("cwd")) if self.get("cwd") else self.folder
+        words, cwd = self.get("command"), Path(self.get("cwd") or self.folder).expanduser()
         env = {**os.environ, **(self.get("env") or {})}
         self._is_stopping = False
         with self.lock:  # its end waits until it is STARTED

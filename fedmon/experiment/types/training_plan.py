@@ -18,7 +18,7 @@ from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
 from fedmon.experiment.types.node import Dataset
-from fedmon.experiment.types.values import CheckedAttribute, at_least, own
+from fedmon.experiment.types.values import CheckedAttribute, at_least, own, path_text
 from fedmon.researcher.asking.tables import by_reason
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def _plan(value: Any) -> str:
     """Return the path of a plan, or the source of a class or an instance."""
     if not isinstance(value, str | Path):
         return load_source(value).source.decode("utf-8", "surrogateescape")
-    return str(value)
+    text = str(value)
+    return text if _is_source(text) else path_text(text)
 
 
 class TrainingPlanResource(LinkedResource):
@@ -128,8 +129,6 @@ class TrainingPlanResource(LinkedResource):
 
     def do_deploy(self) -> None:
         """Submit the plan once its nodes are READY; then decisions arrive."""
-        if not _is_source(self.get("plan")):
-            self.fixed_path("plan")
         ready = self.ready("fedmon::Node", self.get("atLeast"))
         if ready is None:
             return

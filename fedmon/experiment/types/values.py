@@ -86,11 +86,11 @@ def environment(value: Any) -> dict[str, str]:
 
 
 def path_text(value: Any) -> str:
-    """Return the path of a file or folder, which may begin with ``~`` or ``~user``."""
+    """Return the path of a file or folder: absolute, or with ``~`` or ``~user`` first."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("it is not a path")
     at_home(value)
-    return str(value)
+    return str(value) if str(value).startswith("~") else str(Path(value).absolute())
 
 
 def inputs(value: Any) -> str | dict[str, Any]:
@@ -98,7 +98,7 @@ def inputs(value: Any) -> str | dict[str, Any]:
     if isinstance(value, Path) or (isinstance(value, str) and not value.lstrip().startswith("{")):
         if Path(value).suffix not in (".npz", ".json"):
             raise ValueError(f"{str(value)!r} does not end in .npz or .json")
-        return str(value)
+        return path_text(value)
     return json_object(value)
 
 

@@ -22,7 +22,7 @@ from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState
 from fedmon.experiment.types.base import ResourceFailedError
 from fedmon.experiment.types.local_process import LocalProcess, SupervisedCommand
-from tests.experiment.own_types import FAILED, READY, RELEASED, START, STARTED, STOPPED, killed, killed_now, started
+from tests.experiment.own_types import FAILED, READY, RELEASED, STARTED, STOPPED, killed, killed_now, started
 from tests.experiment.types.conftest import process, python
 from tests.support.full_disk import files_of_at_most
 from tests.support.requirements import require
@@ -32,17 +32,14 @@ SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
 STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
 
 
-def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
+def test_a_folder_is_that_of_the_moment_when_it_was_set(
     local: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
-    guid, hold = process(local, python("import os; print(os.getcwd())"), cwd="work"), process(local, ["true"])
-    local.register_condition(guid, START, hold, STOPPED)
-    local.deploy(guid, wait_all_ready=False)
-    wait_until(lambda: local.state(guid) is READY)
+    guid = process(local, python("import os; print(os.getcwd())"), cwd="work")
     monkeypatch.chdir("/")
-    local.deploy(hold)
+    local.deploy()
 
     assert local.wait_finished(guid, timeout=60)
     assert local.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
