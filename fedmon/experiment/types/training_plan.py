@@ -17,7 +17,6 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
-from fedmon.experiment.types.node import Dataset
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own, path_text
 from fedmon.researcher.asking.tables import by_reason
 
@@ -172,14 +171,11 @@ class TrainingPlanResource(LinkedResource):
         found: int | None = self.get("atLeast")
         return asked if found is None else found
 
-    def _jobs(self) -> list[LinkedResource]:
-        return [each for each in self.linked(LinkedResource) if each.is_rm_instance("fedmon::Job")]
-
     def _datasets(self) -> list[str] | None:
         """Return the datasets of its jobs, by id or tags; None without jobs, to ask for all."""
-        jobs, named = self._jobs(), list[str]()
+        jobs, named = self.get_connected("fedmon::Job"), list[str]()
         for job in jobs:
-            found = job.linked(Dataset)
+            found = job.get_connected("fedmon::Dataset")
             named += [place.get("datasetId") or ",".join(place.get("tags") or ()) for place in found]
             named += [] if found else [",".join(job.get("tags") or ())]
         return [each for each in dict.fromkeys(named) if each] if jobs else None
