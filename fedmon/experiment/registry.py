@@ -279,7 +279,7 @@ class Registry:
     # --- problems for plans -----------------------------------------------------------------------------------------
 
     def missing(self, guids: Iterable[int]) -> Iterator[Problem]:
-        """Yield what the deploy of resources lacks: attributes, connections, and parts that their types name."""
+        """Yield the parts that the deploy of resources lacks: attributes, connections, and others that types name."""
         for each in filter(None, map(self.find, guids)):
             if each.state < ResourceState.READY:
                 for text in each.missing_parts():
