@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -208,13 +208,13 @@ class LinkedResource(ResourceManager):
             self.waits_for = what
             self.info(f"waits for {what}")
 
-    def waits_for_silent(self, outcomes: Outcomes[Any], nodes: Iterable[LinkedResource]) -> bool:
-        """Tell whether the silence of some of these nodes is the only problem; `do_deploy` then returns.
+    def waits_for_silent(self, outcomes: Outcomes[Any]) -> bool:
+        """Tell whether the silence of some nodes that it needs is the only problem; `do_deploy` then returns.
 
         It is called again when one of them is heard or FAILED; if all are said to be online, a second later, until one
         has been silent for longer than its ``grace``.
         """
-        living = {node.get("nodeId"): node for node in nodes if node.state < ResourceState.FAILED}
+        living = {node.get("nodeId"): node for node in self.needs("fedmon::Node") if node.state < ResourceState.FAILED}
         failed = outcomes.failed
         if not failed or any(one.status not in SILENT or node_id not in living for node_id, one in failed.items()):
             self._silent_since = math.inf

@@ -177,7 +177,7 @@ class Dataset(LinkedResource):
         outcomes = self.federation.search(self.get("tags"), nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = _offering(outcomes, self.get("datasetId"))
         missing = [node_id for node_id in asked if node_id not in found]
-        if missing and self.waits_for_silent(outcomes, nodes):
+        if missing and self.waits_for_silent(outcomes):
             return
         if missing or not found:
             raise ResourceFailedError(_why_not(outcomes, missing, self.get("tags"), self.get("datasetId")))

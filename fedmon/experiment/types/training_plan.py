@@ -148,7 +148,7 @@ class TrainingPlanResource(LinkedResource):
             timeout_s=ASK_TIMEOUT_S,
         )
         if len(outcomes.ok) < self._needed(len(outcomes)) or not outcomes:
-            if not self.waits_for_silent(outcomes, self.needs("fedmon::Node")):
+            if not self.waits_for_silent(outcomes):
                 self.deafen()
                 raise ResourceFailedError(f"the plan could not be submitted: {self._why_not(outcomes, asked)}")
             return
