@@ -163,10 +163,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one micro-architecture; ``missing`` maps a series without a group to its topic and the reason."""
+    """The groups of one micro-architecture; ``missing`` has the reason of each series without a group, by topic."""
 
     groups: tuple[Group, ...]
-    missing: Mapping[str, tuple[str, str]]
+    missing: Mapping[str, Mapping[str, str]]
 
 
 @functools.cache
@@ -182,11 +182,8 @@ def architecture(name: str) -> Architecture | None:
     row = table()["architectures"].get(name)
     if row is None:
         return None
-    missing = row.get("missing", {})
-    return Architecture(
-        groups=tuple(_group(table()["groups"][group]) for group in row["groups"]),
-        missing={key: (topic, why) for topic, of_topic in missing.items() for key, why in of_topic.items()},
-    )
+    groups = (_group(table()["groups"][group]) for group in row["groups"])
+    return Architecture(groups=tuple(groups), missing=row.get("missing", {}))
 
 
 @functools.cache
@@ -246,17 +243,17 @@ def candidates(
 
     The software events are always among them. ``described`` is the processor in words, for reasons.
     """
-    found = [everywhere(name) for name in ("cycles", "branches", "cache") if name in topics]
     if architecture is None:
-        reason = f"{Why.UNSUPPORTED.value}: no table of events for {described}"
-        missing = {name: reason for topic in topics for name in OF_ARCHITECTURE.get(topic, ())}
-    else:
-        found += [group for group in architecture.groups if group.asked(topics)]
-        missing = {
-            name: f"{Why.UNSUPPORTED.value}: {why}"
-            for name, (topic, why) in architecture.missing.items()
-            if topic in topics
-        }
+        unknown = f"no table of events for {described}"
+        reasons = {topic: dict.fromkeys(names, unknown) for topic, names in OF_ARCHITECTURE.items()}
+        architecture = Architecture(groups=(), missing=reasons)
+    found = [everywhere(name) for name in ("cycles", "branches", "cache") if name in topics]
+    found += [group for group in architecture.groups if group.asked(topics)]
+    missing = {
+        name: f"{Why.UNSUPPORTED.value}: {why}"
+        for topic in topics
+        for name, why in architecture.missing.get(topic, {}).items()
+    }
     software = everywhere(f"software_{scope.value}")
     if scope is PerfScope.HOST:
         return [software, *found], missing
