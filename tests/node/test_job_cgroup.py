@@ -14,7 +14,7 @@ from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchies, own
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
 from fedmon.node.collectors.job.members import Excluded
-from fedmon.node.measure.jobs import MAX_JOBS
+from fedmon.node.measure.jobs import MAX_JOBS, JobWatches
 from tests.node.jobs_real import TICK_S, Program, Watch, cgroups, cpu_s, is_empty
 from tests.node.jobs_trees import TICKS, ProcTree
 from tests.support.machine_tree import write_tree
@@ -36,7 +36,31 @@ def test_a_named_cgroup_tells_exactly_what_all_of_its_processes_used() -> None:
         assert reading.values['job_method_info{of="members",method="cgroup-v2"}'] == 1
         assert set(watch.watches.pids()["a"]) == {program.pid, daemon}
         assert reading.values['job_pressure_seconds_total{resource="cpu",kind="some"}'] is not None
-        assert watch.watches.cgroup("a") == folders[0]
+
+
+@pytest.mark.parametrize(
+    ("mounted", "inside", "expected"),
+    [
+        ({UNIFIED: ""}, "a/job 7", "a/job 7"),
+        ({UNIFIED: ""}, "a,b", ""),
+        ({UNIFIED: "unified", "perf_event": "perf_event"}, "slurm/job_7", "slurm/job_7"),
+        ({UNIFIED: "unified", "perf_event": "net_cls,perf_event"}, "slurm/job_7", "slurm/job_7"),
+    ],
+)
+def test_the_cgroup_of_a_job_is_named_as_perf_sees_it(
+    proc: ProcTree, tmp_path: Path, mounted: dict[str, str], inside: str, expected: str
+) -> None:
+    folders = {name: tmp_path / "cgroup" / folder / inside for name, folder in mounted.items()}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    (tmp_path / "cgroup" / mounted[UNIFIED] / "cgroup.controllers").touch()
+    roots = Roots(proc=proc.root, sys=tmp_path, cgroup=tmp_path / "cgroup")
+    watches = JobWatches(roots, lambda *_: None, lambda _: None)
+    watches.add("a", cgroup=JobCgroup(path=f"/{inside}", folders=folders))
+    watches.add("unified", cgroup=JobCgroup(path=f"/{inside}", folders={UNIFIED: folders[UNIFIED]}))
+
+    assert watches.perf_cgroup("a") == expected
+    assert watches.perf_cgroup("unified") == ("" if "perf_event" in mounted else expected)
 
 
 @pytest.mark.parametrize("hierarchy", [UNIFIED, "cpuacct"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fedmon.node.perf.collector import JobTarget
-from fedmon.node.perf.source import PerfTarget
 from tests.node.jobs_trees import TICKS, ProcTree
 
 
@@ -28,7 +27,7 @@ def test_living_processes_are_listed_and_dead_ones_are_not(proc: ProcTree) -> No
     listed = job.target()
     job.see([11, 12])
 
-    assert listed == PerfTarget(pids=(10,))
+    assert listed == ["-p", "10"]
     assert job.target() is None
 
 
@@ -36,7 +35,7 @@ def test_a_cgroup_needs_no_list(job: JobTarget) -> None:
     job.cgroup = "jobs/7"
     job.see([10, 11, 99])
 
-    assert job.target() == PerfTarget(cgroup="jobs/7")
+    assert job.target() == ["-a", "--for-each-cgroup", "jobs/7"]
     assert not job.uncounted(100.0)
 
 

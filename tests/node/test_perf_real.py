@@ -114,7 +114,7 @@ def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -
         cgroups(UNIFIED) as (folder,),
         burning(where=folder) as pid,
         burning(),
-        closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder)) as collector,
+        closing(PerfJobCollector(source, job="group", pids=lambda: [pid], cgroup=folder.name)) as collector,
     ):
         reading = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0.1, next_second)
 

@@ -22,7 +22,7 @@ from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfSession
 from fedmon.node.perf.events import PerfScope
-from fedmon.node.perf.source import PerfSource, PerfTarget
+from fedmon.node.perf.source import MACHINE, PerfSource
 from tests.support.machine_tree import write_tree
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -246,7 +246,7 @@ def running(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0
     made = PerfSession(
         source,
         prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
-        target=PerfTarget,
+        target=lambda: [MACHINE],
         name="test-perf",
         backoff=Backoff(0.05, longest_s=0.1),
         patience_s=patience_s,
@@ -367,9 +367,7 @@ def test_without_the_right_to_count_its_cgroup_the_processes_of_a_job_are_counte
 ) -> None:
     replay.does('*" -a "*', "echo Operation not permitted >&2; exit 255")
     replay.answers(die_after=1, status=0)
-    write_tree(replay.folder, {"proc/self/mounts": "cgroup2 /c cgroup2 rw 0 0\n"})
-    source = replay.source()
-    with closing(PerfJobCollector(source, job="7", pids=lambda: [10], cgroup=Path("/c/job_7"))) as collector:
+    with closing(PerfJobCollector(replay.source(), job="7", pids=lambda: [10], cgroup="job_7")) as collector:
         reading = reading_with(collector, lambda reading: (reading.values.get("perf_starts_total") or 0) >= 2)
 
     assert reading.reasons == {}

@@ -25,8 +25,7 @@ from fedmon.node.perf.events import (
     make_plan,
     table,
 )
-from fedmon.node.perf.source import cgroup_name, processor
-from tests.support.machine_tree import write_tree
+from fedmon.node.perf.source import processor
 
 NAMES = tuple(table()["architectures"])
 EVERYWHERE = tuple(map(everywhere, table()["everywhere"]))
@@ -186,21 +185,3 @@ def test_the_processor_is_named_by_family_and_model(
 
     assert processor(Roots(proc=tmp_path, sys=tmp_path)) == (expected, described)
     assert (architecture(expected) is None) == (expected in ("unknown", "zen4"))
-
-
-@pytest.mark.parametrize(
-    ("mounts", "folder", "expected"),
-    [
-        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a/b", "a/b"),
-        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup", None),
-        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a,b", None),
-        ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/perf/slurm/job_7", "slurm/job_7"),
-        ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/unified/job_7", None),
-        ("c /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/uni\\040fied cgroup2 rw 0 0", "/c/uni fied/job_7", "job_7"),
-        ("torn", "/sys/fs/cgroup/a", None),
-    ],
-)
-def test_a_cgroup_is_named_as_perf_sees_it(tmp_path: Path, mounts: str, folder: str, expected: str | None) -> None:
-    proc = write_tree(tmp_path, {"self/mounts": f"{mounts}\n"})
-
-    assert cgroup_name(Roots(proc=proc), Path(folder)) == expected

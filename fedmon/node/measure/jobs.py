@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -16,7 +15,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, Roots
-from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
+from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, find_hierarchies
 from fedmon.node.collectors.job.maker import TREE, JobMaker, Watching
 
 logger = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class JobWatches:
         self._add_stream, self._remove_stream, self._on_end = add_stream, remove_stream, on_end
         self._sample_last = sample_last
         self._monotonic = monotonic
-        self._maker = JobMaker(roots)
+        self._roots, self._maker = roots, JobMaker(roots)
         self._changing = threading.Lock()
         self._jobs: Mapping[str, _Job] = {}
         self._ended: deque[WatchedJob] = deque(maxlen=ENDED_KEPT)
@@ -202,13 +201,18 @@ class JobWatches:
         """Return the CPU time that each job has used at the tick ``now``, in seconds; it never goes down."""
         return {job_id: job.watched.cpu_until(now) for job_id, job in self._jobs.items()}
 
-    def cgroup(self, job_id: str) -> Path | None:
-        """Return the folder of a watched job's own cgroup in the hierarchy by which perf counts; None without one."""
-        job = self._jobs.get(job_id)
-        if job is None or job.watching.cgroup is None:
-            return None
-        folders = job.watching.cgroup.folders
-        return folders.get("perf_event", folders.get(UNIFIED))
+    def perf_cgroup(self, job_id: str) -> str:
+        """Return perf's name of a watched job's own cgroup; empty if there is none that perf could count.
+
+        It is the path in the hierarchy of the version 1 controller ``perf_event``, else in version 2.
+        Source: Linux tools/lib/api/fs/cgroup.c.
+        """
+        job, hierarchies = self._jobs.get(job_id), find_hierarchies(self._roots.cgroup)
+        kind = "perf_event" if "perf_event" in hierarchies else UNIFIED
+        if job is None or job.watching.cgroup is None or kind not in job.watching.cgroup.folders:
+            return ""
+        name = str(job.watching.cgroup.folders[kind].relative_to(hierarchies[kind]))
+        return "" if "," in name else name  # perf separates names by commas
 
     def _close(self, job: _Job, reason: str) -> WatchedJob:
         self._jobs = {job_id: other for job_id, other in self._jobs.items() if other is not job}

@@ -207,7 +207,7 @@ class Pipeline:
 
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(JOB_STREAM)
-        others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
+        others = self._instruments.job(job_id, cgroup=self.jobs.perf_cgroup(job_id))
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -108,8 +107,11 @@ class Instruments:
         collectors.append(CollectorTimes(self._times))
         return collectors
 
-    def job(self, job_id: str, *, cgroup: Path | None = None) -> list[Collector]:
-        """Return the collectors of a job beside its processes: energy, GPUs and, if counted, events."""
+    def job(self, job_id: str, *, cgroup: str = "") -> list[Collector]:
+        """Return the collectors of a job beside its processes: energy, GPUs and, if counted, events.
+
+        ``cgroup`` is perf's name of the job's own cgroup, or empty.
+        """
         collectors = job_energy_collectors(self._meter, job_id)
         collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
         if self._perf is not None:

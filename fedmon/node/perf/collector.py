@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -24,10 +24,10 @@ from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, STARTS, PerfScope, Plan
 from fedmon.node.perf.output import Totals, parse_line
 from fedmon.node.perf.source import (
+    LISTED,
+    MACHINE,
     PLAIN,
     PerfSource,
-    PerfTarget,
-    cgroup_name,
     count,
     exit_reason,
     start_problem,
@@ -52,8 +52,9 @@ class PerfSession:
     """Counts a plan for a target on a thread, by a perf that prints its counts, until it is stopped.
 
     ``prepare`` is called once on the thread and gives the plan; None if its argument said that it is time to stop.
-    ``target`` is called there before each start of perf; None waits for the next ``attach_again``. ``start``,
-    ``attach_again``, ``end`` and ``stop`` belong to one thread; attributes may be read from any.
+    ``target`` is called there before each start of perf, and gives perf's options for what it looks at; None waits for
+    the next ``attach_again``. ``start``, ``attach_again``, ``end`` and ``stop`` belong to one thread; attributes may be
+    read from any.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class PerfSession:
         source: PerfSource,
         *,
         prepare: Callable[[Callable[[], bool]], Plan | None],
-        target: Callable[[], PerfTarget | None],
+        target: Callable[[], Sequence[str] | None],
         name: str,
         backoff: Backoff | None = None,
         patience_s: float = 5.0,
@@ -141,7 +142,7 @@ class PerfSession:
             logger.log(level, "perf does not count, next try in %.1f s: %s", delay_s, problem)
             self._pause(delay_s)
 
-    def _count(self, target: PerfTarget, plan: Plan, totals: Totals) -> str | None:
+    def _count(self, target: Sequence[str], plan: Plan, totals: Totals) -> str | None:
         """Run perf once; return why it ended, or None if that was intended.
 
         When this process dies, even by kill -9, the next line that perf prints ends it by SIGPIPE, within one interval.
@@ -168,7 +169,7 @@ class PerfSession:
         if self._woken():
             return None
         text = "\n".join(said)
-        if target.pids and (process.returncode == 0 or _PROCESSES_GONE in text):
+        if LISTED in target and (process.returncode == 0 or _PROCESSES_GONE in text):
             # All of them ended, or one did before perf found it: list the living ones again.
             self._pause(_VANISHED_S if self.attached_at is None else 0.0)
             return None
@@ -262,13 +263,13 @@ class JobTarget:
         before, self._pids = self._pids, frozenset(pids)
         return bool(before) and not pids
 
-    def target(self) -> PerfTarget | None:
-        """Return perf's target; None if no process of the job lives."""
+    def target(self) -> list[str] | None:
+        """Return perf's options for the job; None if no process of it lives."""
         if self.cgroup:
-            return PerfTarget(cgroup=self.cgroup)
+            return [MACHINE, "--for-each-cgroup", self.cgroup]
         listed = sorted(pid for pid in self._pids if self._living(pid) is not None)
         self._counted = set(listed)
-        return PerfTarget(pids=tuple(listed)) if listed else None
+        return [LISTED, ",".join(map(str, listed))] if listed else None
 
     def uncounted(self, attached_at: float | None) -> bool:
         """Tell whether the job has a process that perf does not count.
@@ -372,36 +373,33 @@ class PerfCollector:
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         return self._source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping)
 
-    def _target(self) -> PerfTarget | None:
-        return PerfTarget()
+    def _target(self) -> list[str] | None:
+        return [MACHINE]
 
 
 class PerfJobCollector(PerfCollector):
     """Counts the processes of one job; for the stream of that job.
 
-    ``pids`` gives the present processes of the job; it is called at each tick and must not wait. ``cgroup`` is the
-    folder of the cgroup that holds the job and nothing else; it is preferred if perf may count it, since it holds all
-    that the job will start.
+    ``pids`` gives the present processes of the job; it is called at each tick and must not wait. ``cgroup`` is perf's
+    name of the cgroup that holds the job and nothing else, or empty; it is preferred if perf may count it, since it
+    holds all that the job will start.
     """
 
-    def __init__(
-        self, source: PerfSource, *, job: str, pids: Callable[[], Collection[int]], cgroup: Path | None = None
-    ) -> None:
+    def __init__(self, source: PerfSource, *, job: str, pids: Callable[[], Collection[int]], cgroup: str = "") -> None:
         super().__init__(source, thread=f"fedmon-perf-{job}")
         self._pids, self._cgroup = pids, cgroup
         self._job = JobTarget(proc=source.roots.proc)
         self._again_from = 0.0
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
-        name = cgroup_name(self._source.roots, self._cgroup) if self._cgroup is not None else None
-        if name is not None:
+        if self._cgroup:
             plan = self._source.plan(PerfScope.JOB, whole_machine=True, stopping=stopping)
             if plan is None or plan.groups:
-                self._job.cgroup = name
+                self._job.cgroup = self._cgroup
                 return plan
         return self._source.plan(PerfScope.JOB, whole_machine=False, stopping=stopping)
 
-    def _target(self) -> PerfTarget | None:
+    def _target(self) -> list[str] | None:
         return self._job.target()
 
     def _look(self, now: Instant) -> None:

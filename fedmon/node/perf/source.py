@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Roots, Why, why
 from fedmon.node.perf.events import (
@@ -28,18 +26,10 @@ from fedmon.node.perf.output import NOT_SUPPORTED, parse_line
 
 PLAIN = {"LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 """The environment of perf, without the user's language, which changes how numbers are written."""
+MACHINE, LISTED = "-a", "-p"
+"""Perf's options for the whole machine, and for listed processes and the children that they fork from then on."""
 _TIMEOUT_S = 5.0
 _PERMISSION = ("perf_event_paranoid", "permission", "not permitted", "access to performance monitoring")
-
-
-class PerfTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in one ``cgroup``, as perf calls it; else these processes and the children they fork from now on.
-
-    Without both it is the whole machine.
-    """
-
-    cgroup: str = ""
-    pids: tuple[int, ...] = ()
 
 
 def stat_command(perf: str, groups: Sequence[Group]) -> list[str]:
@@ -47,12 +37,12 @@ def stat_command(perf: str, groups: Sequence[Group]) -> list[str]:
     return [perf, "stat", "-x", SEPARATOR, *(word for group in groups for word in ("-e", group.spelling()))]
 
 
-def count(perf: str, groups: Sequence[Group], target: PerfTarget, *, interval_s: float) -> list[str]:
-    """Return the command that prints counts every ``interval_s`` on its standard output, until SIGINT."""
-    command = [*stat_command(perf, groups), "-I", str(round(interval_s * 1000)), "--log-fd", "1"]
-    if target.pids:
-        return [*command, "-p", ",".join(map(str, target.pids))]
-    return [*command, "-a", *(["--for-each-cgroup", target.cgroup] if target.cgroup else [])]
+def count(perf: str, groups: Sequence[Group], target: Sequence[str], *, interval_s: float) -> list[str]:
+    """Return the command that prints counts every ``interval_s`` on its standard output, until SIGINT.
+
+    ``target`` is perf's options for what it looks at.
+    """
+    return [*stat_command(perf, groups), "-I", str(round(interval_s * 1000)), "--log-fd", "1", *target]
 
 
 def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) -> str | None:
@@ -61,7 +51,7 @@ def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) ->
     Takes some 20 ms, and is given up after 5 s.
     """
     workload = shutil.which("true", path=PLAIN["PATH"]) or "true"
-    command = [*stat_command(perf, [group]), *(["-a"] if whole_machine else []), "--", workload]
+    command = [*stat_command(perf, [group]), *([MACHINE] if whole_machine else []), "--", workload]
     try:
         with unblocked_signals():
             done = subprocess.run(
@@ -146,26 +136,6 @@ def _named(vendor: str, family: int, model: int) -> str:
     if family == 25:
         return "zen4" if any(model in models for models in _ZEN_4_MODELS) else "zen3"
     return _UNKNOWN
-
-
-def cgroup_name(roots: Roots, folder: Path) -> str | None:
-    """Return perf's name of a cgroup, given its folder; None if perf does not see that hierarchy.
-
-    Perf looks for the mount of the version 1 controller ``perf_event``, else for version 2, and wants the path below
-    it. Source: Linux tools/lib/api/fs/cgroup.c.
-    """
-    mounts: dict[bool, Path] = {}
-    for line in _text(roots.proc / "self/mounts").splitlines():
-        parts = [*line.split(" "), "", "", "", ""]
-        is_v1 = parts[2] == "cgroup" and "perf_event" in parts[3].split(",")
-        if is_v1 or parts[2] == "cgroup2":
-            mounts.setdefault(is_v1, Path(parts[1].encode().decode("unicode_escape")))
-    mount = mounts.get(True) or mounts.get(False)
-    if mount is None or not folder.is_relative_to(mount):
-        return None
-    name = str(folder.relative_to(mount))
-    # Perf separates names by commas, and the root's own name is ".".
-    return None if "," in name or name == "." else name
 
 
 def _text(path: Path) -> str:
