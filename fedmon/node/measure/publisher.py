@@ -19,6 +19,7 @@ from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.common.wire import codec
 from fedmon.common.wire.runs import NOT_FINITE
+from fedmon.node.requests.quotas import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -245,10 +246,9 @@ class UserValues:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publish = publish
-        self._burst, self._per_s = float(burst), per_s
+        self._throttle = Throttle(burst=burst, per_s=per_s, monotonic=monotonic)
         self._wall, self._monotonic = wall, monotonic
         self._lock = threading.Lock()
-        self._left, self._looked = float(burst), monotonic()
         self.dropped = 0
 
     def add_scalar(
@@ -271,24 +271,15 @@ class UserValues:
             raise InvalidInputError(f"t={t!r} is not a time: give Unix seconds, or omit it for now")
         # Publishing under the lock keeps samples in the order of their times.
         with self._lock:
-            wall, mono = self._wall(), self._monotonic()
-            if not self._admits(mono):
+            if not self._throttle.allows("values"):
+                self.dropped += 1
                 return False
+            wall, mono = self._wall(), self._monotonic()
             if self.dropped:
                 readings[VALUES_DROPPED] = self.dropped
             when = wall if t is None else float(t)
             reasons = {key: reason} if reason else {}
             self._publish(USER_STREAM, Sample(t=when, mono=mono + (when - wall), values=readings, reasons=reasons))
-        return True
-
-    def _admits(self, now: float) -> bool:
-        """Tell whether one more value is within the limit, and count it if not."""
-        self._left = min(self._burst, self._left + (now - self._looked) * self._per_s)
-        self._looked = now
-        if self._left < 1:
-            self.dropped += 1
-            return False
-        self._left -= 1
         return True
 
 

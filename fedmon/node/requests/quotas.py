@@ -47,13 +47,13 @@ _DAY = datetime.timedelta(days=1)
 class Throttle:
     """Allows ``burst`` events of one key at once, and ``per_s`` a second in the long run; owned by one thread."""
 
-    def __init__(self, *, burst: float, per_s: float) -> None:
-        self._burst, self._per_s = float(burst), per_s
+    def __init__(self, *, burst: float, per_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._burst, self._per_s, self._monotonic = float(burst), per_s, monotonic
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def left(self, key: str) -> float:
         """Return how many events of a key are allowed now."""
-        now = time.monotonic()
+        now = self._monotonic()
         left, then = self._buckets.get(key, (self._burst, now))
         return min(self._burst, left + (now - then) * self._per_s)
 
@@ -67,7 +67,7 @@ class Throttle:
 
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
-        now = time.monotonic()  # before the look, so that no time between the two is lost
+        now = self._monotonic()  # before the look, so that no time between the two is lost
         left = self.left(key)
         allowed = left >= count
         self._buckets[key] = (left - count if allowed else left, now)
