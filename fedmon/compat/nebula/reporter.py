@@ -197,14 +197,6 @@ def _write(sink: Any, values: Reported) -> object:
     return sink.log_data(values)
 
 
-class Enqueued(NamedTuple):
-    """One value of the program, and when it was enqueued (Unix seconds)."""
-
-    name: str
-    value: Any
-    t: float
-
-
 def _counter(kind: str, *, reading: bool = False) -> Any:
     since = "as the machine counts them, at the last report" if reading else "since the first report; never falls"
 
@@ -281,7 +273,7 @@ class Reporter:
             backlog=backlog,
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
-        self._traffic, self._queue = Traffic(), asyncio.Queue[Enqueued]()
+        self._traffic, self._queue = Traffic(), asyncio.Queue[tuple[str, Any, float]]()
         self._values_dropped = self._count = self._logged = 0
         self._is_finished, self._complaints, self._ask_again_at = False, Complaints(), 0.0
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
@@ -334,8 +326,8 @@ class Reporter:
         return self._count
 
     @property
-    def data_queue(self) -> asyncio.Queue[Enqueued]:
-        """The values that wait for the next cycle."""
+    def data_queue(self) -> asyncio.Queue[tuple[str, Any, float]]:
+        """The values that wait for the next cycle: their name, the value, and when it was enqueued (Unix seconds)."""
         return self._queue
 
     @property
@@ -358,7 +350,7 @@ class Reporter:
         while self._queue.qsize() >= QUEUE_LIMIT:
             self._queue.get_nowait()
             self._values_dropped += 1
-        self._queue.put_nowait(Enqueued(name, value, time.time()))
+        self._queue.put_nowait((name, value, time.time()))
 
     async def start(self) -> asyncio.Task[None]:
         """Wait for the grace time, then report in a separate task, which is returned; once, however often called."""
