@@ -539,11 +539,7 @@ class Daemon:
             "sandbox_problem": "" if found is None else found.problem,
             "jobs": self._node.runs.running,
             "leases": [
-                {
-                    "researcher_id": researcher_id,
-                    "instance": instance,
-                    "interval_s": lease.interval_s or leases.interval_s(),
-                }
+                {"researcher_id": researcher_id, "instance": instance, "interval_s": leases.granted_s(lease)}
                 for (researcher_id, instance), lease in leases.held().items()
             ],
         }

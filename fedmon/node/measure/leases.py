@@ -100,8 +100,11 @@ class LeaseTable:
 
     def interval_s(self) -> float:
         """Return the interval between samples in seconds, by the present leases."""
-        asked = (lease.interval_s or self._default_s for lease in self.held().values())
-        return min((min(max(each, self._min_s), self._default_s) for each in asked), default=self._default_s)
+        return min(map(self.granted_s, self.held().values()), default=self._default_s)
+
+    def granted_s(self, lease: MonitorLease) -> float:
+        """Return the interval of a lease within the owner's limits, in seconds."""
+        return min(max(lease.interval_s or self._default_s, self._min_s), self._default_s)
 
     def held(self) -> dict[tuple[str, str], MonitorLease]:
         """Return the present leases by researcher and instance; safe from any thread."""
