@@ -271,7 +271,10 @@ class LocalNode:
 
 
 class Daemon:
-    """One running node: its connection, its control socket and its signals around a `LocalNode`."""
+    """One running node: its connection, its control socket and its signals around a `LocalNode`.
+
+    It is made on the main thread after `block_signals`.
+    """
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -545,6 +548,11 @@ class Daemon:
         }
 
 
+def block_signals() -> None:
+    """Have this thread, and all that it starts, leave each signal to ``sigwait``, also one that comes early."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
 def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
         dialect: NodeDialect = fedbiomed_dialect("node")()
@@ -561,6 +569,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     configure_cli_logging(options.log_level)
     try:
         folder = NodeFolder.open(options.dir)
+        block_signals()
         with folder.hold("daemon"):
             Daemon(folder, load_node(folder.path, os.environ)).run()
     except FedmonError as error:

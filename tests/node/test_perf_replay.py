@@ -20,6 +20,7 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.job.wrapper import SIGNALS
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfSession
 from fedmon.node.perf.events import PerfScope
 from fedmon.node.perf.source import MACHINE, PerfSource
@@ -292,19 +293,15 @@ def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it(replay: Replay) -> None:
+def test_a_perf_can_be_ended_though_a_node_and_a_tool_block_the_signals_of_users(replay: Replay) -> None:
     replay.does("*--log-fd*", "exec sleep 60")
-    # A suite in the background of a script ignores SIGINT, and so would its children; perf never does.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    # As the daemon does, whose signals belong to its main thread.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         with running(replay, interval_s=60.0, patience_s=60.0) as perf:
             wait_until(lambda: perf.pid and Path(f"/proc/{perf.pid}/comm").read_text() == "sleep\n", what="perf")
             assert perf.end(60.0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
 
 
 def test_perf_counts_beside_more_than_1024_open_files(replay: Replay) -> None:
@@ -388,7 +385,7 @@ def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> Non
     source = replay.source("cycles", interval_s=60.0)
     with closing(PerfJobCollector(source, job="7", pids=lambda: list(pids))) as collector:
         collector.collect(NOW)
-        # The replay has blocked SIGINT once it has written down its call.
+        # The replay has blocked SIGALRM once it has written down its call.
         wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
         pids.clear()
         last, after = collector.collect(NOW), collector.collect(NOW)

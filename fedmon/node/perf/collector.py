@@ -31,7 +31,6 @@ from fedmon.node.perf.source import (
     count,
     exit_reason,
     start_problem,
-    unblocked_signals,
 )
 
 logger = logging.getLogger(__name__)
@@ -151,10 +150,9 @@ class PerfSession:
         """
         command = count(self._source.perf, plan.groups, target, interval_s=self._interval_s)
         try:
-            with unblocked_signals():
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=PLAIN
-                )
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=PLAIN
+            )
         except OSError as error:
             return start_problem(self._source.perf, error)
         self.pid = process.pid
@@ -178,8 +176,9 @@ class PerfSession:
     def _read(self, process: subprocess.Popen[bytes], totals: Totals, said: deque[str]) -> None:
         """Take the counts that perf prints until its end, and keep its messages.
 
-        Perf is ended by SIGINT when this session is woken. It may take ``patience_s`` for its last lines. A long
-        silence is a ``problem`` until the next line.
+        Perf is ended by SIGALRM when this session is woken: as by SIGINT it prints the present interval, but SIGINT may
+        be blocked in the threads of a node or a tool, and so in perf. It may take ``patience_s`` for its last lines. A
+        long silence is a ``problem`` until the next line. Source: Linux tools/perf/builtin-stat.c, skip_signal.
         """
         output = cast("IO[bytes]", process.stdout).fileno()
         heard, in_burst, rest = [output, self._wake], False, b""
@@ -203,7 +202,7 @@ class PerfSession:
                 self.problem = f"{Why.FAILED.value}: perf has printed nothing for {silence_s:g} s"
             elif deadline is None:
                 heard, deadline = [output], Deadline(self._patience_s)
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGALRM)
             else:
                 break
         totals.end_interval()

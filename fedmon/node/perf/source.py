@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmon.common.settings.values import PerfSettings
@@ -38,7 +36,7 @@ def stat_command(perf: str, groups: Sequence[Group]) -> list[str]:
 
 
 def count(perf: str, groups: Sequence[Group], target: Sequence[str], *, interval_s: float) -> list[str]:
-    """Return the command that prints counts every ``interval_s`` on its standard output, until SIGINT.
+    """Return the command that prints counts every ``interval_s`` on its standard output, until SIGALRM.
 
     ``target`` is perf's options for what it looks at.
     """
@@ -53,11 +51,10 @@ def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) ->
     workload = shutil.which("true", path=PLAIN["PATH"]) or "true"
     command = [*stat_command(perf, [group]), *([MACHINE] if whole_machine else []), "--", workload]
     try:
-        with unblocked_signals():
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                timeout=_TIMEOUT_S, env=PLAIN, check=False,
-            )  # fmt: skip
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=_TIMEOUT_S, env=PLAIN, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"{Why.FAILED.value}: perf did not end within {_TIMEOUT_S:g} s when it tried {group.name}"
     except OSError as error:
@@ -75,20 +72,6 @@ def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) ->
     if all(gaps[printed] is not None for printed in names):
         return f"{Why.UNSUPPORTED.value}: none of its events is supported by this processor or virtual machine"
     return None
-
-
-@contextlib.contextmanager
-def unblocked_signals() -> Iterator[None]:
-    """Unblock the signals that end a program, for the programs that this thread starts meanwhile.
-
-    A program inherits the blocked signals of its starter, and a node's threads block these. The node loses none to this
-    thread, since Linux gives a signal for the whole process to the main thread first.
-    """
-    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_problem(perf: str, error: OSError) -> str:
