@@ -48,13 +48,12 @@ from pathlib import Path
 import msgspec
 from fedmon.common.settings.sources import load_node
 from fedmon.node.measure.sampler import MIN_INTERVAL_S
-from fedmon.node.daemon import Daemon, block_signals
+from fedmon.node.daemon import Daemon
 from fedmon.node.folder import NodeFolder
 folder, interval_s = NodeFolder.open(Path(sys.argv[1])), float(sys.argv[2])
 settings = load_node(folder.path, os.environ)
 least_s = min(interval_s, MIN_INTERVAL_S)
 metrics = msgspec.structs.replace(settings.metrics, interval_s=interval_s, min_interval_s=least_s)
-block_signals()
 with folder.hold("daemon"):
     Daemon(folder, msgspec.structs.replace(settings, metrics=metrics)).run()
 """

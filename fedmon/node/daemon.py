@@ -271,10 +271,7 @@ class LocalNode:
 
 
 class Daemon:
-    """One running node: its connection, its control socket and its signals around a `LocalNode`.
-
-    It is made on the main thread after `block_signals`.
-    """
+    """One running node: its connection, its control socket and its signals around a `LocalNode`."""
 
     def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -548,11 +545,6 @@ class Daemon:
         }
 
 
-def block_signals() -> None:
-    """Have this thread, and all that it starts, leave each signal to ``sigwait``, also one that comes early."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-
-
 def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
         dialect: NodeDialect = fedbiomed_dialect("node")()
@@ -569,7 +561,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     configure_cli_logging(options.log_level)
     try:
         folder = NodeFolder.open(options.dir)
-        block_signals()
         with folder.hold("daemon"):
             Daemon(folder, load_node(folder.path, os.environ)).run()
     except FedmonError as error:
