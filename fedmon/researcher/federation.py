@@ -205,7 +205,7 @@ class Federation:
     ) -> Outcomes[ApprovalReply]:
         """Ask the owners of nodes to approve a training plan; their decisions come later, see `on` and `plan_status`.
 
-        ``datasets`` are those that it is to run on, by id or name, else by tag (``a,b`` for both), None for all that a
+        ``datasets`` are those that it is to run on, by id, name or tag (``a,b`` for both tags), None for all that a
         node lists to you; ``purpose`` tells owners why. An approval is a grant for these, within the arguments that the
         plan declares, unless its owner decides otherwise.
 

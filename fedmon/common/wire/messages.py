@@ -76,8 +76,8 @@ class Approval(Request, frozen=True, kw_only=True, tag="approval"):
     """Ask the owner to approve a training plan: its exact bytes as ``source``, or where to fetch them.
 
     ``sha256`` is the digest of the exact bytes. Exactly one of ``source`` and ``url`` is given. ``datasets`` are ids or
-    names, else tags joined by commas that must all fit; a node takes those that it lists to the researcher, and null
-    asks for all of them.
+    names, or tags joined by commas that must all fit; a node takes those that it lists to the researcher, and null asks
+    for all of them.
     """
 
     name: ShortText

@@ -203,15 +203,15 @@ class Handlers:
 
     def _offered(self, request: Approval, names: list[str]) -> list[str]:
         """Return the ids of the datasets that are asked for and listed to the researcher. Raises ConflictError."""
-        seen, found = self._policy.seen(request.researcher_id, self._registers.datasets.all()), dict[str, None]()
+        seen, found = self._policy.seen(request.researcher_id, self._registers.datasets.all()), set[str]()
         for name in names:
-            called = [dataset_id for dataset_id, record in seen.items() if name in (dataset_id, record.name)]
-            tagged = [dataset_id for dataset_id, record in seen.items() if set(name.split(",")) <= set(record.tags)]
-            found |= dict.fromkeys(called or tagged)
+            called = {dataset_id for dataset_id, record in seen.items() if name in (dataset_id, record.name)}
+            tagged = {dataset_id for dataset_id, record in seen.items() if set(name.split(",")) <= set(record.tags)}
+            found |= called if called & tagged else called | tagged  # a tag of others alone may be meant as such
         if names and not found:
             asked = ", ".join(map(repr, names))
             raise ConflictError(f"this node offers you no dataset {asked}: list or search its datasets first")
-        return list(found)
+        return [dataset_id for dataset_id in seen if dataset_id in found]
 
     def _of_fetched(self, request: PlanApprovalByUrl | PlanStatusByUrl, source: bytes | FedmonError) -> Reply:
         """Take in a plan of fetched bytes, or tell where one of exactly these bytes stands."""

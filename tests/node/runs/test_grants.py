@@ -345,6 +345,19 @@ def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None
     assert (reply["code"], "no dataset 'nowhere'" in reply["reason"]) == ("refused", True)
 
 
+def test_a_word_that_is_a_name_and_a_tag_asks_for_all_that_a_run_with_it_can_mean(tmp_path: Path) -> None:
+    source, sha256 = bins("words")
+    with bench(tmp_path / "n", is_ready=False) as node:
+        ward = Ward(node)
+        ward.datasets["all"] = node.offer("all", "brain")
+        for words in (["cells"], ["all"], ["cells", "more"], ["more", "cells"]):
+            ward.ask(source, by=ALICE, datasets=words)
+        asked = ward.owner("plan-show", plan=sha256)["asked"]
+
+    found = [{name for name, one in ward.datasets.items() if one in wish["datasets"]} for wish in asked]
+    assert found == [{"cells"}, {"cells", "all"}, {"cells", "more"}]
+
+
 def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
     source, sha256 = bins("taken back")
     opened.ask(source, by=ALICE)
