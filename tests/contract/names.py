@@ -10,7 +10,7 @@ from typing import Any
 INTERNAL = {
     "accepted", "annotations", "answered", "as_noted", "as_plain", "asked", "asks_federation", "at_start",
     "changed_attributes", "check_value", "checked", "circumstances", "content", "csv", "default_send_topic",
-    "delay_before_s", "describe", "due_at", "enabled_traces", "end", "end_at_once", "expect", "failure_level",
+    "delay_before_s", "describe", "due_at", "enabled_traces", "end_at_once", "end_waits", "expect", "failure_level",
     "federation", "follower", "from_description", "from_note", "give", "handler", "has_room", "has_turn", "heard",
     "is_lack", "is_masked", "is_of", "is_on", "is_online", "is_secret", "is_tidy", "listed", "lost_for_good",
     "masked_values", "may_have_missed", "not_at_start", "not_over", "note_failure", "notes", "on_over", "outcome",

@@ -428,7 +428,7 @@ class RunHandle:
         with self._changed:
             return min((due for part in self._parts.values() if (due := part.due_at()) is not None), default=None)
 
-    def end(self, why: str) -> None:
+    def end_waits(self, why: str) -> None:
         """End every wait: nothing more comes."""
         with self._changed:
             self.closed = self.closed or why
@@ -572,7 +572,7 @@ class RunBook:
         with self._lock:
             held = list(self._held.values())
         for handle in held:
-            handle.end("the federation was closed")
+            handle.end_waits("the federation was closed")
             self.forget(handle)
 
     def _ask(self, job_id: str, node_id: NodeId, question: Question) -> None:
