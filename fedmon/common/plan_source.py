@@ -54,8 +54,7 @@ def load_source(plan: Plan) -> PlanSource:
     Python.
     """
     if isinstance(plan, str | Path):
-        path = Path(plan).expanduser()
-        name, shown, source = path.stem, str(plan), read_plan(path)
+        name, shown, source = Path(plan).stem, str(plan), read_plan(Path(plan))
     elif all(callable(getattr(plan, method, None)) for method in _METHODS):
         name = plan.__name__ if isinstance(plan, type) else type(plan).__name__
         shown, source = repr(name), _saved(plan)
@@ -127,10 +126,11 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
 def read_plan(path: Path, max_bytes: int = MAX_PLAN_BYTES) -> bytes:
     """Return the bytes of a plan's file, of a larger one ``max_bytes`` and one more. Raises InvalidPlanError."""
     try:
+        path = path.expanduser()
         if stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for its writer
             with path.open("rb") as file:
                 return file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         cause = getattr(error, "strerror", "") or str(error)
         raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error
     raise InvalidPlanError(f"training plan {path} is not a regular file; name a Python file")

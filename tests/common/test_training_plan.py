@@ -136,8 +136,9 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidPlanError, match=complaint) as refusal:
             load_source(tmp_path / name)
         assert str(tmp_path / name) in str(refusal.value)
-    with pytest.raises(InvalidPlanError, match="null"):
-        load_source("plan\0.py")
+    for place, complaint in {"plan\0.py": "null", "~nobody-at-all/plan.py": "home directory"}.items():
+        with pytest.raises(InvalidPlanError, match=complaint):
+            load_source(place)
 
 
 @pytest.mark.parametrize("plan", [5, None, b"bytes", int, object()])

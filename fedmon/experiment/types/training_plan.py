@@ -188,7 +188,7 @@ class TrainingPlanResource(LinkedResource):
         if self._kept().exists():
             return self._kept()
         text = self.get("plan")
-        return self._keep(text.encode("utf-8", "surrogateescape")) if _is_source(text) else Path(text).expanduser()
+        return self._keep(text.encode("utf-8", "surrogateescape")) if _is_source(text) else Path(text)
 
     def _kept(self) -> Path:
         """Return the path of the run's own copy, which stays if the given file changes."""

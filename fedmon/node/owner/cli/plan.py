@@ -156,7 +156,7 @@ def register(
     from fedmon.common.plan_source import read_plan  # only what registers needs them
     from fedmon.node.registers.plan_source import check_now
 
-    path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
+    path = file or Path(shell.ask("FILE", "Python file"))
     source = read_plan(path, 2**26)  # the most that the settings of a node allow
     shell.show(
         "plan-register",
