@@ -347,7 +347,7 @@ class SpanReader:
         if not parts:
             return SpanRows(np.empty(0), np.empty((self._width, 0)))
         places, t, repeats = _rows([block for block, _ in parts])
-        values, is_of_others = np.full((self._width, len(t)), np.nan), np.zeros(len(t), dtype=np.bool_)
+        values, is_of_others = np.full((self._width, len(t)), np.nan), np.ones(len(t), dtype=np.bool_)
         begin = 0
         for block, columns in parts:
             rows = places[begin : begin + len(block.t)]
@@ -358,7 +358,7 @@ class SpanReader:
             for place, column in columns.items():
                 values[place, target] = column
             others = [block.columns[name] for name in block.columns.keys() & self._others]
-            is_of_others[target] = ~np.isnan(others).all(axis=0)
+            is_of_others[target] &= ~np.isnan(others).all(axis=0)
         return _joined(t, values, repeats, is_of_others)
 
     def _columns(

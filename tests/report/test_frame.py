@@ -98,6 +98,10 @@ TABLES: dict[str, tuple[list[Batch], dict[str, Any], dict[str, list[Any]]]] = {
                   'user_value{name="loss",job="8"}': [3, None, 5]}, stream="user")],
         {"job": "7", "metrics": ["user_*"]},
         {"job": ["7"] * 2, LOSS: [1, None], 'user_value{name="loss",job="7"}': [3, None]}),
+    "a job has its own empty values also when another job reported one": (
+        [*(samples({RSS: [1, None]}, stream=f"job-{job}") for job in "78"),
+         samples({LOSS: [1, None], 'user_value{name="loss",job="8"}': [None, 1]}, stream="user")],
+        {"job": "7"}, {"job": ["7"] * 2, LOSS: [1, None], RSS: [1, None]}),
     "counters may come without rates": (
         [FOUR], {"rates": False}, {BUSY: [0, 1, 2, 3], "host_load1": [1] * 4, RECEIVED: [0, 1, 3, 6]}),
 }  # fmt: skip
