@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -130,11 +130,11 @@ class Subject:
 
     def _shared(self, hosts: Sequence[Host], stream: str) -> dict[str, Host]:
         """Return by node id the host whose samples of a stream count, for those on its machine half of their time."""
-        reach: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        reach: dict[str, set[tuple[float, float]]] = defaultdict(set)
         for one in self.source.streams:
             low, high = self._inside(one.oldest_t, one.last_t)
             if one.stream == stream and low <= high:
-                reach[one.node_id].append((low, high))
+                reach[one.node_id].add((low, high))
         found: dict[str, Host] = {}
         firsts: list[Host] = []
         sharing = [host for host in hosts if host.machine and host.node_id in reach]
@@ -167,8 +167,9 @@ class Subject:
         ]
 
 
-def _covers(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> bool:
-    return any(low <= (begin + end) / 2 <= high for low, high in ones for begin, end in others)
+def _covers(ones: Collection[tuple[float, float]], others: Collection[tuple[float, float]]) -> bool:
+    common = [min(high, end) - max(low, begin) for low, high in ones for begin, end in others]
+    return max(common) >= 0 and 2 * sum(max(0.0, each) for each in common) >= sum(end - begin for begin, end in others)
 
 
 def choose(

@@ -247,18 +247,20 @@ def test_cpus_and_memory_that_nodes_share_one_after_another_are_counted_once(
         ((0, 90), None, 2000.0),
         ((0, 200), 150, 1000.0),
         ((-60, 0), 30, 700.0),
+        ((0, -30, 200, 400), None, 4000.0),
     ],
-    ids=["one-after-another", "at-once", "hardly-at-once", "since-the-second", "most-in-the-window"],
+    ids=["one-after-another", "at-once", "hardly-at-once", "since-the-second", "most-in-the-window", "two-boots"],
 )
 def test_nodes_of_one_machine_are_counted_once_only_where_they_overlap(
-    begins: tuple[int, int], since_s: float | None, joules: float, tmp_path: Path
+    begins: tuple[int, ...], since_s: float | None, joules: float, tmp_path: Path
 ) -> None:
     batches = []
-    for node, begin in zip("ab", begins, strict=True):
+    for number, begin in enumerate(begins):
+        node, boot = "ab"[number % 2], number // 2
         for first in range(0, COUNT, 10):
             part = range(first, min(first + 10, COUNT))
-            batches.append(samples({"node_energy_joules_total": [10.0 * at for at in part]}, node=node, seq=first,
-                                   t=[T0 + begin + at for at in part]))  # fmt: skip
+            batches.append(samples({"node_energy_joules_total": [10.0 * at for at in part]}, node=node, boot=boot,
+                                   seq=first, t=[T0 + begin + at for at in part]))  # fmt: skip
     documents = {node: {"hardware": {"boot_id": "one"}} for node in "ab"}
 
     with Source([recording(tmp_path / "a.fmr", *batches, documents=documents)]) as source:
