@@ -261,6 +261,8 @@ class Database(Closing):
             self._run(f"RELEASE {name}" if self._level > 1 else "COMMIT")
         except BaseException as error:
             del self._after_commit[callbacks:]
+            if not (isinstance(error, Exception) or self._connection.in_transaction):
+                del self._after_failure[failures:]  # a signal came once all was committed
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK" if self._level == 1 else f"ROLLBACK TO {name}")
             while len(self._after_failure) > failures:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import stat
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -17,6 +20,7 @@ from fedmon.node.registers.grants import Declared, GrantRequest
 from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
 from tests.support.full_disk import files_of_at_most
+from tests.support.node_process import audited
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
 
@@ -88,6 +92,26 @@ def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(pat
             database.execute(EFFECT, ("r", "1"))
 
     assert (before_commit, heard) == ([], ["inner"])
+
+
+def test_only_decisions_that_were_not_committed_are_undone_in_the_audit(path: Path) -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "c_return" and frame.f_locals.get("statement") == "COMMIT":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    with Audit(path.parent) as audit, Database(path) as database:
+        with database.transaction():
+            database.record(audit, "outer")
+            with pytest.raises(ZeroDivisionError):
+                _undone(database, lambda: database.record(audit, "inner"))
+        with pytest.raises(ZeroDivisionError):
+            _undone(database, lambda: _done(database, lambda: database.record(audit, "joined")))
+        with pytest.raises(KeyboardInterrupt):
+            _done(database, lambda: database.record(audit, "interrupted"), lambda: sys.setprofile(interrupt))
+
+    lines = {line["n"]: line["event"] for line in audited(path.parent)}
+    assert [lines[line["undone_n"]] for line in audited(path.parent, "undone")] == ["inner", "joined"]
 
 
 def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
