@@ -186,6 +186,7 @@ class Confinement:
     ) -> None:
         self.runtime = folder / "runtime"
         self.found: Ground | None = None
+        self._told: tuple[Level | None, str] | None = None
         self._settings, self._on_found = settings, on_found
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._actor = Actor("fedmon-confinement")
@@ -246,8 +247,10 @@ class Confinement:
             found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
         except (FedmonError, OSError) as error:
             found = msgspec.structs.replace(found, problem=str(error))
-        before, self.found = self.found, found
-        if before is None or (found.level, not found.problem) != (before.level, not before.problem):
+        self.found = found
+        told = found.level, without_paths(found.problem)  # the folder of each trial has another name
+        if told != self._told:
+            self._told = told
             if found.problem:
                 logger.error("no plan can run on this node: %s", found.problem)
             logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)

@@ -74,8 +74,8 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
     assert confinement.LOOK_AGAIN_S <= 60.0
     monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
     problems: list[str] = []
-    launcher = Launcher(print)
-    looking = Confinement(RunsSettings(), tmp_path, launcher, lambda: problems.append(str(looking.found)))
+    launcher, no_python = Launcher(print), RunsSettings(python=Path("/bin/false"))
+    looking = Confinement(no_python, tmp_path, launcher, lambda: problems.append(str(looking.found)))
     try:
         with contextlib.ExitStack() as fault:
             if most_bytes is None:
@@ -84,8 +84,10 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
             else:
                 fault.enter_context(files_of_at_most(most_bytes))
             looking.start()
-            wait_until(lambda: len(problems) > 4, timeout_s=20.0, what="the fifth look")
-        assert f"cannot write {tmp_path / name}" in problems[4]
+            wait_until(lambda: "does not answer" in caplog.text, timeout_s=20.0, what="another fault")
+            looking.follow(RunsSettings())
+            seen = f"cannot write {tmp_path / name}"
+            wait_until(lambda: str(problems).count(seen) > 4, timeout_s=20.0, what="the fifth look")
         assert caplog.text.count("no plan can run on this node: cannot write") == 1
         wait_until(lambda: "cannot write" not in problems[-1], timeout_s=20.0, what="a look without the fault")
     finally:
