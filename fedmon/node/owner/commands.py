@@ -231,7 +231,8 @@ class OwnerCommands:
         rules = (allow if verb == "allow" else deny)(before, wish)
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
-        audit.record_durably("policy-change", change=change, by=self._by)
+        audit.record("policy-change", change=change, by=self._by)
+        audit.sync()
         self._folder.write_private(path, text.encode())
         self.settings = load_node(self._folder.path, self._environ)
         if self._running is not None:

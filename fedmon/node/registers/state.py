@@ -85,7 +85,8 @@ class Registers(Closing):
             database.set_mark("restored", timestamp(utc_now()))
             database.set_mark("behind", None)
             database.set_mark("damage", None)
-            self.audit.record_durably("register-restored", report=report)
+            self.audit.record("register-restored", report=report)
+            self.audit.sync()
         for sentence in report:
             logger.error("register restored: %s", sentence)
 

@@ -91,12 +91,6 @@ class Audit(Closing):
             self._flush_counts_when_due()
             return self._write(event, facts)
 
-    def record_durably(self, event: str, **facts: object) -> int:
-        """Write one line and have it on the disk before returning its number. Raises StorageError."""
-        number = self.record(event, **facts)
-        self.sync()
-        return number
-
     def sync(self) -> None:
         """Have every line written so far on the disk, and note the end of the chain beside it. Raises StorageError."""
         with self._lock:

@@ -52,7 +52,7 @@ def _position(folder: Path, number: int) -> tuple[Path, int]:
 def test_a_line_holds_its_number_time_event_facts_and_the_hash_of_the_line_before(tmp_path: Path) -> None:
     with Audit(tmp_path) as audit:
         first = audit.record("request", researcher_id="r", command="ping")
-        second = audit.record_durably("plan-decision", status="approved")
+        second = audit.record("plan-decision", status="approved")
 
     lines = _lines(tmp_path)
     assert (first, second) == (1, 2)
@@ -310,9 +310,9 @@ def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path) -> None:
     with Audit(tmp_path) as audit:
-        audit.record_durably("before")
+        audit.record("before")
         with files_of_at_most(600), pytest.raises(StorageError, match=f"^cannot write {tmp_path}/audit.jsonl: "):
-            audit.record_durably("decision", note="x" * 1000)
+            audit.record("decision", note="x" * 1000)
         audit.record("after")
 
     assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
