@@ -198,9 +198,12 @@ def test_monitors_that_searched_one_machine_count_the_same_processes_once(tmp_pa
 
     with Source([recording(tmp_path / "a.fmr", *machines, late, whole, documents=documents)]) as source:
         told = {one.name: one for one in find(choose(source, job="7").read())}
+    documents["n1"] = document | {"jobs": {"7": {"host": "n1"}}}  # it did not find the job
+    with Source([recording(tmp_path / "b.fmr", *machines, whole, documents=documents)]) as source:
+        (absent,) = [one for one in find(choose(source, job="7").read()) if one.name == "absent-nodes"]
 
     assert told["cpu-efficiency"].figures["cpu_seconds"] == pytest.approx(50)
-    assert (told["cpu-efficiency"].nodes, told["absent-nodes"].nodes) == (("n1-2",), ("n2",))
+    assert (told["cpu-efficiency"].nodes, told["absent-nodes"].nodes, absent.nodes) == (("n1-2",), ("n2",), ("n2",))
     assert not {"one-machine", "imbalance"} & told.keys()
 
 

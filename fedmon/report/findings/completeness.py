@@ -137,7 +137,8 @@ def absent_nodes(case: Case) -> Finding | None:
     """Say which nodes of a job recorded nothing."""
     if case.job is None or case.is_part:
         return None
-    silent = [node.name for node in case.nodes if node.job is None and node.document]
+    measured = {node.host.machine for node in case.nodes if node.job is not None} - {""}
+    silent = [node.name for node in case.nodes if not node.job and node.document and node.host.machine not in measured]
     told = case.document.get("nodes")
     named = [str(name) for name in told] if isinstance(told, list | tuple) else []
     known = {name.partition(".")[0] for node in case.nodes for name in (node.name, node.host.node_id)}
