@@ -224,18 +224,14 @@ def from_begin(job: StreamTotal, started_t: float) -> StreamTotal:
     if job.clock_steps:
         return job
     return msgspec.structs.replace(
-        job,
-        series={name: _whole(total, started_t) if _begins(name) else total for name, total in job.series.items()},
+        job, series={name: _whole(name, total, started_t) for name, total in job.series.items()}
     )
 
 
-def _begins(name: str) -> bool:
-    return name.startswith("job_") and "_total" in name and not name.startswith(_OF_THE_TOOL)
-
-
-def _whole(total: SeriesTotal, started_t: float) -> SeriesTotal:
+def _whole(name: str, total: SeriesTotal, started_t: float) -> SeriesTotal:
     before_s = total.first_t - started_t
-    if before_s <= 0:
+    is_from_begin = name.startswith("job_") and "_total" in name and not name.startswith(_OF_THE_TOOL)
+    if before_s <= 0 or not is_from_begin:
         return total
     return msgspec.structs.replace(
         total, increase=(total.increase or 0.0) + total.first, grown_s=total.grown_s + before_s
