@@ -57,7 +57,7 @@ class Compaction:
         nothing changed.
         """
         with self._file.transaction():
-            for stream in self._streams.in_order():
+            for stream in self._streams.values():
                 if not stream.stored:
                     continue
                 complete = everything or now - stream.kept >= IDLE_S

@@ -311,10 +311,6 @@ class StreamTable(dict[Key, Stream]):
             self.update_ends(stream)
         self._version = version
 
-    def in_order(self) -> list[Stream]:
-        """Return every stream, by node, stream and boot."""
-        return sorted(self.values(), key=lambda stream: stream.key)
-
     def make(self, key: Key) -> Stream:
         """Return one stream, begun when it is new; inside a transaction."""
         if key not in self:
