@@ -21,6 +21,7 @@ import psutil
 from bench.line import print_line
 from bench.recorded_host import RecordedHost
 from fedmon.common.store.recording import Recording
+from tests.support.compaction import compact
 
 DAY_S = 86_400
 AT_ONCE = 7_200
@@ -51,8 +52,7 @@ def recorded(path: Path, host: RecordedHost, *, nodes: int, seconds: int, as_it_
                 else:
                     recording.append([batch])
         if not as_it_came:
-            while recording.maintain(everything=True):
-                pass
+            compact(recording)
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:

@@ -26,6 +26,7 @@ from bench.line import print_line
 from bench.recorded_host import RecordedHost
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from tests.support.compaction import compact
 
 CHECKPOINT = 900
 HOUR = 3600
@@ -103,8 +104,7 @@ def measure_hour(host: RecordedHost, folder: Path, nodes: int) -> None:
         while recording.maintain():
             pass
         recording.append([host.batch(node, HOUR - LIVE, LIVE) for node in range(nodes)])
-        while recording.maintain(everything=True):
-            pass
+        compact(recording)
         print_line(
             "recording", "bytes-compacted", ours=used_bytes(path) / values, peer=BUDGET_COMPACTED, unit="B/value"
         )

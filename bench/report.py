@@ -24,6 +24,7 @@ from bench.line import print_line
 from bench.recorded_host import RecordedHost
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from tests.support.compaction import compact
 
 HOUR = 3600
 CHUNK = 600
@@ -60,8 +61,7 @@ def record(path: Path, host: RecordedHost, *, nodes: int, hours: int, with_job: 
             for first in range(0, hours * HOUR, CHUNK):
                 batches = [host.batch(node, first, CHUNK)]
                 recording.append([*batches, job_batch(node, first, CHUNK)] if with_job else batches)
-        while recording.maintain(everything=True):
-            pass
+        compact(recording)
     return path
 
 

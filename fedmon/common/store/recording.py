@@ -174,16 +174,13 @@ class Recording(Closing):
             source = self._streams.make((node_id, stream, boot)).source
             self._file.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (source, t, text))
 
-    def maintain(self, *, everything: bool = False) -> bool:
-        """Do one small piece of maintenance: bounds, or merging rows; tells whether more may be left.
-
-        One piece takes some 100 ms at most. With ``everything`` the newest rows are merged too, as at the end.
-        """
+    def maintain(self) -> bool:
+        """Do one small piece of maintenance, in some 100 ms: bounds, or merging rows; tell whether more may be left."""
         with self._current():
             now = self._clock.now()
             with self._file.transaction():
                 dropped = self._bounds.enforce(now)
-            return dropped > 0 or self._compaction.step(now, everything=everything)
+            return dropped > 0 or self._compaction.step(now)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -50,17 +50,16 @@ class Compaction:
     def __init__(self, file: RecordingFile, streams: StreamTable) -> None:
         self._file, self._streams = file, streams
 
-    def step(self, now: float, *, everything: bool = False) -> bool:
+    def step(self, now: float) -> bool:
         """Merge one run of rows, or give back unused pages; tells whether there was something to do.
 
-        With ``everything`` also the newest rows are merged, as at the end of a recording. Raises StorageError, with
-        nothing changed.
+        Raises StorageError, with nothing changed.
         """
         with self._file.transaction():
             for stream in self._streams.values():
                 if not stream.stored:
                     continue
-                complete = everything or now - stream.kept >= IDLE_S
+                complete = now - stream.kept >= IDLE_S
                 for target, done_to in ((TARGET_SAMPLES, stream.compacted_to), (HALFWAY_SAMPLES, stream.joined_to)):
                     waiting = stream.stored.last + 1 - done_to
                     final = complete and target == TARGET_SAMPLES and waiting > 0
