@@ -190,28 +190,18 @@ class Recording(Closing):
         boot: int | None = None,
         stream: str | None = None,
         *,
-        first_seq: int | None = None,
-        last_seq: int | None = None,
+        first_seq: int = 0,
+        last_seq: int = LARGEST,
         since_t: float | None = None,
-        until_t: float | None = None,
         series: Chooser | None = None,
     ) -> Iterator[Batch]:
         """Return samples batch by batch, ordered by node, stream, boot and number, of everything that is not excluded.
 
-        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) are read, both included. ``series``
-        says which series are wanted; samples with none of them come without columns. Damaged rows are only logged.
+        ``first_seq`` to ``last_seq`` are read, both included, from Unix time ``since_t`` on. ``series`` says which
+        series are wanted; samples with none of them come without columns. Damaged rows are only logged.
         """
-        selection = RowSelection(
-            node_id=node_id,
-            boot=boot,
-            stream=stream,
-            first_seq=first_seq or 0,
-            last_seq=LARGEST if last_seq is None else min(last_seq, LARGEST),
-            since_t=since_t,
-            until_t=until_t,
-            series=series,
-        )
-        return read_rows(self._file, selection)
+        selection = RowSelection(first_seq=first_seq, last_seq=last_seq, since_t=since_t, series=series)
+        return read_rows(self._file, (node_id, stream, boot), selection)
 
     def extents(self) -> list[RecordedStream]:
         """Return the extent of each stream, by node, stream and boot."""

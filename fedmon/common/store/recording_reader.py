@@ -42,9 +42,6 @@ _BATCHES = (
 class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a read; a limit that is None excludes nothing."""
 
-    node_id: str | None = None
-    boot: int | None = None
-    stream: str | None = None
     first_seq: int = 0
     last_seq: int = LARGEST
     since_t: float | None = None
@@ -52,9 +49,11 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     series: Chooser | None = None
 
 
-def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
-    """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
-    for source, node_id, stream, boot in file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot)):
+def read_rows(
+    file: RecordingFile, of: tuple[str | None, str | None, int | None], selection: RowSelection
+) -> Iterator[Batch]:
+    """Return the selected samples ``of`` a node, stream and boot, by these and number. Raises StorageError."""
+    for source, node_id, stream, boot in file.rows(_SOURCES, of):
         position = selection.first_seq
         for first, last, body in raw_rows(file, source, selection):
             try:
@@ -67,7 +66,7 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
                 if batch.last_seq >= position and batch.seq <= selection.last_seq:
                     part = batch.part(position, selection.last_seq)
                     position = part.last_seq + 1
-                    yield from timed(part, selection.since_t, selection.until_t)
+                    yield from timed(part, selection.since_t)
 
 
 def raw_rows(file: RecordingFile, source: int | None, selection: RowSelection) -> Iterator[tuple[int, int, bytes]]:
@@ -82,15 +81,13 @@ def raw_rows(file: RecordingFile, source: int | None, selection: RowSelection) -
         position = rows[-1][1] + 1
 
 
-def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterator[Batch]:
-    """Return the parts of a batch between two times; several where the clock was set in between."""
-    low, high = min(batch.t), max(batch.t)
-    if (since_t is None or low >= since_t) and (until_t is None or high <= until_t):
+def timed(batch: Batch, since_t: float | None) -> Iterator[Batch]:
+    """Return the parts of a batch from a time on; several where the clock was set in between."""
+    if since_t is None:
         yield batch
         return
-    inside = [(since_t is None or t >= since_t) and (until_t is None or t <= until_t) for t in batch.t]
     at = batch.seq
-    for is_inside, group in itertools.groupby(inside):
+    for is_inside, group in itertools.groupby(t >= since_t for t in batch.t):
         length = sum(1 for _ in group)
         if is_inside:
             yield batch.part(at, at + length - 1)

@@ -179,7 +179,7 @@ class Recorder:
                 part = batch.part(position, last_seq)
                 position = part.last_seq + 1
                 chosen = part.only([series for series in part.columns if wanted(series)])
-                yield from timed(chosen, since_t, None)
+                yield from timed(chosen, since_t)
 
     # --- the recorder's thread ---------------------------------------------------------------------------------------
 

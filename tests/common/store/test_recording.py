@@ -87,7 +87,7 @@ def test_parts_can_be_read_by_number_time_boot_stream_and_metric(path: Path) -> 
         compact(recording)
 
         assert seqs(recording.read(boot=1, stream=STREAM, first_seq=598, last_seq=601)) == [598, 599, 600, 601]
-        assert seqs(recording.read(NODE, 1, STREAM, since_t=T0 + 3, until_t=T0 + 5)) == [3, 4, 5]
+        assert seqs(recording.read(NODE, 1, STREAM, since_t=T0 + 697)) == [697, 698, 699]
         assert seqs(recording.read(boot=2)) == [0, 1, 2, 3, 4]
         assert {one.stream for one in recording.read(stream="job-1")} == {"job-1"}
         assert seqs(recording.read("nobody")) == []

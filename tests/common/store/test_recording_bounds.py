@@ -118,8 +118,7 @@ def test_a_clock_that_is_set_makes_no_sample_old_and_changes_no_order(path: Path
 
         assert seqs(recording.read()) == list(range(200))
         assert recording.counts()["dropped_by_age"] == 0
-        after = seqs(recording.read(since_t=T0 + step_s + 100, until_t=T0 + step_s + 104))
-        assert after == [100, 101, 102, 103, 104]
+        assert seqs(recording.read(since_t=T0 + 50)) == list(range(50, 100 if step_s < 0 else 200))
         extent = recording.extents()[0]
         assert (extent.oldest_t, extent.last_t) == (T0, T0 + step_s + 199)
 
