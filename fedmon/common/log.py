@@ -38,7 +38,9 @@ def escape_control(text: str, *, keep: str = "") -> str:
 
 def escape_json(text: str) -> str:
     """Return JSON that means the same and whose hidden characters are escapes; line ends stay."""
-    return _UNUSUAL.sub(lambda found: _json_escape(found[0]) if is_hidden(found[0]) else found[0], text)
+    import json
+
+    return re.sub(r"[^\n -~]", lambda found: json.dumps(found[0])[1:-1] if is_hidden(found[0]) else found[0], text)
 
 
 def is_hidden(character: str) -> bool:
@@ -142,8 +144,3 @@ def _text(record: logging.LogRecord) -> str:
         text = f"{text} [{type(record.exc_info[1]).__name__}: {record.exc_info[1]}]"
     text = escape_control(without_paths(text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT} characters more)"
-
-
-def _json_escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return character if character == "\n" else "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
