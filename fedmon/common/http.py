@@ -15,7 +15,6 @@ import ipaddress
 import os
 import queue
 import re
-import secrets
 import socket
 import ssl
 import threading
@@ -248,7 +247,10 @@ def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, 
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     if historic:
-        file, size_bytes, headers["Content-Type"] = _form(file.read())
+        from urllib3.filepost import encode_multipart_formdata
+
+        form, headers["Content-Type"] = encode_multipart_formdata({"file": ("plan.py", file.read())})
+        file, size_bytes = io.BytesIO(form), len(form)
     headers["Content-Length"] = str(size_bytes)
     with _answer("POST", target, deadline, headers=headers, body=file) as response:
         answer = b"".join(_body(response, max_bytes=_MAX_ANSWER_BYTES, what=url))
@@ -332,14 +334,6 @@ def _connected(target: Target, deadline: Deadline) -> Iterator[socket.socket]:
 def _cut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _form(content: bytes) -> tuple[BinaryIO, int, str]:
-    """Return a form with one file, its length and its type. Source: RFC 7578."""
-    boundary = secrets.token_hex(16)
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="plan.py"\r\n\r\n'
-    body = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
-    return io.BytesIO(body), len(body), f"multipart/form-data; boundary={boundary}"
 
 
 def _body(response: HTTPResponse, *, max_bytes: int, what: str) -> Iterator[bytes]:

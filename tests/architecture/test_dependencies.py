@@ -21,9 +21,9 @@ EXTRAS = ("broker", "report")
 """Each is named after the folder of fedmon that needs it."""
 FOR_ARRAYS = "runs"
 """Values of a run may hold arrays anywhere; only what meets one imports what this extra brings."""
-WITHOUT_AN_IMPORT = {"archspec", "fonttools", "h11", "nvidia-ml-py", "pillow", "urllib3"}
-"""Declared for collectors that name their processor and graphics card, and for what uvicorn and requests read
-with, and matplotlib and fpdf2 write pictures and fonts with."""
+WITHOUT_AN_IMPORT = {"archspec", "fonttools", "h11", "nvidia-ml-py", "pillow"}
+"""Declared for collectors that name their processor and graphics card, and for what uvicorn reads with, and matplotlib
+and fpdf2 write pictures and fonts with."""
 FIRST_SAFE = {
     "fonttools": ("4.60.2", "CVE-2025-66034"),
     "fpdf2": ("2.8.8", "CVE-2026-114610"),
