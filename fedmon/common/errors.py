@@ -48,13 +48,13 @@ class InvalidMessageError(FedmonError, ValueError):
 
 
 class ConnectionFailedError(FedmonError):
-    """The broker could not be reached or refused us; names host, port and cause."""
+    """The broker could not be reached or refused us; names address and cause."""
 
     exit_code = 5
 
-    def __init__(self, host: str, port: int, cause: str) -> None:
-        super().__init__(f"cannot connect to the broker at {host}:{port}: {cause}")
-        self.host, self.port, self.cause = host, port, cause
+    def __init__(self, address: str, cause: str) -> None:
+        super().__init__(f"cannot connect to the broker at {address}: {cause}")
+        self.address, self.cause = address, cause
 
 
 class NotConnectedError(FedmonError):

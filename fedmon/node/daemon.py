@@ -523,7 +523,7 @@ class Daemon:
             "boot": self._presence.boot,
             "connected": self._transport.is_connected,
             "since": self._link_since,
-            "host": "" if self._link is None else f"{self._link.host.host}:{self._link.host.port}",
+            "host": "" if self._link is None else str(self._link.host),
             "last_error": "" if error is None else str(error),
             "flapping": self._transport.flapping,
             "duplicate": self._presence.duplicate,

@@ -42,6 +42,7 @@ def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, flo
     ("scheme", "peer", "cause"),
     [
         ("mqtt", "closed port", "refused"),
+        ("mqtt", "[::1]:1", "refused|ddress|unreachable"),  # also on a machine without IPv6
         ("mqtt", "no-such-host.invalid:1883", "cannot be resolved"),
         ("mqtt", "silent peer", "did not speak MQTT|no answer within 5 s"),
         ("mqtts", "mosquitto", "TLS"),

@@ -150,8 +150,7 @@ class BrokerConnection:
             self._changed.wait_for(lambda: self._was_up or self._stopping or self._permanent, timeout=timeout_s)
             if self._was_up:
                 return
-            host = self._broker.hosts[0]
-            raise self._error or ConnectionFailedError(host.host, host.port, f"no answer within {timeout_s:g} s")
+            raise self._error or ConnectionFailedError(str(self._broker.hosts[0]), f"no answer within {timeout_s:g} s")
 
     @property
     def is_connected(self) -> bool:
@@ -233,7 +232,7 @@ class BrokerConnection:
                 self._count_loss(lasted_s, cause, contested=contested)
             elif self._tries >= DOWN_AFTER_ROUNDS * len(hosts):
                 self._quick_losses = 0
-            self._failed(ConnectionFailedError(host.host, host.port, cause), host)
+            self._failed(ConnectionFailedError(str(host), cause), host)
             is_losing = self._quick_losses >= QUICK_LOSSES
             if not (is_losing or self._permanent or self._tries >= LONG_DOWN_AFTER_ROUNDS * len(hosts)):
                 backoff.reset()
@@ -308,7 +307,7 @@ class BrokerConnection:
             self._permanent = self._quiet = False
             self._up_since, self._was_up = time.monotonic(), True
             self._changed.notify_all()
-        logger.info("connected to the broker at %s:%d", host.host, host.port)
+        logger.info("connected to the broker at %s", host)
         self._tell(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
@@ -320,7 +319,7 @@ class BrokerConnection:
             self._changed.notify_all()
         level = logging.WARNING if first and not self._quiet and not self.flapping else logging.DEBUG
         if error.cause.startswith(LOST):
-            logger.log(level, "%s to the broker at %s:%d; connecting again", error.cause, host.host, host.port)
+            logger.log(level, "%s to the broker at %s; connecting again", error.cause, host)
         else:
             logger.log(level, "%s", error)
         self._tell(Link(up=False, host=host))

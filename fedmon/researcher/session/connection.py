@@ -46,7 +46,7 @@ class Connection(BrokerConnection):
             quiet_until_up=True,
             keeps_session=keeps_session,
         )
-        self.place = ", ".join(f"{host.host}:{host.port}" for host in broker.hosts)
+        self.place = ", ".join(map(str, broker.hosts))
         self._timeout_s = timeout_s
         self._always = subscriptions
 
