@@ -46,8 +46,7 @@ class TasksQueue(Closing):
     Every method is safe from any thread; each raises StorageError if the disk fails, and TasksQueueError after `close`.
     """
 
-    def __init__(self, folder: str | Path, *, max_seen: int = MAX_SEEN) -> None:
-        self._max_seen = max_seen
+    def __init__(self, folder: str | Path) -> None:
         self._lock = threading.Lock()
         self._owned = owned_folder(Path(folder))
         self._folder = self._owned.path.parent
@@ -77,7 +76,7 @@ class TasksQueue(Closing):
             keys = [connection.execute(_ADD, (blob, now)).lastrowid or 0 for blob in blobs]
             if seen:
                 connection.executemany("INSERT OR IGNORE INTO seen (id) VALUES (?)", ((each,) for each in seen))
-                connection.execute(_FORGET, (self._max_seen,))
+                connection.execute(_FORGET, (MAX_SEEN,))
         return keys
 
     def pending(self) -> list[tuple[int, dict[str, Any], bool]]:
@@ -106,7 +105,7 @@ class TasksQueue(Closing):
                 connection.executemany("DELETE FROM handed WHERE row = ?", rows)
 
     def seen(self, message_id: str) -> bool:
-        """Tell whether this id was stored before, also by an earlier process; the last ``max_seen`` are known."""
+        """Tell whether this id was stored before, also by an earlier process; the last 10,000 are known."""
         with self._lock:
             return bool(self._opened().rows("SELECT 1 FROM seen WHERE id = ?", message_id))
 

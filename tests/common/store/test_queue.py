@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.common.store.queue import TasksQueue, TasksQueueError
+from fedmon.common.store.queue import MAX_SEEN, TasksQueue, TasksQueueError
 from tests.support.full_disk import files_of_at_most
 
 
@@ -44,10 +44,10 @@ def test_documents_noted_as_handed_over_are_pending_and_marked(folder: Path) -> 
 
 
 def test_ids_are_known_across_restarts_and_the_oldest_are_forgotten(folder: Path) -> None:
-    with TasksQueue(folder, max_seen=3) as queue:
-        keys = queue.add_many([{}, {}, {}, {}], ids=["first", "second", None, "third"])
+    with TasksQueue(folder) as queue:
+        keys = queue.add_many([{}, {}, {}, {}], ids=["first", None, *map(str, range(MAX_SEEN - 3)), "second", "third"])
         queue.discard(keys)
-    with TasksQueue(folder, max_seen=3) as queue:
+    with TasksQueue(folder) as queue:
         before = [queue.seen(each) for each in ("first", "second", "third", "fourth")]
         queue.add_many([{}], ids=["fourth"])
         after = [queue.seen(each) for each in ("first", "second", "third", "fourth")]
