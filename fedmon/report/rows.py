@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import IO, NamedTuple
 
 import msgspec
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind, is_counter
+from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.common.text import sound
 from fedmon.report.blocks import Damage, Floats
 from fedmon.report.export import csv
@@ -235,7 +234,7 @@ def serve(orders: IO[bytes], target: IO[bytes]) -> None:
     """Read a Task in a line, and send each of its spans: a LinesHead, then lines of CSV."""
     task, damage = msgspec.json.decode(orders.readline(), type=Task), Damage()
     try:
-        recordings = [RecordingRows(Path(os.fsdecode(path))) for path in task.paths]
+        recordings = [Recording(os.fsdecode(path), read_only=True).rows for path in task.paths]
         reader = SpanReader(recordings, task.plan, damage)
         for span in task.plan.spans:
             rows, text = _lines(task, reader, span)

@@ -87,7 +87,7 @@ class Source(Closing):
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
-                self.readers.append(RecordingRows(self._recordings[-1].path))
+                self.readers.append(self._recordings[-1].rows)
             self.streams: list[RecordedStream] = []
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
@@ -110,8 +110,6 @@ class Source(Closing):
         """Close the files; safe to call twice."""
         for recording in self._recordings:
             recording.close()
-        for reader in self.readers:
-            reader.close()
 
     @property
     def job_ids(self) -> list[str]:

@@ -14,14 +14,14 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (546, 4, 296),
     "broker": (1957, 10, 1110),
-    "common": (8094, 49, 4552),
+    "common": (8090, 49, 4549),
     "compat": (2925, 18, 1912),
     "demo": (750, 6, 536),
     "doctor": (420, 2, 276),
     "experiment": (10625, 46, 7024),
     "node": (26452, 121, 16664),
     "plan": (1268, 8, 845),
-    "report": (9002, 50, 5626),
+    "report": (8999, 50, 5623),
     "researcher": (9842, 46, 6448),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""

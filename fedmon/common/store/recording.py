@@ -28,7 +28,7 @@ from fedmon.common.store.recording_file import (
     add_batches,
 )
 from fedmon.common.store.recording_format import Chooser
-from fedmon.common.store.recording_reader import RowSelection, read_rows
+from fedmon.common.store.recording_reader import RecordingRows, RowSelection, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ class Recording(Closing):
     """Samples of any number of nodes, in the order of node, stream, boot and number, however they arrived.
 
     For one thread at a time; several recordings, also in several processes, can have the same file open. Readers
-    never wait for writers. A file that is damaged when a writer opens it is set aside (``aside``), and
-    its readable part is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
-    older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
-    cannot be read or written; then nothing has changed.
+    never wait for writers. ``rows`` reads it row by row. A file that is damaged when a writer opens it is set aside
+    (``aside``), and its readable part is taken over. Bounds: when the file would take more than ``max_bytes``, or a
+    sample is older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the
+    file cannot be read or written; then nothing has changed.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Recording(Closing):
     ) -> None:
         self.path = Path(path).expanduser()
         self._file = RecordingFile(self.path, read_only=read_only)
+        self.rows = RecordingRows(self._file)
         self._streams = StreamTable(self._file)
         self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
         self._compaction = Compaction(self._file, self._streams)

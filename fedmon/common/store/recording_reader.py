@@ -8,7 +8,6 @@ import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -125,15 +124,11 @@ class Reach(NamedTuple):
 
 
 class RecordingRows:
-    """Reads rows of one recording; for one thread at a time. Every method raises StorageError."""
+    """Reads an open recording row by row; for one thread at a time. Every method raises StorageError."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = RecordingFile(path, read_only=True)
+    def __init__(self, file: RecordingFile) -> None:
+        self._file = file
         self._sources: dict[Key, int] = {}
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        self._file.close()
 
     def holds(self, key: Key) -> bool:
         """Tell whether the recording knows a stream."""

@@ -19,7 +19,6 @@ from fedmon.common.errors import StorageError
 from fedmon.common.store.damage import is_damaged
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_compaction import RecordingJoin
-from fedmon.common.store.recording_reader import RecordingRows
 from tests.common.store.recordings import NODE, STREAM, batch, flat, missing, seqs
 from tests.support.compaction import compact
 from tests.support.databases import execute, locked
@@ -160,11 +159,10 @@ def test_the_series_of_a_long_stream_are_those_of_all_its_sound_rows(path: Path)
         recording.append([batch(seq, 1) for seq in range(2, 1200, 2)])
         recording.append([msgspec.structs.replace(batch(5000, 1), columns={"late": [1.0]})])
     execute(path, f"{DAMAGE} WHERE first_seq = 4")
-    rows = RecordingRows(path)
 
-    assert list(rows.series((NODE, STREAM, 1))) == [*batch(0, 1).columns, "late"]
-    assert rows.before((NODE, STREAM, 1), 2) is None
-    rows.close()
+    with Recording(path, read_only=True) as recording:
+        assert list(recording.rows.series((NODE, STREAM, 1))) == [*batch(0, 1).columns, "late"]
+        assert recording.rows.before((NODE, STREAM, 1), 2) is None
 
 
 def test_a_file_that_cannot_be_looked_at_is_not_taken_for_damaged(tmp_path: Path) -> None:
