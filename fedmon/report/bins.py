@@ -86,6 +86,7 @@ class _Stream:
         sampled = np.cumsum(self.has_samples)
         apart = np.diff(t)
         is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
+        is_far[:1] = is_far[-1:] = True  # a program grew from nothing or ended meanwhile
         has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
         return np.asarray((np.diff(np.searchsorted(middles, t)) > 0) | (is_far & has_samples))
 

@@ -123,21 +123,20 @@ def _legend(chart: Chart, room_pt: float) -> tuple[list[str], int]:
 
 
 def _lines(axes: Any, chart: Chart, x: Any, factor: float, labels: Sequence[str]) -> None:
-    if chart.is_stack:
-        values = np.stack([np.nan_to_num(line.values) for line in chart.lines]) * factor
-        is_there = np.stack([~np.isnan(line.values) for line in chart.lines]).any(axis=0)
-        below = np.zeros(len(x))
-        for at, row in enumerate(values):
-            axes.fill_between(x, below, below + row, where=is_there, facecolor=COLOURS[at % len(COLOURS)], alpha=0.75,
-                              linewidth=0, label=labels[at])  # fmt: skip
-            below = below + row
-        return
+    is_there = np.isfinite([line.values for line in chart.lines]).any(axis=0)
+    below = np.zeros(len(x))
     for at, line in enumerate(chart.lines):
         colour, values = COLOURS[at % len(COLOURS)], line.values * factor
-        few = np.isfinite(values).sum() <= 30
-        axes.plot(x, values, color=colour, linewidth=1.0, label=labels[at], marker="o" if few else None,
-                  markersize=2.4)  # fmt: skip
-        if line.low is not None and line.high is not None and len(chart.lines) <= 2:
+        few = not chart.is_stack and np.isfinite(values).sum() <= 30
+        if chart.is_stack:
+            values = np.where(is_there, below + np.nan_to_num(values), np.nan)
+            axes.fill_between(x, below, values, where=is_there, facecolor=colour, alpha=0.75, linewidth=0,
+                              label=labels[at])  # fmt: skip
+            below = values
+        else:
+            axes.plot(x, values, color=colour, linewidth=1.0, label=labels[at], marker="o" if few else None,
+                      markersize=2.4)  # fmt: skip
+        if line.low is not None and line.high is not None and not chart.is_stack and len(chart.lines) <= 2:
             axes.fill_between(x, line.low * factor, line.high * factor, facecolor=colour, alpha=0.2, linewidth=0)
         there = np.concatenate([[False], np.isfinite(values), [False]])
         lonely = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])  # points that no line shows

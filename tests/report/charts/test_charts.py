@@ -111,6 +111,11 @@ def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
     assert points(found, "user") == {1: 0.5, 2: 1.0}
     assert found.limits == (("CPUs", 4.0),)
 
+    read = {f"job_memory_{kind}_bytes": [at, None, 0.0] for kind, at in (("anon", 5.0), ("cache", 2.0))}
+    seldom = made(tmp_path / "b", samples(read | {"job_threads": [1.0] * 3}, stream="job-1"))
+    dots = [line.get_ydata().tolist() for line in figure(seldom.first[0], seldom).axes[0].lines]
+    assert dots == [[5, 0], [7, 0]], "a stack of single readings shows them"
+
 
 def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
     found = chart(tmp_path / "a", "cpu_load_per_node", samples({CPU: [0.1, 0.2]}), samples({CPU: [0.3]}, seq=10))
@@ -236,6 +241,10 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "between the samples of a short job nothing is invented": (
         [samples({"host_threads": [4, 2, 3, 3, 1]}, t=[T0, T0 + 10, T0 + 20, T0 + 30, T0 + 31])],
         "threads_per_node", {"Threads": {0: 4, 10: 2, 20: 3, 30: 3}}),
+    "between seldom readings no begin and no end of a job is invented": (
+        [samples({"job_threads": [4.0] * 10, "job_memory_anon_bytes": [15, *[None] * 2, 90, *[None] * 2, 96,
+                                                                       *[None] * 2, 0]}, stream="job-1")],
+        "job_memory_kinds_per_node", {"anonymous": {0: 15, 3: 90, 4: 92, 5: 94, 6: 96, 9: 0}}),
     "a short phase of frequent samples is drawn with each of them": (
         [samples({"host_threads": [*[1.0] * 20, *[2.0, 3.0] * 5]},
                  t=[T0 + at for at in (*range(0, 191, 10), *range(191, 201))])], "threads_per_node",
