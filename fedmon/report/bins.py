@@ -13,7 +13,8 @@ from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import Rates
-from fedmon.report.totals import CoveredTime, Hole
+from fedmon.report.source import HOST
+from fedmon.report.totals import HOLE_FACTOR, CoveredTime, Hole
 from fedmon.report.training import Trainings, is_kept_exactly
 
 COUNT = 480
@@ -149,9 +150,17 @@ class Bins:
         ]
 
     def holes(self, node_id: str, stream: str) -> list[Hole]:
-        """Return the times without samples of a stream."""
+        """Return the times without samples of a stream; of a machine, which is always there, of all of the span."""
         found = self._streams.get((node_id, stream))
-        return [] if found is None else found.time.holes
+        if found is None:
+            return []
+        time = found.time
+        ends = ((self.start, time.first_t), (time.last_t, self.end)) if stream == HOST else ()
+        return time.holes + [
+            Hole(until - after, after, until, 0, 0, 0)
+            for after, until in ends
+            if 0 < HOLE_FACTOR * time.typical_s < until - after
+        ]
 
     def of(self, key: SeriesKey) -> Binned:
         """Return one series over time, one of `keys`."""
