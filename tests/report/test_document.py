@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pypdf
 import pytest
 
@@ -32,6 +33,7 @@ from fedmon.report.totals import ClockStep
 from tests.report.cases import case, gauge, node
 from tests.report.recorded_job import GIB, RecordedJob, write_job
 from tests.report.tables import HOSTILE, T0, Column, recording, samples
+from tests.report.tables import made as charts_of
 
 SCRIPT = "<script>alert(1)</script>"
 NO_CHARTS = Charts(span=(T0, T0 + 1), first=(), rest=())
@@ -148,6 +150,15 @@ def test_charts_are_data_in_the_page(written: tuple[Path, Path]) -> None:
     assert page.charts["span"] == [T0, T0 + 550]
     assert "@media (scripting:none){.charts{display:none}}" in written[0].read_text()
     assert len(re.findall(r"<figure", written[0].read_text().partition("<details>")[0])) <= 12
+
+
+def test_a_page_hatches_every_gap_of_many_nodes(tmp_path: Path) -> None:
+    found = charts_of(tmp_path / "a", samples({"host_cpu_busy_ratio": [0.1, 0.2]}))
+    gaps = tuple((T0 + at / 2000, T0 + (at + 0.5) / 2000, f"n{at}") for at in range(2000))
+
+    document = build(case(node()), [], msgspec.structs.replace(found, gaps=gaps), made_t=T0)
+
+    assert Page("".join(html(document))).charts["gaps"] == [list(gap) for gap in gaps]
 
 
 def browser() -> str | None:

@@ -119,7 +119,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of a subject: the main ones, and the others; ``constant`` are titles of charts that never changed.
 
-    ``span`` is the time that all charts over time show, ``gaps`` are times without samples and why, in Unix time.
+    ``span`` is the time that all charts over time show, ``gaps`` are times without samples of a node and why, in order
+    and one after another, in Unix time.
     """
 
     span: tuple[float, float]
@@ -152,20 +153,23 @@ def charts_of(bins: Bins, subject: Subject, *, choice: Choice | None = None) -> 
         first=kept,
         rest=tuple(chart for chart in made if chart.name not in names),
         constant=tuple(maker.constant),
-        gaps=tuple(sorted(_gaps(bins, subject))),
+        gaps=tuple(_gaps(bins, subject)),
     )
 
 
 def _gaps(bins: Bins, subject: Subject) -> Iterator[tuple[float, float, str]]:
-    """Return when samples of the job, or else of the machine, are missing on each node, with the reason if known."""
-    stream = HOST if subject.job is None else f"{JOB}{subject.job}"
-    for host in subject.hosts:
-        for hole in bins.holes(host.node_id, stream):
-            lost = subject.source.lost(host.node_id, stream, hole.boot) if hole.missing else []
-            reasons = {one.reason for one in lost if one.first_seq < hole.until_seq <= one.last_seq + hole.missing}
-            why = f": {told(sorted(reasons))}" if reasons else ""
-            where = f"{host.name}: " if len(subject.hosts) > 1 else ""
-            yield hole.after_t, hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"
+    """Return when samples of the job, or else of the machine, are missing on a node, with the reason if known."""
+    stream, end = HOST if subject.job is None else f"{JOB}{subject.job}", bins.start
+    holes = [(hole, host) for host in subject.hosts for hole in bins.holes(host.node_id, stream)]
+    for hole, host in sorted(holes, key=lambda one: one[0].after_t):
+        if hole.until_t <= end:  # nodes often lack samples at the same time, which is told once
+            continue
+        lost = subject.source.lost(host.node_id, stream, hole.boot) if hole.missing else []
+        reasons = {one.reason for one in lost if one.first_seq < hole.until_seq <= one.last_seq + hole.missing}
+        why = f": {told(sorted(reasons))}" if reasons else ""
+        where = f"{host.name}: " if len(subject.hosts) > 1 else ""
+        yield max(hole.after_t, end), hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"
+        end = hole.until_t
 
 
 def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Collection[str]) -> Sequence[Chart]:

@@ -83,12 +83,9 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
         axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)
-        end = origin
         for since, until, _ in charts.gaps:
-            if until > end:  # nodes often lack samples at the same time, and hatches are drawn slowly
-                axes.axvspan(max(since, end) - origin, until - origin, facecolor="none", edgecolor="#bbbbbb",
-                             hatch="////", linewidth=0)  # fmt: skip
-                end = until
+            axes.axvspan(since - origin, until - origin, facecolor="none", edgecolor="#bbbbbb", hatch="////",
+                         linewidth=0)  # fmt: skip
     unit = f" ({scale.unit})" if scale.unit else ""
     title, letters_pt = escape_control(chart.title), room_pt / 0.7
     # A long title gets smaller letters before it is cut.

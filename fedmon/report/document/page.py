@@ -148,7 +148,7 @@ def _data(charts: Charts, chosen: Sequence[Chart]) -> str:
     document = {
         "span": charts.span,
         "time": (float(times[0]), step, len(times)),
-        "gaps": [(since, until, shown(text, 120)) for since, until, text in charts.gaps[:500]],
+        "gaps": [(since, until, shown(text, 120)) for since, until, text in charts.gaps],
         "charts": [_chart(chart) for chart in chosen],
     }
     return msgspec.json.encode(document).decode().replace("<", "\\u003c")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import msgspec
 import numpy as np
 import pytest
 
@@ -444,6 +443,7 @@ def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tm
 
 def test_what_is_missing_is_hatched_with_the_reason_of_its_own_stream_and_boot(tmp_path: Path) -> None:
     parts = [samples({CPU: [0.5, 0.6]}, seq=seq, stream=name) for seq in (0, 20) for name in ("host", "job-1")]
+    parts += [samples({CPU: [0.5, 0.6]}, seq=seq, stream="job-1", node="n2") for seq in (0, 10, 22)]
     path = recording(tmp_path / "a", *parts)
     reasons = {("job-1", 1): "dropped", ("job-1", 2): "of another boot", ("host", 1): "of another stream"}
     with Recording(path) as store:
@@ -451,11 +451,12 @@ def test_what_is_missing_is_hatched_with_the_reason_of_its_own_stream_and_boot(t
     with Source([path]) as source:
         subject = choose(source)
         found = charts.charts_of(charts.read_bins(subject), subject)
-        of_two_nodes = msgspec.structs.replace(found, gaps=(*found.gaps, *found.gaps))
-        drawn_figure = figure(found.first[0], of_two_nodes)
+        drawn_figure = figure(found.first[0], found)
 
-    assert found.gaps == ((T0 + 1, T0 + 20, "no samples for 18.0 s: dropped"),)
-    assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"]
+    assert found.gaps == (
+        (T0 + 1, T0 + 20, "n1: no samples for 18.0 s: dropped"), (T0 + 20, T0 + 22, "n2: no samples for 10.0 s"),
+    )  # fmt: skip
+    assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"] * 2, "a time is hatched once"
 
 
 @pytest.mark.parametrize(
