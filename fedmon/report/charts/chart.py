@@ -40,8 +40,6 @@ from fedmon.report.training import COSTS, VALUE, LearningCurve
 
 MOST_LINES = 7
 """Most lines of a chart; the others are shown as one."""
-MOST_EACH = 24
-"""Most charts of one figure, such as one for each value that a program reports."""
 MOST_SHOWN = 12
 """Charts that are shown first; the others are folded."""
 MOST_REPORTED = 6
@@ -246,7 +244,7 @@ class _Maker:
             for part, labels in self._labelled(figure, metric):
                 by_each.setdefault(labels.get(figure.each, ""), []).append(part)
         made: list[Chart] = []
-        for each, parts in list(by_each.items())[:MOST_EACH]:
+        for each, parts in by_each.items():
             name = _file_name(f"{figure.name}_{each}" if figure.each else figure.name)
             title = f"{figure.title}: {each}" if figure.each else figure.title
             made += self._over_time(figure, each, name, title, parts)
