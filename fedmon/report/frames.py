@@ -233,11 +233,13 @@ class LearningCurves:
         bins = Bins(self._source.span)
         bins.trainings = self._reported
         found = charts_of(bins, choose(self._source))
-        pictures = [(one.title, drawn(one, found, "png")) for one in (*found.first, *found.rest) if one.is_over_steps]
-        return "".join(
-            f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-            for title, png in pictures
-        )
+        pictures = [
+            f'<img alt="{escape(one.title)}" src="data:image/png;base64,'
+            f'{base64.b64encode(drawn(one, found, "png")).decode()}">'
+            for one in (*found.first, *found.rest)
+            if one.is_over_steps
+        ]
+        return "".join(pictures) or "<p>No program reported values at two rounds or steps.</p>"
 
 
 def learning_curves(source: Source | Paths) -> LearningCurves:

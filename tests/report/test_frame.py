@@ -174,7 +174,7 @@ def test_no_sample_and_one_sample_make_a_table(values: list[float], tmp_path: Pa
 
     table, tidy = frame(path), frame(path, tidy=True)
 
-    assert learning_curves(path)._repr_html_() == ""
+    assert learning_curves(path)._repr_html_() == "<p>No program reported values at two rounds or steps.</p>"
     assert (len(table), len(tidy)) == (len(values), len(values))
     assert list(table.columns)[:2] == ["host", "time"]
 
