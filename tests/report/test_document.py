@@ -30,7 +30,7 @@ from fedmon.report.findings.case import WORDS, Case, Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep
-from tests.report.cases import case, gauge, node
+from tests.report.cases import ENDED, case, gauge, node
 from tests.report.recorded_job import GIB, RecordedJob, write_job
 from tests.report.tables import HOSTILE, T0, Column, recording, samples
 from tests.report.tables import made as charts_of
@@ -432,3 +432,12 @@ def test_how_far_clocks_differ_and_which_was_set_is_told(nodes: list[Node], told
 
     assert isinstance(facts, Facts)
     assert dict(facts.rows)["Clocks"].startswith(told)
+
+
+def test_a_job_lasts_no_longer_where_the_clocks_of_its_hosts_differ() -> None:
+    late = {"started": "2023-11-14T23:13:20+00:00", "ended": "2023-11-14T23:30:00+00:00"}
+    nodes = [node(name, job={}, document=told, tool={"clock_offset_s": ahead_s})
+             for name, told, ahead_s in (("a", ENDED, 0.0), ("b", late, 3600.0))]  # fmt: skip
+
+    facts = dict(about(case(*nodes)).rows)
+    assert (facts["Ended"], facts["Elapsed"]) == ("2023-11-14 22:30:00 UTC", "16 min 40 s")

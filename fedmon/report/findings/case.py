@@ -176,8 +176,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def documents(self) -> list[Mapping[str, Any]]:
         """The knowledge of each node about the job, without nodes that it left when it was requeued."""
+        return [node.document for node in self._last_nodes]
+
+    @property
+    def _last_nodes(self) -> list[Node]:
         starts = [told_number(node.document, "starts_at") or 0.0 for node in self.nodes]
-        return [node.document for node, t in zip(self.nodes, starts, strict=True) if t in (0.0, max(starts))]
+        return [node for node, t in zip(self.nodes, starts, strict=True) if t in (0.0, max(starts))]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -219,7 +223,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return None if span is None else span[1] - span[0]
 
     def _told(self, name: str) -> list[float]:
-        return [t for told in self.documents if (t := unix(told.get(name))) is not None]
+        """Return when nodes began or ended, by the clock of their file server if it is known."""
+        return [t - (told_number(node.host.tool, "clock_offset_s") or 0.0) for node in self._last_nodes
+                if (t := unix(node.document.get(name))) is not None]  # fmt: skip
 
     def _measured(self) -> list[StreamTotal]:
         """Return the streams of the job if there is one, else all."""
