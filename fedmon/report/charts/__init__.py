@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
-from fedmon.common.files import at_home
+from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.files import at_home, storage_errors
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts_of
@@ -51,12 +51,10 @@ def write_charts(found: Charts, chosen: Sequence[Chart], folder: Path, *, kind: 
     if kind not in KINDS:
         raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
     written = []
-    try:
+    with storage_errors(folder, "write plots to"):
         folder.mkdir(parents=True, exist_ok=True)
         for chart in chosen:
             path = folder / f"{chart.name}.{kind}"
             path.write_bytes(drawn(chart, found, kind))
             written.append(path)
-    except OSError as error:
-        raise StorageError(f"cannot write plots to {folder}: {error.strerror or error}") from error
     return written

@@ -243,14 +243,11 @@ class _Maker:
         for metric in figure.lines:
             for part, labels in self._labelled(figure, metric):
                 by_each.setdefault(labels.get(figure.each, ""), []).append(part)
-        made: list[Chart] = []
-        for each, parts in by_each.items():
-            name = _file_name(f"{figure.name}_{each}" if figure.each else figure.name)
-            title = f"{figure.title}: {each}" if figure.each else figure.title
-            made += self._over_time(figure, each, name, title, parts)
-        return made
+        return [chart for each, parts in by_each.items() for chart in self._over_time(figure, each, parts)]
 
-    def _over_time(self, figure: Figure, each: str, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
+    def _over_time(self, figure: Figure, each: str, parts: Sequence[_Part]) -> list[Chart]:
+        name = _file_name(f"{figure.name}_{each}" if figure.each else figure.name)
+        title = f"{figure.title}: {each}" if figure.each else figure.title
         lines = {part: on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event) for part in parts}
         nodes = sorted({part.node for part in parts}, key=natural)
         devices: dict[str, dict[str, list[Line]]] = {part.name: {} for part in parts}
