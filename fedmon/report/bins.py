@@ -95,8 +95,8 @@ class _Stream:
 class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
-    ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. Values that ``trainings`` keep exactly are not kept twice.
+    ``span`` is the time looked at, in Unix seconds, as `Subject.span` gives it; samples outside are left out.
+    ``wanted`` says which series are kept. Values that ``trainings`` keep exactly are not kept twice.
     """
 
     def __init__(

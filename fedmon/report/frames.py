@@ -230,9 +230,10 @@ class LearningCurves:
             from fedmon.report.bins import Bins
             from fedmon.report.charts import charts_of
             from fedmon.report.charts.draw import drawn
-        bins = Bins(self._source.span)
+        subject = choose(self._source)
+        bins = Bins(subject.span)
         bins.trainings = self._reported
-        found = charts_of(bins, choose(self._source))
+        found = charts_of(bins, subject)
         pictures = [
             f'<img alt="{escape(one.title)}" src="data:image/png;base64,'
             f'{base64.b64encode(drawn(one, found, "png")).decode()}">'

@@ -116,13 +116,6 @@ class Source(Closing):
         """Name the jobs of which there are samples."""
         return sorted({one.stream.removeprefix(JOB) for one in self.streams if one.stream.startswith(JOB)})
 
-    @property
-    def span(self) -> tuple[float, float] | None:
-        """Return the earliest and the latest time of a sample, in Unix seconds; None when there is none."""
-        if not self.streams:
-            return None
-        return min(one.oldest_t for one in self.streams), max(one.last_t for one in self.streams)
-
     def blocks(
         self,
         *,
@@ -181,8 +174,7 @@ class Source(Closing):
                     document[name] = value
         names = Counter(told for document in known.values() if isinstance(told := document.get("hostname"), str))
         hosts: list[Host] = []
-        for node_id in sorted(known):
-            document = known[node_id]
+        for node_id, document in sorted(known.items()):
             hostname, hardware = document.get("hostname"), document.get("hardware")
             boot_id = hardware.get("boot_id") if isinstance(hardware, dict) else None
             hosts.append(

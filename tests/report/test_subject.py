@@ -87,11 +87,11 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
         Source([])
 
 
-def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_subject_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
     found(tmp_path / "r.fmr", step_s=-7200.0)
 
     with Source([tmp_path / "r.fmr"]) as source:
-        assert source.span == (T0 - 7150, T0 + 49)
+        assert choose(source).span == (T0 - 7150, T0 + 49)
 
 
 def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: Path) -> None:
