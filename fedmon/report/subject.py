@@ -16,7 +16,7 @@ from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
 from fedmon.report.selection import find_job, known_jobs, named, natural, of_job
 from fedmon.report.source import HOST, JOB, Host, Source
-from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
+from fedmon.report.totals import StreamTotal, Totals
 
 _OF_THE_TOOL = ("job_energy_", "job_emissions_")
 """Counters that begin with the measuring, and not with the job's processes."""
@@ -223,16 +223,10 @@ def from_begin(job: StreamTotal, started_t: float) -> StreamTotal:
     """
     if job.clock_steps:
         return job
-    return msgspec.structs.replace(
-        job, series={name: _whole(name, total, started_t) for name, total in job.series.items()}
-    )
-
-
-def _whole(name: str, total: SeriesTotal, started_t: float) -> SeriesTotal:
-    before_s = total.first_t - started_t
-    is_from_begin = name.startswith("job_") and "_total" in name and not name.startswith(_OF_THE_TOOL)
-    if before_s <= 0 or not is_from_begin:
-        return total
-    return msgspec.structs.replace(
-        total, increase=(total.increase or 0.0) + total.first, grown_s=total.grown_s + before_s
-    )
+    series = dict(job.series)
+    for name, total in job.series.items():
+        before_s = total.first_t - started_t
+        if before_s > 0 and name.startswith("job_") and "_total" in name and not name.startswith(_OF_THE_TOOL):
+            increase = (total.increase or 0.0) + total.first
+            series[name] = msgspec.structs.replace(total, increase=increase, grown_s=total.grown_s + before_s)
+    return msgspec.structs.replace(job, series=series)
