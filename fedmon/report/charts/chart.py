@@ -147,7 +147,7 @@ def charts_of(bins: Bins, subject: Subject, *, choice: Choice | None = None) -> 
     kept = tuple(_first(made, subject.job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
     return Charts(
-        span=(bins.start, bins.end),
+        span=(bins.start, max(bins.end, float(maker.x[-1]))),
         first=kept,
         rest=tuple(chart for chart in made if chart.name not in names),
         constant=tuple(maker.constant),

@@ -122,6 +122,8 @@ def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
     told = points(found, "busy")
     assert (told[0], told[1], told[10]) == (0.1, 0.2, 0.3)
     assert found.x[0] == T0
+    early = made(tmp_path / "b", samples({CPU: [0.1, 0.2, 0.3, 0.9]}, t=[T0, T0 + 1, T0 + 2, T0 + 2.6]))
+    assert early.first[0].x[-1] == early.span[1] == T0 + 3, "the last value is not cut off"
 
 
 def test_titles_name_what_is_joined_and_do_not_grow_defect_40(tmp_path: Path) -> None:
