@@ -112,7 +112,7 @@ def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
 
     read = {f"job_memory_{kind}_bytes": [at, None, 0.0] for kind, at in (("anon", 5.0), ("cache", 2.0))}
     seldom = made(tmp_path / "b", samples(read | {"job_threads": [1.0] * 3}, stream="job-1"))
-    dots = [line.get_ydata().tolist() for line in figure(seldom.first[0], seldom).axes[0].lines]
+    dots = [np.asarray(line.get_ydata()).tolist() for line in figure(seldom.first[0], seldom).axes[0].lines]
     assert dots == [[5, 0], [7, 0]], "a stack of single readings shows them"
 
 
