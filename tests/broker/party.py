@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 from collections.abc import Callable
@@ -78,6 +79,12 @@ class Party:
     def __exit__(self, *_exception: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+    def is_let_in(self) -> bool:
+        """Connect, leave again, and tell whether the broker let us in."""
+        with contextlib.suppress(RefusedError), self:
+            return True
+        return False
 
     def die(self) -> None:
         """Vanish without a word, so that the broker sends the will."""

@@ -118,6 +118,10 @@ class Production:
         port, credentials = self.ports[self._users[name]], (name, PASSWORD)
         return Party(port, client_id=client_id or name, credentials=credentials, ca_file=self.ca_file, **more)
 
+    def observer(self) -> Party:
+        """Return a connection that sees everything and may write everything."""
+        return Party(self.observer_port, client_id="observer")
+
     @property
     def memory_bytes(self) -> int:
         """How much memory mosquitto has at the moment."""

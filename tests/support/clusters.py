@@ -82,8 +82,12 @@ class Cluster(abc.ABC):
 
     def observer(self, member: int = 0) -> Party:
         """Return a connection that sees everything and may write everything."""
-        client_id = f"{OBSERVER}-{member}"
-        return Party(self.ports[member], client_id=client_id, credentials=(OBSERVER, PASSWORD), ca_file=self.ca_file)
+        return self.party(OBSERVER, f"{OBSERVER}-{member}", member=member)
+
+    def party(self, name: str, client_id: str, *, member: int = 0, **more: Any) -> Party:
+        """Return a connection of one of its users; ``more`` is whatever Party takes."""
+        credentials = (name, PASSWORD)
+        return Party(self.ports[member], client_id=client_id, credentials=credentials, ca_file=self.ca_file, **more)
 
     def kill(self, member: int) -> None:
         """End a member as a crash would."""
