@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -9,7 +10,9 @@ import shutil
 import subprocess
 from typing import Any, Self
 
+import jsonschema
 import psutil
+import yaml
 
 from fedmon.broker.configuration import FIRST_PORT, production_files, write_production
 from fedmon.broker.engine import MosquittoEngine
@@ -25,6 +28,7 @@ from tests.support.ports import free_ports
 from tests.support.requirements import require
 
 RENDERED = pathlib.Path(__file__).parents[2] / "broker"
+SCHEMA = pathlib.Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
 _NOBODY = 65_534
 
 
@@ -140,6 +144,13 @@ class Production:
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(60) == 0, self.log()
+
+
+def compose_document(text: str) -> dict[str, Any]:
+    """Return a compose file, which must be valid."""
+    document: dict[str, Any] = yaml.safe_load(text)
+    jsonschema.Draft201909Validator(json.loads(SCHEMA.read_text())).validate(document)
+    return document
 
 
 def mosquitto_client(name: str) -> str:

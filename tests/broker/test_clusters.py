@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 
+from tests.broker.production import compose_document
 from tests.support.clusters import CLUSTERS, FILES, HOSTS
 from tests.support.passwords import PASSWORD
 
-SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
 KINDS = sorted(CLUSTERS)
 
 
 def service(kind: str) -> dict[str, Any]:
-    document = yaml.safe_load((FILES / kind / "compose.yaml").read_text())
-    jsonschema.Draft201909Validator(json.loads(SCHEMA.read_text())).validate(document)
-    found: dict[str, Any] = document["services"][kind]
+    found: dict[str, Any] = compose_document((FILES / kind / "compose.yaml").read_text())["services"][kind]
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import os
 import re
 import shlex
 import socket
@@ -54,6 +53,22 @@ class Repository:
 
     def on_disk(self) -> list[str]:
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def asked(
+    url: str, method: str, path: str, headers: dict[str, str], *body: bytes
+) -> Iterator[http.client.HTTPResponse]:
+    """Send a request as it is, to the end of its body or until it is cut off; yields the answer."""
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
+        connection.putrequest(method, path)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for piece in body:
+                connection.send(piece)
+        yield connection.getresponse()
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +224,8 @@ def test_a_slow_client_is_sent_away_and_on_a_slow_disk_a_whole_upload_is_stored(
     ) as running:
         url = running.facts["url"]
         whole = requests.post(f"{url}/files", data=CONTENT, timeout=60)
-        connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=60)
-        connection.putrequest("POST", "/files")
-        connection.putheader("Content-Length", str(len(CONTENT)))
-        connection.endheaders(CONTENT[:100])
-        late = connection.getresponse().status
-        connection.close()
+        with asked(url, "POST", "/files", {"Content-Length": str(len(CONTENT))}, CONTENT[:100]) as answer:
+            late = answer.status
         held = requests.get(f"{url}/health", timeout=60).json()
 
     assert (whole.status_code, late) == (201, 408)
@@ -264,17 +275,9 @@ def test_no_path_of_a_client_reaches_the_disk(repository: Repository, path: str)
     before = repository.on_disk()
 
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
-        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=60)
-        connection.putrequest(method, path)
-        connection.putheader("Content-Length", "0")
-        connection.putheader("Authorization", repository.headers["Authorization"])
-        connection.endheaders()
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
-
-        assert answer.status in (400, 404, 405, 307), (method, answer.status)
-        assert b"root:" not in body
+        with asked(repository.url, method, path, repository.headers | {"Content-Length": "0"}) as answer:
+            assert answer.status in (400, 404, 405, 307), (method, answer.status)
+            assert b"root:" not in answer.read()
     assert repository.on_disk() == before
 
 
@@ -516,18 +519,8 @@ def _closed(connections: dict[str, socket.socket]) -> set[str]:
 
 def _streamed(repository: Repository, path: str, headers: dict[str, str], *, size_bytes: int, head: bytes = b"") -> int:
     """Send a body of unannounced length until the server answers; returns the status."""
-    connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=60)
-    connection.putrequest("POST", path)
-    for name, value in {**repository.headers, **headers, "Transfer-Encoding": "chunked"}.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    try:
-        for chunk in (head, *[b"x" * 65_536] * (size_bytes // 65_536), b"x" * (size_bytes % 65_536)):
-            if chunk:
-                connection.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-        connection.send(b"0\r\n\r\n")
-    except (BrokenPipeError, ConnectionResetError):
-        assert os.name == "posix"
-    status = connection.getresponse().status
-    connection.close()
-    return status
+    pieces = (head, *[b"x" * 65_536] * (size_bytes // 65_536), b"x" * (size_bytes % 65_536))
+    chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces if piece]
+    given = {**repository.headers, **headers, "Transfer-Encoding": "chunked"}
+    with asked(repository.url, "POST", path, given, *chunks, b"0\r\n\r\n") as answer:
+        return answer.status
