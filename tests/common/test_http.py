@@ -6,10 +6,8 @@ import contextlib
 import gzip
 import hashlib
 import socket
-import socketserver
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, download_to, upload
 from fedmon.common.settings.values import RepositorySettings
-from tests.support import stubborn
 from tests.support.hostile_urls import BESIDE_FILES
 from tests.support.passwords import secret_file
+from tests.support.stubborn import full_peer, peer
 
 CONTENT = b"class Plan: ...\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -29,37 +27,30 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 Answer = Callable[[socket.socket, "Server"], object]
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """Answers every connection with one script, and counts the connections."""
+class Server:
+    """What came to a server at a port: connections, requests, and whether one of them has ended."""
 
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, answer: Answer, address: str = "127.0.0.1") -> None:
-        self.connections = 0
+    def __init__(self) -> None:
+        self.port = self.connections = self.sent_bytes = 0
         self.requests: list[bytes] = []
-        self.sent_bytes = 0
         self.gone = threading.Event()
-        self._answer = answer
-        super().__init__((address, 0), socketserver.BaseRequestHandler)
-        self.port: int = self.server_address[1]
-
-    def process_request(self, request: object, client_address: object) -> None:
-        self.connections += 1
-        super().process_request(request, client_address)  # type: ignore[arg-type]  # as the base class has it
-
-    def finish_request(self, request: object, client_address: object) -> None:  # noqa: ARG002 (as the base class has it)
-        assert isinstance(request, socket.socket)
-        with contextlib.suppress(OSError):
-            self.requests.append(request.recv(65_536))
-            self._answer(request, self)
-        self.gone.set()
-
-    def handle_error(self, request: object, client_address: object) -> None: ...
 
 
-def serving(answer: Answer) -> AbstractContextManager[Server]:
-    return stubborn.serving(Server(answer))
+@contextlib.contextmanager
+def serving(answer: Answer) -> Iterator[Server]:
+    """Answer every connection with one script."""
+    server = Server()
+
+    def serve(connection: socket.socket) -> None:
+        server.connections += 1
+        try:
+            server.requests.append(connection.recv(65_536))
+            answer(connection, server)
+        finally:
+            server.gone.set()
+
+    with peer(serve) as server.port:
+        yield server
 
 
 def answering(body: bytes, *headers: str, status: str = "200 OK") -> Answer:
@@ -181,14 +172,7 @@ def test_an_address_that_does_not_answer_leaves_the_next_one_its_time(monkeypatc
     def resolve(host: str, port: int | None, *arguments: Any, **options: Any) -> list[Any]:
         return [found for each in answers.get(host, (host,)) for found in asked(each, port, *arguments, **options)]
 
-    with serving(answering(CONTENT)) as server, contextlib.ExitStack() as opened:
-        dead = opened.enter_context(socket.socket())
-        dead.bind(("127.0.0.2", server.port))
-        dead.listen(0)
-        for _ in range(4):
-            waiting = opened.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(("127.0.0.2", server.port))
+    with serving(answering(CONTENT)) as server, full_peer(address="127.0.0.2", port=server.port):
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
         base = f"http://localhost:{server.port}"
 

@@ -1,25 +1,22 @@
-"""HTTP servers of tests, each in a thread."""
+"""Servers of tests, each in a thread, and those that answer HTTP."""
 
 from __future__ import annotations
 
+import socketserver
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 
-class LoopbackServer(ThreadingHTTPServer):
-    """A server at ``url`` on this machine that serves until the end of the block. ``port`` 0 takes any."""
+class Served(socketserver.ThreadingTCPServer):
+    """A server that serves until the end of the block."""
 
-    daemon_threads = True
+    allow_reuse_address = daemon_threads = True
     block_on_close = False
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], *, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), handler)
-        self.url = f"http://127.0.0.1:{self.server_port}/"
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), name="http-server")
-
     def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), name="server")
         self._thread.start()
         return self
 
@@ -27,6 +24,14 @@ class LoopbackServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
+
+
+class LoopbackServer(Served, ThreadingHTTPServer):
+    """A server at ``url`` on this machine that serves until the end of the block. ``port`` 0 takes any."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], *, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/"
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -5,30 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
-Server = TypeVar("Server", bound=socketserver.BaseServer)
-
-
-@contextlib.contextmanager
-def serving(server: Server) -> Iterator[Server]:
-    """Have a server serve, until the end of the block."""
-    with server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="server")
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class _Answering(socketserver.ThreadingTCPServer):
-    allow_reuse_address = daemon_threads = True
+from tests.support.http_server import Served
 
 
 @contextlib.contextmanager
@@ -40,7 +21,7 @@ def peer(answer: Callable[[socket.socket], object], *, address: str = "127.0.0.1
             with contextlib.suppress(OSError):
                 answer(self.request)
 
-    with serving(_Answering((address, port), Handler)) as server:
+    with Served((address, port), Handler) as server:
         yield int(server.server_address[1])
 
 
@@ -59,6 +40,17 @@ def greeter(greeting: bytes, *, address: str = "127.0.0.1", port: int = 0) -> Ab
 def silent_peer() -> Iterator[int]:
     """Listen on a port, accept nothing by hand and never answer; the kernel completes the connections."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        yield int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def full_peer(*, address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """Listen on a port whose queue of connections is full, so that no other one comes about."""
+    with socket.create_server((address, port), backlog=0) as listener, contextlib.ExitStack() as waiting:
+        for _ in range(4):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
         yield int(listener.getsockname()[1])
 
 

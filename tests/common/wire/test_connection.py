@@ -22,7 +22,7 @@ from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.ports import free_port
-from tests.support.stubborn import broker_that_gives_connections_away, greeter, peer
+from tests.support.stubborn import broker_that_gives_connections_away, full_peer, greeter, peer
 from tests.support.waiting import wait_until
 
 
@@ -150,12 +150,8 @@ def test_a_host_or_file_that_cannot_be_used_is_named(url: str, option: str, caus
 def test_a_port_without_tls_and_one_that_does_not_answer_are_told_apart() -> None:
     with greeter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         without_tls = first_failure(broker_from_url(f"mqtts://127.0.0.1:{port}")).cause
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
-        for _ in range(4):
-            client = waiting.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(full.getsockname())
-        silent = first_failure(broker_from_url(f"mqtt://127.0.0.1:{full.getsockname()[1]}", connect_timeout_s=0.3))
+    with full_peer() as port:
+        silent = first_failure(broker_from_url(f"mqtt://127.0.0.1:{port}", connect_timeout_s=0.3))
 
     # Versions of OpenSSL name it differently.
     assert re.fullmatch(r"TLS failed: [A-Z_]+; is this a TLS port\?", without_tls)
