@@ -20,6 +20,7 @@ from fedmon.broker.ports import BrokerStartError
 from fedmon.common.errors import NotFoundError
 from tests.broker.party import Party
 from tests.support.brokers import crash, takes_messages
+from tests.support.full_disk import limited
 from tests.support.requirements import require
 
 ENGINES = [MosquittoEngine, EmbeddedEngine]
@@ -99,11 +100,9 @@ def test_a_broker_may_open_more_files_and_is_killed_if_it_does_not_end_when_aske
     require(EmbeddedEngine.available(), "the embedded broker is not installed")
     monkeypatch.setattr("fedmon.broker.engine._STOP_S", 0.1)
     monkeypatch.setattr("fedmon.broker.engine._RUN", _RUN.replace("65536", "600"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     broker = Stubborn(folder=tmp_path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    broker.start()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with limited(resource.RLIMIT_NOFILE, limit):
+        broker.start()
     pid = broker.pid
 
     broker.stop()

@@ -12,6 +12,7 @@ import pytest
 
 from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, UploadRefusedError
 from fedmon.common.errors import FolderInUseError, StorageError
+from tests.support.full_disk import limited
 
 DAY_S = 86_400.0
 
@@ -51,16 +52,14 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
 
 def test_a_file_that_the_disk_may_lose_is_refused_and_counted_as_long_as_it_is_there(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     with Upload(store) as upload:
         upload.write(b"plan")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # so that the folder cannot be opened
-        try:
-            with pytest.raises(StorageError, match="cannot write: Too many open files"):
-                upload.finish()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with (
+            limited(resource.RLIMIT_NOFILE, 0),  # so that the folder cannot be opened
+            pytest.raises(StorageError, match="cannot write: Too many open files"),
+        ):
+            upload.finish()
 
     assert (store.usage(), len(files_in(tmp_path))) == ((1, 4), 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Reported, send
 from fedmon.node.runs.launcher import READY, LauncherError
 from tests.node.runs.kept_jobs import KeptJobs, left_of
+from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import has_ended, pause, wait_until
 
 FOREVER = "while True: signal.pause()"
@@ -74,15 +74,10 @@ def test_a_launcher_that_was_stopped_before_it_began_never_begins(tmp_path: Path
 
 
 def test_a_plan_that_does_not_fit_into_memory_leaves_no_descriptor(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with KeptJobs(tmp_path) as full:
         order, before = full.order("large"), os.listdir("/proc/self/fd")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, hard))
-        try:
-            with pytest.raises(OSError, match="File too large"):
-                full.launch(f"'{'x' * 70_000}'", order)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with files_of_at_most(65_536), pytest.raises(OSError, match="File too large"):
+            full.launch(f"'{'x' * 70_000}'", order)
 
         assert set(os.listdir("/proc/self/fd")) <= set(before)
 
