@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from fedmon.completion import offered
-from tests.architecture.modules import parsed
+from tests.docs.pages import PAGES, ROOT, texts
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "broker/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = re.compile(r"(?:^|[`(:$|] ?|(?:&&|with|run) )fedmon ((?:[a-z{|-][\w{}|-]*)(?: [^`;\n]*)?)", re.MULTILINE)
 """A line that begins so, or words after a mark or a colon; prose has "fedmon" elsewhere."""
 NO_COMMANDS = {
     "is", "lets", "keeps", "writes", "knows", "itself", "at", "of", "with", "or", "that", "reads", "as", "and", "runs:",
 }  # fmt: skip
 ONLY_VERBS = {"fedmon plan", "fedmon runs", "fedmon experiment", "fedmon node plan", "fedmon node dataset"}
-
-
-def texts(path: Path) -> Iterator[str]:
-    """Yield the texts in a file of Python, what is filled in as X."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)  # type: ignore[misc]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
 
 
 @cache

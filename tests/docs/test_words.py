@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.modules import parsed
+from tests.docs.pages import PAGES, ROOT, texts
 
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "broker/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
 GENERATED = {"commands.md", "settings.md", "metrics.md", "experiment-files.md"}
 WRITTEN = [page for page in PAGES if page.name not in GENERATED]
 SOURCES = [*sorted((ROOT / "fedmon").rglob("*.py")), *sorted((ROOT / "bench").glob("*.py"))]
@@ -62,13 +56,6 @@ def phrases(text: str) -> list[str]:
     ]
 
 
-def texts(source: Path) -> Iterator[str]:
-    """Yield every docstring and every other string of a module that has more than one word."""
-    for node in ast.walk(parsed(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-            yield node.value
-
-
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_sentences_of_a_page_are_short(page: Path) -> None:
     counts = {sentence: words(sentence) for sentence in sentences(page) if words(sentence)}
@@ -91,7 +78,8 @@ def test_no_page_has_a_banned_phrase() -> None:
 
 def test_no_help_message_or_docstring_has_a_banned_phrase() -> None:
     found = {
-        str(source.relative_to(ROOT)): [said for text in texts(source) for said in phrases(text)] for source in SOURCES
+        str(source.relative_to(ROOT)): [said for text in texts(source) if " " in text.strip() for said in phrases(text)]
+        for source in SOURCES
     }
 
     assert {source: said for source, said in found.items() if said} == {}

@@ -530,7 +530,7 @@ def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | Non
     if stub is not None:
         yield f"the lines up to number {stub.n} were pruned by the owner; {STUB_NAME} stands for them"
     if not files and head is None:
-        yield f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away"
+        yield f"{LOG_NAME} not found: nothing was written yet, or everything was taken away"
     if head is None and lines:
         yield f"{HEAD_NAME} is missing or damaged: lines may have been cut off the end"
 
