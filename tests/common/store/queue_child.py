@@ -1,7 +1,7 @@
 """A process that puts and takes for ever and says on its output what it was promised; killed by its test.
 
 Lines: ``put N`` after add_many returned, ``got N R`` after mark_handed returned (R 1 if it was marked before).
-Run as a script with a folder and the first number to put.
+Run as a module with a folder and the first number to put.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A process that records for ever and says what was stored; killed by its test.
 
-Run as a script with a file and the first number; a line ``N`` says that samples up to N are stored.
+Run as a module with a file and the first number; a line ``N`` says that samples up to N are stored.
 """
 
 from __future__ import annotations

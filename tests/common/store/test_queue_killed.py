@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.store.queue import TasksQueue
+from tests.common.store.killed import lines_until_killed
 from tests.support.chance import seeded
-
-CHILD = Path(__file__).with_name("queue_child.py")
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.soak)])
@@ -20,7 +17,10 @@ def test_kill_loses_nothing_keeps_order_and_repeats_only_what_was_in_hand(tmp_pa
     folder, ledger = tmp_path / "queue", Ledger()
 
     for _ in range(rounds):
-        run_and_kill(folder, ledger, after_lines=chance.randrange(1, 400))
+        ledger.restarted()
+        after_lines = chance.randrange(1, 400)
+        for line in lines_until_killed("queue_child", folder, ledger.next_number, after_lines=after_lines):
+            ledger.read(line)
     ledger.restarted()
     with TasksQueue(folder) as queue:
         for _, document, handed in queue.pending():
@@ -63,17 +63,3 @@ class Ledger:
                 self.promised.add(int(number))
             case "got":
                 self.got(int(number), redelivered=rest == ["1"])
-
-
-def run_and_kill(folder: Path, ledger: Ledger, *, after_lines: int) -> None:
-    ledger.restarted()
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(folder), str(ledger.next_number)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    with child.stdout:
-        for count, line in enumerate(child.stdout, start=1):
-            ledger.read(line)
-            if count == after_lines:
-                child.kill()
-    assert child.wait(60) == -9
