@@ -17,6 +17,7 @@ from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
@@ -166,9 +167,8 @@ def test_a_party_that_is_not_called_as_its_user_is_told(mosquitto: Broker, tmp_p
 
 
 def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="old", url=mosquitto.url, runs=NO_RUNS)
-    settings = folder / "node.toml"
-    settings.write_text(settings.read_text().replace("[node]\n", '[node]\nwire = "fedbiomed4"\n', 1))
+    wire = {"wire": "fedbiomed4"}
+    folder = write_node_folder(tmp_path / "n", node_id="old", url=mosquitto.url, runs=NO_RUNS, node=wire)
     with NodeProcess(folder):
         environ = {"FEDMON_RESEARCHER_WIRE": "fedbiomed4"}
         wait_until(lambda: diagnosed("--broker", mosquitto.url, **environ)[1]["nodes"]["verdict"] == "ok")
@@ -203,9 +203,8 @@ def test_the_repository_is_looked_at_where_no_node_is_known(
 def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_could_fetch_it(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder, wrong = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url), tmp_path / "wrong"
-    wrong.touch(mode=0o600)
-    wrong.write_text("not-the-token")
+    folder = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url)
+    wrong = secret_file(tmp_path / "wrong", "not-the-token")
 
     with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
         environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
