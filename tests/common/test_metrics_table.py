@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from fedmon.common.metrics.table import GROUPS, METRICS, Kind, Metric, Unit
-from tests.docs.metrics_page import page
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def ending(metric: Metric) -> str:
@@ -23,7 +19,3 @@ def test_a_metric_is_named_after_its_unit_and_kind() -> None:
     assert [one.name for one in metrics if not one.name.startswith(f"{one.scope.value}_")] == []
     assert [one.name for one in metrics if not one.help.endswith(".")] == []
     assert [one.name for one in metrics if not one.source] == []
-
-
-def test_the_page_of_metrics_is_in_step_with_the_table() -> None:
-    assert page() == (DOCS / "metrics.md").read_text(encoding="utf-8")

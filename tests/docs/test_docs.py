@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
+from tests.docs import commands, experiment_files, metrics_page, settings_page
 from tests.docs.pages import PAGES, ROOT
 
 LINKED = [*PAGES, ROOT / "CHANGELOG.md"]
@@ -27,20 +29,19 @@ def test_every_file_that_a_page_names_exists() -> None:
     assert [(page, name) for page, name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_page_of_commands_is_in_step_with_the_verbs() -> None:
-    from tests.docs.commands import page
+@pytest.mark.parametrize("module", [commands, experiment_files, metrics_page, settings_page])
+def test_a_page_that_is_made_is_in_step_with_what_it_is_made_from(module: ModuleType) -> None:
+    name = module.__name__.rpartition(".")[2].removesuffix("_page").replace("_", "-")
 
-    assert (ROOT / "docs/commands.md").read_text() == page(), "run: python -m tests.docs.commands > docs/commands.md"
+    assert (ROOT / f"docs/{name}.md").read_text() == module.page(), f"run what the head of {module.__file__} says"
 
 
-def test_the_page_of_files_of_experiments_lists_what_types_take() -> None:
+def test_the_page_of_files_of_experiments_lists_every_type() -> None:
     from fedmon.experiment.factory import ResourceFactory
-    from tests.docs.experiment_files import page
 
-    assert (ROOT / "docs/experiment-files.md").read_text() == page()
     # Another test of this process may have registered types of its own.
     ours = {rtype for rtype in ResourceFactory.resource_types() if rtype.startswith(("fedmon::", "local::"))}
-    assert ours <= set(re.findall(r"^### `(.+)`$", page(), re.MULTILINE))
+    assert ours <= set(re.findall(r"^### `(.+)`$", experiment_files.page(), re.MULTILINE))
 
 
 def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:

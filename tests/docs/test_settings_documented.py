@@ -11,7 +11,7 @@ import pytest
 from fedmon.common.ids import checked_id
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Party, documented_file, keys_of
 from fedmon.common.settings.sources import load_node, load_researcher
-from tests.docs.settings_page import PARTIES, page
+from tests.docs.settings_page import PARTIES
 
 ROOT = Path(__file__).parents[2]
 SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
@@ -22,8 +22,7 @@ def test_the_documented_file_is_in_step_with_the_settings(party: Party) -> None:
     assert documented_file(party) == (ROOT / f"envs/{party}.toml").read_text(encoding="utf-8")
 
 
-def test_the_page_is_in_step_with_the_settings() -> None:
-    assert page() == SETTINGS_PAGE
+def test_each_setting_is_described_in_sentences() -> None:
     assert [key for party in PARTIES for key in keys_of(party) if not key.description.endswith(".")] == []
 
 
