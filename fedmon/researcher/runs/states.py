@@ -198,7 +198,7 @@ def _why(job: JobReport) -> list[str]:
     if job.state is JobState.FAILED and job.exit_code and problem is None and "exit code" not in job.reason:
         said.append(f"exit code {job.exit_code}")
     if job.state is JobState.FAILED and job.dataset_id is None and problem is not None and not problem.message:
-        said.append("it ran without a dataset: name one by its tags or its id if it needs one")
+        said.append("it ran without a dataset: name one by its tags, name or id if it needs one")
     return said
 
 
