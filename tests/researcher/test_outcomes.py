@@ -6,6 +6,7 @@ import io
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -82,8 +83,17 @@ def test_an_empty_result_says_why() -> None:
         "connection refused",
     ):
         assert part in text
+    assert "not settled" in str(outcomes(pong("a"), circumstances=msgspec.structs.replace(HERE, settled=False)))
     assert "none was heard of" in str(Nodes({}, circumstances=HERE))
     assert "none was heard of" in Nodes({}, circumstances=HERE)._repr_html_()
+
+
+def test_an_answer_of_named_nodes_is_whole_though_others_may_be_there() -> None:
+    unsettled = msgspec.structs.replace(HERE, settled=False)
+
+    found = Outcomes("ping", dict(outcomes(pong("a"))), circumstances=unsettled, elapsed_s=0.02, named=True)
+
+    assert str(found).endswith("1 of 1 nodes: ok.")
 
 
 def test_a_short_form_names_each_node_or_counts_very_many() -> None:

@@ -89,9 +89,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         error = f"; last error: {self.last_error}" if self.last_error else ""
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
 
-    def beside(self, summary: str) -> str:
-        """Return a summary, and the circumstances if they are unusual."""
-        is_usual = self.connected and self.settled and not self.last_error
+    def beside(self, summary: str, *, named: bool = False) -> str:
+        """Return a summary, and the circumstances if they are unusual; nodes that were named need no settled roster."""
+        is_usual = self.connected and (self.settled or named) and not self.last_error
         return summary if is_usual else f"{summary} {self.sentence()}"
 
 
@@ -209,7 +209,9 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
     def notes(self) -> list[str]:
         """Return the grants of each node, or the reason for its absence, and the summary."""
         granted = by_reason({row["node"]: f"granted {row['grants']}" for row in self.rows() if row.get("grants")})
-        return [*granted, *self.reasons(), self.circumstances.beside(self.summary()) if self else self.summary()]
+        summary = self.summary()
+        beside = self.circumstances.beside(summary, named=self.named) if self else summary
+        return [*granted, *self.reasons(), beside]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())
