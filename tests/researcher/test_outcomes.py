@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -145,9 +146,8 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
         dataset_id=f"dataset_{new_id()}", name="breast-cancer", data_type="csv", tags=words, shape=[190, 31],
         description="Wisconsin diagnostic table, second part",
     )  # fmt: skip
-    grant = Grant(
-        grant_id="g", sha256=digest, until=moment, arguments={"columns": "[str]"}, datasets=(table.dataset_id,)
-    )
+    end = datetime(2027, 7, 1, tzinfo=UTC)
+    grant = Grant(grant_id="g", sha256=digest, until=end, arguments={"columns": "[str]"}, datasets=(table.dataset_id,))
     grants = [GrantReport(grant=grant)]
     standing = TrainingPlanStatusReply(
         **HEAD, status=PlanStatus.APPROVED, name="mean_plan", decided=moment, note="sums only", grants=grants,
@@ -176,7 +176,7 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
     assert "b, c: offline since 2026-11-30: stopped by its owner" in shown["search"][0].splitlines()
     assert "description" in shown["search"]
     assert '<td style="white-space: nowrap">hospital-north</td>' in shown["search"][1]
-    assert "hospital-north: granted any number of runs, until " in shown["training-plan-status"][0]
+    assert "hospital-north: granted any number of runs, until 2027-06-30, " in shown["training-plan-status"][0]
     assert (
         f", datasets {short_ids([table.dataset_id])[table.dataset_id]}, columns: " in shown["training-plan-status"][0]
     )
