@@ -51,7 +51,7 @@ class PerfSession:
     """Counts a plan for a target on a thread, by a perf that prints its counts, until it is stopped.
 
     ``prepare`` is called once on the thread and gives the plan; None if its argument said that it is time to stop.
-    ``target`` is called there before each start of perf, and gives perf's options for what it looks at; None waits for
+    ``target`` is called there before each start of perf, and gives perf's options for its target; None waits for
     the next ``attach_again``. ``start``, ``attach_again``, ``end`` and ``stop`` belong to one thread; attributes may be
     read from any.
     """

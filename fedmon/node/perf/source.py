@@ -38,7 +38,7 @@ def stat_command(perf: str, groups: Sequence[Group]) -> list[str]:
 def count(perf: str, groups: Sequence[Group], target: Sequence[str], *, interval_s: float) -> list[str]:
     """Return the command that prints counts every ``interval_s`` on its standard output, until SIGALRM.
 
-    ``target`` is perf's options for what it looks at.
+    ``target`` is perf's options for the machine, a cgroup or processes.
     """
     return [*stat_command(perf, groups), "-I", str(round(interval_s * 1000)), "--log-fd", "1", *target]
 
