@@ -221,8 +221,8 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
             continue
         ends_at = want.added.get(condition.number, want.since) + condition.timeout_s
         if ends_at <= now + _SLACK_S:
-            there, missing, _ = members_of(condition, want, resources)
-            return Impossible(f"waited {condition.timeout_s:g} s for {_titles(missing or there)} {condition.aim}")
+            titles = _titles(awaited(condition, want, resources, now))
+            return Impossible(f"waited {condition.timeout_s:g} s for {titles} {condition.aim}")
         due = ends_at if due is None else min(due, ends_at)
     return found if due == found.due else Blocked(found.guids, due)
 
@@ -276,6 +276,15 @@ def members_of(
     for one in filter(None, map(resources.get, condition.group)):
         (there if is_met(condition, one) else lost if _is_lost(condition, want, one) else missing).append(one)
     return there, missing, lost
+
+
+def awaited(condition: AnyCondition, want: Want, resources: Resources, now: float) -> list[Resource]:
+    """Return the members that an unmet condition waits for, after those by which it can never be met."""
+    there, missing, lost = members_of(condition, want, resources)
+    if isinstance(condition, StateCondition) and condition.delay_s:
+        missing += [one for one in there if (one.since(condition.state) or 0.0) + condition.delay_s > now]
+    is_lost = isinstance(verdict_on_condition(condition, want, resources, now), Impossible)
+    return [*lost, *missing] if is_lost else missing
 
 
 def is_met(condition: AnyCondition, resource: Resource) -> bool:

@@ -215,6 +215,11 @@ def test_a_condition_that_takes_too_long_fails_the_resource_and_says_why() -> No
     many.fire(130.0, "start")
     (call,) = (action for action in many.asked if isinstance(action, Call))
     assert call.reason.endswith("resource 2 (app), resource 4 (app), resource 5 (app) and 995 more to be STARTED")
+    second = World(1, 2, 3).start_after(1, after(1, 3), after(7, 2, timeout_s=30.0)).ready(1)
+    second.became(FAILED, 2)
+    second.fire(130.0, "start")
+    (call,) = (action for action in second.asked if isinstance(action, Call))
+    assert call.reason.endswith("waited 30 s for resource 2 (app) to be STARTED")
 
 
 def test_the_timeout_of_a_condition_that_is_added_later_counts_from_then() -> None:

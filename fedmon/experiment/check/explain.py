@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from fedmon.common.text import duration, joined
-from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.natures import lasts, nature, needed
-from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, members_of, verdict_on_condition
+from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, awaited, verdict_on_condition
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
@@ -122,10 +121,7 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         left_s = None if due is None else max(0.0, due - now)
         since = want.added.get(condition.number, want.since)
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, since + condition.timeout_s - now)
-        there, missing, _ = members_of(condition, want, state.resources)
-        if isinstance(condition, StateCondition) and condition.delay_s:
-            missing += [one for one in there if (one.since(condition.state) or 0.0) + condition.delay_s > now]
-        guids = tuple(one.guid for one in missing)
+        guids = tuple(one.guid for one in awaited(condition, want, state.resources, now))
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
         text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {condition.aim}"
         text += "" if left_s is None else f"; {duration(left_s)} left"

@@ -63,6 +63,8 @@ def test_a_timeout_that_came_later_counts_from_then() -> None:
     optional = after(both, events.AttributeSet(t=0, guid=2, name="critical", value=False))
     failed = after(optional, events.Became(t=20, guids=(2,), state=FAILED))
     assert [each.guids for state in (gone, failed) for each in explain(state, 1, 30).waiting] == [(3,), (3,)]
+    critical = after(both, events.Became(t=20, guids=(2,), state=FAILED))
+    assert [each.guids for each in explain(critical, 1, 30).waiting] == [(2, 3)]
 
 
 def test_it_follows_the_waits_to_their_end() -> None:
