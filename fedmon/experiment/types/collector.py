@@ -55,7 +55,7 @@ class Collector(ResourceManager):
     def store_path(self) -> str:
         """The folder that it writes to."""
         run = Path(self.ec.run_dir)
-        folder = Path(self.get("storeDir") or run).expanduser()
+        folder = Path(self.get("storeDir") or run)
         if self.get("storeDir") and self.get("useRunId"):
             folder /= run.name
         return str(folder / (self.get("subDir") or ""))

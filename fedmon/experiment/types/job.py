@@ -165,7 +165,7 @@ class Job(LinkedResource):
 
     def _inputs(self) -> dict[str, Any]:
         given = self.get("inputs") or {}
-        values = parcels.read_inputs(Path(given).expanduser()) if isinstance(given, str) else dict(given)
+        values = parcels.read_inputs(Path(given)) if isinstance(given, str) else dict(given)
         if self.get("inputsFrom") is not None:
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)

@@ -166,7 +166,7 @@ class LocalProcess(LinkedResource):
 
     def do_start(self) -> None:
         """Start the command."""
-        words, cwd = self.get("command"), Path(self.get("cwd") or self.folder).expanduser()
+        words, cwd = self.get("command"), Path(self.get("cwd") or self.folder)
         env = {**os.environ, **(self.get("env") or {})}
         self._is_stopping = False
         with self.lock:  # its end waits until it is STARTED

@@ -86,11 +86,10 @@ def environment(value: Any) -> dict[str, str]:
 
 
 def path_text(value: Any) -> str:
-    """Return the path of a file or folder: absolute, or with ``~`` or ``~user`` first."""
+    """Return the absolute path of a file or folder, which may begin with ``~`` or ``~user``."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("it is not a path")
-    at_home(value)
-    return str(value) if str(value).startswith("~") else str(Path(value).absolute())
+    return str(at_home(value).absolute())
 
 
 def inputs(value: Any) -> str | dict[str, Any]:

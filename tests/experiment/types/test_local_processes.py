@@ -37,13 +37,19 @@ def test_a_folder_is_that_of_the_moment_when_it_was_set(
 ) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     guid = process(local, python("import os; print(os.getcwd())"), cwd="work")
+    home = process(local, ["true"], cwd="~/work")
+    plan = local.register_resource("fedmon::TrainingPlan", plan="work/plan.py")
+    job = local.register_resource("fedmon::Job", inputs="work/given.json")
     monkeypatch.chdir("/")
-    local.deploy()
+    local.deploy([guid, home])
 
     assert local.wait_finished(guid, timeout=60)
     assert local.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
-    assert local.get(guid, "cwd") == str(tmp_path / "work")
+    assert {local.get(each, "cwd") for each in (guid, home)} == {str(tmp_path / "work")}
+    assert local.get(plan, "plan") == str(tmp_path / "work" / "plan.py")
+    assert local.get(job, "inputs") == str(tmp_path / "work" / "given.json")
 
 
 @pytest.mark.parametrize("ends_before_the_retry", [False, True])
