@@ -184,11 +184,11 @@ class TrainingPlanResource(LinkedResource):
         return list(dict.fromkeys(filter(None, (node.get("nodeId") for node in self.needs("fedmon::Node")))))
 
     def _given(self) -> Path:
-        """Return the file that the run keeps; before there is one, the given file or that of a class's source."""
-        if self._kept().exists():
-            return self._kept()
+        """Return the file of a class's source, or that which the run keeps; before there is one, the given file."""
         text = self.get("plan")
-        return self._keep(text.encode("utf-8", "surrogateescape")) if _is_source(text) else Path(text)
+        if _is_source(text):  # another one may be set after a plan, or after a refused deployment
+            return self._keep(text.encode("utf-8", "surrogateescape"))
+        return self._kept() if self._kept().exists() else Path(text)
 
     def _kept(self) -> Path:
         """Return the path of the run's own copy, which stays if the given file changes."""

@@ -104,8 +104,12 @@ def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(two: TwoNodes, ec:
 
     nodes, plan = wired(ec, Refused, "a")
     job = job_on(ec, plan, nodes)
+    ec.set(plan, "plan", "# outdated\n" + PLAN.format(name="Refused"))
+    assert not ec.plan().errors
+    ec.set(plan, "plan", Refused)
     ec.deploy()
     wait_until(lambda: ec.state(plan) is RESERVED)
+    assert Path(ec.run_dir, str(plan), "Refused.py").read_text() == PLAN.format(name="Refused")
 
     two.decide("a", "reject", ec.get(plan, "sha256"))
 
