@@ -142,7 +142,7 @@ class Function(ResourceManager):
         self._raised: Callable[[], BaseException] | None = None
         self.returned: tuple[Any] | None = None
 
-    def missing(self) -> list[Problem]:
+    def foreseen_here(self) -> list[Problem]:
         """Return a problem if this process does not have the function."""
         if self.function is not None:
             return []

@@ -284,7 +284,7 @@ class Registry:
             if each.state < ResourceState.READY:
                 for text in each.missing_parts():
                     yield Problem(kind="missing-part", guids=(each.guid,), text=f"{each.name} {text}")
-                yield from getattr(each, "missing", list)()
+                yield from getattr(each, "foreseen_here", list)()
 
     def foreseen(self, *, asks: bool = True) -> Iterator[Problem]:
         """Yield the problems that resources foresee; with ``asks`` those of the federation, which may take a moment.

@@ -56,9 +56,10 @@ def test_what_comes_later_has_a_later_time(ec: ExperimentController) -> None:
 
 
 class Sited(ResourceManager):
-    """Registers an attribute of its own, and lacks the decorator."""
+    """Registers an attribute of its own, has another member, and lacks the decorator."""
 
     _rtype = "test::Sited"
+    missing = ()
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -70,6 +71,8 @@ def test_a_type_without_a_decorator_has_its_attributes(ec: ExperimentController)
     assert Sited.has_attribute("site")  # before it is registered, too
     guid = added(ec, Sited, site="there", name="mine").guid
     assert (ec.get(guid, "site"), ec.get(guid, "name")) == ("there", "mine")
+    ec.deploy()  # whatever its members are called
+    assert ec.wait_started(timeout=60)
     with pytest.raises(UnknownGuidError):
         ec.state("mine")
     assert "site" not in {each.name for each in ResourceManager.get_attributes()}

@@ -88,7 +88,7 @@ class TrainingPlanResource(LinkedResource):
         else:
             super().do_reconnect(verb)
 
-    def missing(self) -> list[Problem]:
+    def foreseen_here(self) -> list[Problem]:
         """Return a problem if the file of the plan cannot be read yet."""
         if not self.get("plan"):
             return []  # the plan of the experiment names missing attributes
@@ -101,7 +101,7 @@ class TrainingPlanResource(LinkedResource):
 
     def foreseen(self) -> list[Problem]:
         """Return a problem for each owner who has not approved it."""
-        if self.missing():
+        if self.foreseen_here():
             return []
         online, wanted = set(self.federation.nodes().online), self._wanted()
         asked = [node_id for node_id in wanted or sorted(online) if node_id in online]
