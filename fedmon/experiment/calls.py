@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from fedmon.experiment import nepi
@@ -142,13 +142,12 @@ class Function(ResourceManager):
         self._raised: Callable[[], BaseException] | None = None
         self.returned: tuple[Any] | None = None
 
-    def foreseen_here(self) -> list[Problem]:
-        """Return a problem if this process does not have the function."""
-        if self.function is not None:
-            return []
-        text = f"{self.name} is a function, which no file holds: make it by ec.call"
-        severity: Severity = "error" if self.get("critical") else "warning"
-        return [Problem(kind="missing-part", severity=severity, guids=(self.guid,), text=text)]
+    def foreseen_here(self) -> Iterator[Problem]:
+        """Yield a problem if this process does not have the function."""
+        if self.function is None:
+            text = f"{self.name} is a function, which no file holds: make it by ec.call"
+            severity: Severity = "error" if self.get("critical") else "warning"
+            yield Problem(kind="missing-part", severity=severity, guids=(self.guid,), text=text)
 
     def do_start(self) -> None:
         """Call it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,20 +89,18 @@ class TrainingPlanResource(LinkedResource):
         else:
             super().do_reconnect(verb)
 
-    def foreseen_here(self) -> list[Problem]:
-        """Return a problem if the file of the plan cannot be read yet."""
-        if not self.get("plan"):
-            return []  # the plan of the experiment names missing attributes
+    def foreseen_here(self) -> Iterator[Problem]:
+        """Yield a problem if the file of the plan cannot be read yet."""
         try:
-            load_source(self._given())
+            if self.get("plan"):  # the plan of the experiment names missing attributes
+                load_source(self._given())
         except FedmonError as error:
             text = f"{error}; it must exist when it is deployed"
-            return [Problem(kind="missing-part", severity="warning", guids=(self.guid,), text=text)]
-        return []
+            yield Problem(kind="missing-part", severity="warning", guids=(self.guid,), text=text)
 
     def foreseen(self) -> list[Problem]:
         """Return a problem for each owner who has not approved it."""
-        if self.foreseen_here():
+        if any(self.foreseen_here()):
             return []
         online, wanted = set(self.federation.nodes().online), self._wanted()
         asked = [node_id for node_id in wanted or sorted(online) if node_id in online]
