@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 
@@ -146,17 +146,17 @@ def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
                 continue
             key = (id(condition), name)
             if key not in checked:
-                checked[key] = list(_of_condition(condition, name, state.resources))
+                checked[key] = list(_of_condition(condition, name, state))
             for one in checked[key]:
                 text = f"{what} of {resource.title} {one.text}"
                 yield replace(one, guids=(resource.guid, *one.guids), text=text)
 
 
-def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Resource]) -> Iterator[Problem]:
+def _of_condition(condition: AnyCondition, name: str, state: State) -> Iterator[Problem]:
     """Return the problems of a condition without the resource that has it: each text continues after that."""
     want = Want(key=(0, name), since=0.0)
-    found = verdict_on_condition(condition, want, resources, 0.0)
-    _, missing, lost = members_of(condition, want, resources)
+    found = verdict_on_condition(condition, want, state.resources, 0.0)
+    _, missing, lost = members_of(condition, want, state.resources)
     if isinstance(found, Impossible):
         kind: ProblemKind = "may-not-come" if isinstance(condition, MetricCondition) else "failed-resource"
         kind = kind if condition.at_least is None else "impossible-quorum"
@@ -165,7 +165,7 @@ def _of_condition(condition: AnyCondition, name: str, resources: Mapping[int, Re
         for one in missing:
             yield from _of_metric(condition, one)
     elif condition.state is ResourceState.STOPPED:
-        yield from _endings(condition, missing, resources)
+        yield from _endings(condition, missing, state)
 
 
 def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[Problem]:
@@ -176,11 +176,9 @@ def _of_metric(condition: MetricCondition, other: Resource) -> Iterator[Problem]
         yield Problem(kind="unknown-metric", severity="warning", guids=(other.guid,), text=text)
 
 
-def _endings(
-    condition: StateCondition, missing: Iterable[Resource], resources: Mapping[int, Resource]
-) -> Iterator[Problem]:
+def _endings(condition: StateCondition, missing: list[Resource], state: State) -> Iterator[Problem]:
     """Return members that must be STOPPED, and that nothing known stops; a call still may."""
-    lasting = [one for one in missing if not _has_stop(one) and lasts(one, resources)]
+    lasting = [one for one in missing if not _has_stop(one) and lasts(one, state.resources)]
     for one in lasting if len(condition.group) - len(lasting) < condition.needed else ():
         text = f"waits for {one.title} to be STOPPED, but its type runs until a stop or its release"
         yield Problem(kind="not-stopped", severity="warning", guids=(one.guid,), text=text)

@@ -198,8 +198,7 @@ class LinkedResource(ResourceManager):
 
     def do_deploy(self) -> None:
         """Be READY when the resources that its type needs are."""
-        rtypes = dict.fromkeys(need.of for need in self._needs if need.verb == "deploy")
-        if all(self.ready(rtype) is not None for rtype in rtypes):
+        if all(self.ready(need.of) is not None for need in self._needs if need.verb == "deploy"):
             super().do_deploy()
 
     def wait_for(self, what: str) -> None:
