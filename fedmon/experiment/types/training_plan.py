@@ -183,7 +183,7 @@ class TrainingPlanResource(LinkedResource):
         return list(dict.fromkeys(filter(None, (node.get("nodeId") for node in self.needs("fedmon::Node")))))
 
     def _given(self) -> Path:
-        """Return the file of a class's source, or that which the run keeps; before there is one, the given file."""
+        """Return the file of a class's source, or the copy of the run; before there is one, the given file."""
         text = self.get("plan")
         if _is_source(text):  # another one may be set after a plan, or after a refused deployment
             return self._keep(text.encode("utf-8", "surrogateescape"))
