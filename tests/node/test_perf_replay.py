@@ -284,7 +284,7 @@ def test_a_perf_that_prints_nothing_leaves_a_reason(replay: Replay, monkeypatch:
     assert reason == "failed: perf has printed nothing for 1 s" == report["perf_events_total"]
 
 
-def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
+def test_a_perf_that_does_not_end_when_asked_is_killed(replay: Replay) -> None:
     replay.answers(deaf=True)
     with running(replay, patience_s=0.3) as perf:
         pid = wait_until(lambda: perf.pid if perf.attached_at is not None and perf.pid else 0)
