@@ -47,7 +47,7 @@ MOST_REPORTED = 6
 _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
-"""The part of a sum at its begin and end in which some of a job have no samples yet, or no more."""
+"""The part of a sum at its begin and end in which some nodes have no samples."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -178,9 +178,10 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Co
     chosen = [*over_steps, *over_time][:MOST_REPORTED]
     for name in FIRST_OF_JOB if job is not None else FIRST_OF_NODES:
         found = [chart for chart in made if chart.figure == name]
-        is_one = several and name in ONE_LINE_A_NODE
-        kept = [chart for chart in found if chart.is_combined == (several and not is_one)] or found
-        chosen += kept[:1] if is_one else kept
+        if several and name in ONE_LINE_A_NODE:
+            chosen += ([chart for chart in found if not chart.is_combined] or found)[:1]
+        else:
+            chosen += [chart for chart in found if chart.is_combined == several]
     return chosen[:MOST_SHOWN] or made[:MOST_SHOWN]
 
 
@@ -272,9 +273,7 @@ class _Maker:
             return [chart("_per_node", title, found)] if self._choice.per_node else []
         made = []
         if self._choice.combined:
-            is_always = all(part.key.stream == HOST for part in parts)
-            over = [joined(line or figure.title, [*by_node.values()], figure.over, is_always=is_always)
-                    for line, by_node in by_name.items()]  # fmt: skip
+            over = [joined(line or figure.title, [*by_node.values()], figure.over) for line, by_node in by_name.items()]
             words = f"{figure.over.value} of {len(nodes)} nodes" if len(nodes) > 1 else nodes[0]
             made.append(chart("_all_nodes", f"{title}, {words}", over, combined=True))
         if self._choice.per_node:
@@ -416,11 +415,8 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
     return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
 
 
-def joined(label: str, lines: Sequence[Line], how: Join, *, is_always: bool = False) -> Line:
-    """Return one line for several. A sum is unknown while one of them has a gap; a mean is that of the others.
-
-    Long before its first and after its last value a job or a device has no part in a sum; a machine is always there.
-    """
+def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
+    """Return one line for several. A sum is unknown while one of them has a gap; a mean is that of the others."""
     if len(lines) == 1:
         return lines[0]._replace(label=label)
     values = np.stack([line.values for line in lines])
@@ -429,10 +425,10 @@ def joined(label: str, lines: Sequence[Line], how: Join, *, is_always: bool = Fa
     line = np.full(values.shape[1], np.nan)
     low = high = None
     if how is Join.TOTAL:
-        all_places = np.flatnonzero(known)
-        edge = len(line) if is_always else max(1, int(_EDGE * len(line)))
+        all_places, edge = np.flatnonzero(known), max(1, int(_EDGE * len(line)))
         for row in is_there[is_there.any(axis=1)]:
             places = np.flatnonzero(row)
+            # Long before its first and after its last value a node has no part in the sum.
             first = places[0] if places[0] - all_places[0] > edge else all_places[0]
             last = places[-1] if all_places[-1] - places[-1] > edge else all_places[-1]
             known[first : last + 1] &= row[first : last + 1]
