@@ -60,8 +60,9 @@ _EMPTY = np.array((0, 0.0, 0.0, np.inf, -np.inf), dtype=_CELL)
 class _Stream:
     """The sums of all series of one stream; a row a series, a column a step; its ``latest`` times, and its holes."""
 
-    def __init__(self, count: int, *, has_pace: bool) -> None:
-        self.time = CoveredTime(has_pace=has_pace)
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.time = CoveredTime(has_pace=not is_user_stream(name))
         self.rows: dict[str, int] = {}
         self.cells = np.full((0, count), _EMPTY)
         self.has_samples = np.zeros(count, dtype=np.bool_)
@@ -87,7 +88,8 @@ class _Stream:
         sampled = np.cumsum(self.has_samples)
         apart = np.diff(t)
         is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
-        is_far[:1] = is_far[-1:] = True  # a program grew from nothing or ended meanwhile
+        if self.name != HOST:  # a program grew from nothing or ended meanwhile
+            is_far[:1] = is_far[-1:] = True
         has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
         return np.asarray((np.diff(np.searchsorted(middles, t)) > 0) | (is_far & has_samples))
 
@@ -119,9 +121,7 @@ class Bins:
         """Take samples in; blocks of a stream come in order."""
         self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name) and not is_kept_exactly(name, block.columns)]
-        stream = self._streams.setdefault(
-            (block.node_id, block.stream), _Stream(self.count, has_pace=not is_user_stream(block.stream))
-        )
+        stream = self._streams.setdefault((block.node_id, block.stream), _Stream(block.stream, self.count))
         stream.time.advance(block)
         if not names:
             return

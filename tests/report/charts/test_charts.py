@@ -250,6 +250,9 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         [samples({"job_threads": [4.0] * 10, "job_memory_anon_bytes": [15, *[None] * 2, 90, *[None] * 2, 96,
                                                                        *[None] * 2, 0]}, stream="job-1")],
         "job_memory_kinds_per_node", {"anonymous": {0: 15, 3: 90, 4: 92, 5: 94, 6: 96, 9: 0}}),
+    "a machine is there before and after what is read seldom of it": (
+        [samples({"host_threads": [4, None, None, 7, None, None, 4], CPU: [0.5] * 7})],
+        "threads_per_node", {"Threads": {0: 4, 1: 5, 2: 6, 3: 7, 4: 6, 5: 5, 6: 4}}),
     "a short phase of frequent samples is drawn with each of them": (
         [samples({"host_threads": [*[1.0] * 20, *[2.0, 3.0] * 5]},
                  t=[T0 + at for at in (*range(0, 191, 10), *range(191, 201))])], "threads_per_node",
