@@ -176,7 +176,7 @@ def test_tables_fit_a_narrow_terminal_and_what_gives_way_is_in_the_frame(monkeyp
     assert "b, c: offline since 2026-11-30: stopped by its owner" in shown["search"][0].splitlines()
     assert "description" in shown["search"]
     assert '<td style="white-space: nowrap">hospital-north</td>' in shown["search"][1]
-    assert "hospital-north: granted any number of runs, until 2027-06-30, " in shown["training-plan-status"][0]
+    assert "north: granted any number of runs, until 2027-07-01 00:00 UTC, " in shown["training-plan-status"][0]
     assert (
         f", datasets {short_ids([table.dataset_id])[table.dataset_id]}, columns: " in shown["training-plan-status"][0]
     )

@@ -7,7 +7,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from fedmon.common.errors import FedmonError
@@ -179,8 +179,7 @@ def _grant(report: GrantReport) -> str:
     grant = report.grant
     parts = [
         "any number of runs" if report.runs_left is None else f"{plural(report.runs_left, 'run')} left",
-        # A grant of a day ends at the next midnight; its last day is the one that its owner gave.
-        "" if grant.until is None else f"until {grant.until - timedelta(seconds=1):%Y-%m-%d}",
+        "" if grant.until is None else f"until {grant.until:%Y-%m-%d %H:%M} UTC",
         "any dataset"
         if grant.datasets is None
         else f"datasets {', '.join(short_ids(grant.datasets).values()) or 'none'}",
