@@ -35,7 +35,7 @@ PAGE = ROOT / "docs/architecture.md"
 BUDGETS = {
     "Ping": {"Researcher": 12, "Node": 11},
     "Sample": {"Node": 10, "Researcher": 11},
-    "Experiment START": {"Researcher": 12},
+    "Experiment START": {"Researcher": 10},
     "Run": {"Researcher": 20, "Node": 35},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
