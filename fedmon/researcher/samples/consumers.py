@@ -103,10 +103,10 @@ class SampleConsumer(Closing):
             return
         self.follower.answered(reply, time.monotonic())
         if isinstance(reply, MonitorReply) and reply.success:
-            self._refused = {node_id: why for node_id, why in self._refused.items() if node_id != reply.node_id}
+            self._refused.pop(NodeId(reply.node_id), None)
             self._granted(NodeId(reply.node_id), reply)
         elif isinstance(reply, Error | MonitorReply):
-            self._refused = {**self._refused, NodeId(reply.node_id): reply.reason}
+            self._refused[NodeId(reply.node_id)] = reply.reason
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         """Take the metrics and extents of a node."""

@@ -57,7 +57,7 @@ class Watch(SampleConsumer):
         dispatcher: Dispatcher,
     ) -> None:
         super().__init__(consumers, wish, metrics)
-        self.capabilities: dict[NodeId, MonitorReply] = {}
+        self._capabilities: dict[NodeId, MonitorReply] = {}
         self.delivered = self.dropped = 0
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=ordered, start=None, inquire=consumers.inquire)
         self._ordered, self._dispatcher = ordered, dispatcher
@@ -70,6 +70,11 @@ class Watch(SampleConsumer):
 
     def __repr__(self) -> str:
         return f"<Watch: {self.delivered} samples, {self.pending} missing, {self.lost} lost>"
+
+    @property
+    def capabilities(self) -> dict[NodeId, MonitorReply]:
+        """The last answer of each node that grants a lease."""
+        return dict(self._capabilities)
 
     @property
     def pending(self) -> int:
@@ -119,7 +124,7 @@ class Watch(SampleConsumer):
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        self.capabilities = {**self.capabilities, node_id: reply}
+        self._capabilities[node_id] = reply
 
     def has_room(self) -> bool:
         """Tell whether samples may be put; see `Sink`."""
