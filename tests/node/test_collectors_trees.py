@@ -350,6 +350,10 @@ SENSORS: dict[str, tuple[dict[str, str], dict[str, float | None]]] = {
         },
         {"SYSTIN temp1": 1.0, "SYSTIN temp2": 2.0},
     ),
+    "files of an old driver, in the folder of the device": (
+        {"device/temp1_label": "Core 0\n", "device/temp1_input": "1000\n"},
+        {"Core 0": 1.0},
+    ),
 }  # fmt: skip
 SENSORS |= {
     f"{impossible} that cannot be": ({"temp1_input": impossible}, {"temp1": None})

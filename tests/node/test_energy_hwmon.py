@@ -8,6 +8,7 @@ from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from fedmon.node.collectors.energy.counters import LONGEST_GAP_S
 from fedmon.node.collectors.energy.sources import JOULES, WATTS, hwmon_collector
 from tests.support.energy_tree import EnergyTree, at
+from tests.support.machine_tree import write_tree
 
 NODE = 'node_energy_joules_total{method="hwmon"}'
 
@@ -16,17 +17,20 @@ def watts(chip: str, sensor: str) -> str:
     return f'{WATTS}{{chip="{chip}",sensor="{sensor}"}}'
 
 
+def meter_of_the_system(tree: EnergyTree, microwatts: int) -> Path:
+    """Write the files that its driver keeps in the folder of the device on older kernels, and return that folder."""
+    files = {"name": "power_meter\n", "power1_average": f"{microwatts}\n"}
+    return write_tree(tree.sys / "class/hwmon/hwmon0/device", files)
+
+
 def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
-    tree.chip(0, "power_meter", power1_average=215_500_000)
+    meter_of_the_system(tree, 215_500_000)
     tree.chip(1, "amdgpu", power1_input=40_000_000, power1_average=9, power1_label="PPT")
     tree.chip(2, "amd_energy", energy1_input=7_000_000, energy1_label="Esocket0", energy12_input=1)
     megawatts = tree.chip(4, "rack_meter", energy1_input=0)
     tree.chip(3, "coretemp", temp1_input=40_000)
-    tree.chip(5, "amdgpu", power1_average=3_000_000)
-    old = tree.chip(6, "acpi", power1_average=4_000_000)
-    (old / "device").mkdir()
-    (old / "power1_average").rename(old / "device/power1_average")
+    tree.chip(5, "xe", power1_input=2_000_000, power1_label="card", energy1_input=1, energy1_label="card")
     collector = hwmon_collector(tree.sys, max_watts=1000.0)
 
     first = collector.collect(at(0))
@@ -36,9 +40,9 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
 
     assert first.values == {
         watts("power_meter", "power1"): 215.5,
-        watts("amdgpu-hwmon1", "PPT"): 40.0,
-        watts("amdgpu-hwmon5", "power1"): 3.0,
-        watts("acpi", "power1"): 4.0,
+        watts("amdgpu", "PPT"): 40.0,
+        watts("xe", "card"): 2.0,
+        f'{JOULES}{{chip="xe",sensor="card"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="energy12"}}': 0.0,
         f'{JOULES}{{chip="rack_meter",sensor="energy1"}}': 0.0,
@@ -50,8 +54,9 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
 
 def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
-    chip = tree.chip(0, "power_meter", power1_average=100_000_000)
+    chip = meter_of_the_system(tree, 100_000_000)
     tree.chip(1, "nvme", power1_input=5_000_000)
+    tree.chip(2, "ina3221", power1_input=5_000_000)
     meter = EnergyMeter(tree.roots, EnergySettings())
     _, _, node, _ = energy_collectors(meter)
 

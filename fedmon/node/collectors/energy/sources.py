@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
 from fedmon.node.collectors.files import entries_or_none, natural, read_number, text_or
-from fedmon.node.collectors.sensors import chip_labels
+from fedmon.node.collectors.sensors import Sensor, find_sensors
 
 RAPL = "rapl_energy_joules_total"
 WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
@@ -20,7 +19,6 @@ SYSTEM_METER = "power_meter"
 NO_ZONES = f"{Why.NOT_FOUND.value}: the kernel offers no energy counter in class/powercap; virtual machines have none"
 
 _PLATFORM = re.compile(r"psys(?:-\d+)?")
-_SENSOR = re.compile(r"(power|energy)(\d+)_(input|average)")
 _OF_A_DEVICE = re.compile(
     r"amdgpu|radeon|nouveau|nvidia|i915|xe|nvme|drivetemp|mlx\d.*|iwlwifi.*|ucsi.*|BAT.*|AC.*|hid.*", re.IGNORECASE
 )
@@ -40,7 +38,7 @@ def hwmon_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
     none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
     metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
-    sensors = find_sensors(sys / "class" / "hwmon")
+    sensors = power_sources(sys / "class" / "hwmon")
     return SourceReader("hwmon_power", Lane.MEDIUM, sensors, metrics, max_watts=max_watts)
 
 
@@ -80,20 +78,18 @@ def _range_uj(zone: Path) -> int | None:
         return None
 
 
-def find_sensors(hwmon: Path) -> list[Source]:
-    """Return every power and energy sensor of every chip.
-
-    A power sensor that has both is read as ``powerN_input``, else as ``powerN_average``.
-    Source: Linux Documentation/hwmon/sysfs-interface.rst, sections "Power" and "Energy".
-    """
-    found: list[Source] = []
+def power_sources(hwmon: Path) -> list[Source]:
+    """Return every power and energy sensor of every chip."""
     with contextlib.suppress(CollectorUnavailableError):
-        for entry, label in chip_labels(hwmon).items():
-            folder = (hwmon / entry).resolve()  # its link may lead to another chip when this one is gone
-            # The meter of the system keeps its files in the device's folder, not in that of the chip.
-            place = folder if _sensor_files(folder) else folder / "device"
-            found += _of_chip(place, label, text_or(folder / "name", entry))
-    return found
+        return [_source(each) for each in find_sensors(hwmon) if each.kind in ("power", "energy")]
+    return []
+
+
+def _source(sensor: Sensor) -> Source:
+    counts_energy = sensor.kind == "energy"
+    key = series(JOULES if counts_energy else WATTS, chip=sensor.chip, sensor=sensor.label)
+    name = f"{sensor.chip}/{sensor.label}"
+    return Source(sensor.path, name, key, Part.CHIP, counts_energy=counts_energy, driver=sensor.driver)
 
 
 def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[Source], str]:
@@ -116,24 +112,3 @@ def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[
         return [], "no power sensor measures the whole machine"
     names = ", ".join(sensor.name for sensor in meters[:8])
     return [], f"several power sensors ({names}); name those that add up to the machine: [energy] node_power_sensors"
-
-
-def _sensor_files(folder: Path) -> dict[tuple[str, int], str]:
-    """Map kind and number of each sensor to the name of its file."""
-    matches = [match for name in entries_or_none(folder) if (match := _SENSOR.fullmatch(name))]
-    # "input" sorts after "average" and so replaces it.
-    return {(match[1], int(match[2])): match[0] for match in matches}
-
-
-def _of_chip(folder: Path, chip: str, driver: str) -> Iterator[Source]:
-    files = _sensor_files(folder)
-    labels = {key: text_or(folder / f"{key[0]}{key[1]}_label") for key in files}
-    for key in sorted(files):
-        kind, number = key
-        label = labels[key] if list(labels.values()).count(labels[key]) == 1 else ""
-        name = label or f"{kind}{number}"
-        metric = JOULES if kind == "energy" else WATTS
-        yield Source(
-            folder / files[key], f"{chip}/{name}", series(metric, chip=chip, sensor=name), Part.CHIP,
-            counts_energy=kind == "energy", driver=driver,
-        )  # fmt: skip
