@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.files import read_number
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.files import PROBE, Reasons, SourceCollector, Values, read_number
 
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
@@ -49,14 +49,13 @@ class Source(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """Joules since the node's start, or watts, and microjoules since then; None if they are not known.
+    """Joules since the node's start, or watts; None if they are not known.
 
     ``reason`` is that of a missed reading, or of unknown energy since the previous one.
     """
 
     source: Source
     value: float | None
-    total_uj: int | None
     reason: str = ""
 
 
@@ -127,11 +126,10 @@ class EnergyCounter(PowerIntegral):
         return counted, ""
 
 
-class SourceReader:
+class SourceReader(SourceCollector):
     """The collector of every source of one kind; reads each once for each instant, on the sampler's thread alone.
 
-    ``metrics`` maps the metrics to the reason if no source has them, and ``hint`` says how to get the right to read
-    them.
+    ``hint`` says how to get the right to read them.
     """
 
     def __init__(
@@ -139,43 +137,37 @@ class SourceReader:
         name: str,
         lane: Lane,
         sources: Iterable[Source],
-        metrics: Mapping[str, str],
+        metrics: Iterable[str],
         *,
+        untold: str,
         max_watts: float,
         impossible_watts: float = math.inf,
         hint: str = "",
     ) -> None:
-        self.name, self.lane = name, lane
-        self._metrics, self._hint = metrics, hint
+        super().__init__(name, lane, metrics, where=name, untold=untold)
+        self._hint = hint
         self._accounts = {
             source: EnergyCounter(range_uj=source.range_uj, max_watts=max_watts, impossible_watts=impossible_watts)
             if source.counts_energy
             else PowerIntegral(source.name)
             for source in sources
         }
-        self._read: tuple[Instant, list[SourceReading]] | None = None
+        self._last: tuple[Instant, list[SourceReading]] | None = None
 
-    def collect(self, now: Instant) -> Reading:
-        """Report the sources."""
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
+        if now == PROBE:
+            found = self.readable()
+            gaps = {source.series: reason for source, reason in found.items() if reason is not None}
+            return dict.fromkeys(source.series for source in found), gaps
         read = self.read(now)
         reasons = {each.source.series: each.reason for each in read if each.value is None}
-        return Reading({each.source.series: each.value for each in read}, reasons)
-
-    def probe(self) -> dict[str, str | None]:
-        """Report each source, and the reason if there is none."""
-        found = self.readable()
-        report: dict[str, str | None] = {}
-        for metric, none in self._metrics.items():
-            own = {source.series: reason for source, reason in found.items() if source.series.startswith(f"{metric}{{")}
-            report[metric] = none if not own else None if None in own.values() else next(iter(own.values()))
-            report |= own
-        return report
+        return {each.source.series: each.value for each in read}, reasons
 
     def read(self, now: Instant) -> list[SourceReading]:
         """Read all sources."""
-        if self._read is None or self._read[0] != now:
-            self._read = now, [self._reading(source, energy, now.mono) for source, energy in self._accounts.items()]
-        return self._read[1]
+        if self._last is None or self._last[0] != now:
+            self._last = now, [self._reading(source, energy, now.mono) for source, energy in self._accounts.items()]
+        return self._last[1]
 
     def total_uj(self, counts: Callable[[Source], bool]) -> int:
         """Return the energy so far of the sources that count."""
@@ -198,11 +190,11 @@ class SourceReader:
         except CollectorUnavailableError as error:
             if error.why is Why.NOT_FOUND or not source.counts_energy:  # a present counter goes on counting meanwhile
                 energy.restart(f"{Why.FAILED.value}: {source.name} could not be read before")
-            return SourceReading(source, None, None, self._reason(error))
+            return SourceReading(source, None, self._reason(error))
         gap = energy.add(number, mono)
-        total_uj = None if gap else energy.total_uj
-        shown = total_uj if source.counts_energy else number
-        return SourceReading(source, None if shown is None else shown / 1e6, total_uj, gap)
+        if not source.counts_energy:
+            return SourceReading(source, number / 1e6, gap)
+        return SourceReading(source, None if gap else energy.total_uj / 1e6, gap)
 
     def _reason(self, error: CollectorUnavailableError) -> str:
         is_refused = self._hint and error.why is Why.NO_PERMISSION

@@ -31,15 +31,14 @@ _PERMISSION = (
 def rapl_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all zones: joules since the node's start, wraps taken out."""
     limits = {"max_watts": max_watts, "impossible_watts": IMPOSSIBLE_WATTS}
-    return SourceReader("rapl", Lane.FAST, find_zones(sys), {RAPL: NO_ZONES}, hint=_PERMISSION, **limits)
+    return SourceReader("rapl", Lane.FAST, find_zones(sys), [RAPL], untold=NO_ZONES, hint=_PERMISSION, **limits)
 
 
 def hwmon_collector(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the collector of all sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
-    none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
-    metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
+    none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon measures it"
     sensors = power_sources(sys / "class" / "hwmon")
-    return SourceReader("hwmon_power", Lane.MEDIUM, sensors, metrics, max_watts=max_watts)
+    return SourceReader("hwmon_power", Lane.MEDIUM, sensors, [WATTS, JOULES], untold=none, max_watts=max_watts)
 
 
 def find_zones(sys: Path) -> list[Source]:
