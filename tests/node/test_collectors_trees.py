@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.agent import AgentCollector
+from fedmon.node.collectors.agent import agent_collector
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
 from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
@@ -264,7 +264,7 @@ def test_the_number_of_instances_is_bounded(tmp_path: Path) -> None:
 
 def test_the_agent_reports_its_own_memory_and_counts(tmp_path: Path) -> None:
     proc = write_tree(tmp_path, {"self/statm": "9000 2500 300 1 0 400 0\n"})
-    agent = AgentCollector(proc=proc, counts=lambda: {"agent_ticks_missed_total": 3, "agent_collect_seconds": None})
+    agent = agent_collector(lambda: {"agent_ticks_missed_total": 3, "agent_collect_seconds": None}, proc=proc)
 
     reading = agent.collect(NOW)
 

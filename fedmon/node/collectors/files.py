@@ -144,7 +144,7 @@ class SourceCollector:
 
 
 class FileCollector(SourceCollector):
-    """A collector of one kernel file, which is well-formed or unreadable as a whole."""
+    """A collector of one kernel file, which is well-formed or unreadable as a whole; a None has no first value yet."""
 
     def __init__(
         self, name: str, lane: Lane, path: Path, parse: Callable[[bytes], Values], metrics: Iterable[str],
@@ -155,7 +155,8 @@ class FileCollector(SourceCollector):
         self._text, self._parse = file.read if is_long else file.head, parse
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
-        return self._parse(self._text()), {}
+        values = self._parse(self._text())
+        return values, awaited(values)
 
 
 class KeyedFile:
@@ -283,6 +284,11 @@ def garbled(path: Path | str, text: bytes) -> CollectorUnavailableError:
     return CollectorUnavailableError(
         Why.FAILED, f"{path}: " + (f"{shown!r} cannot be parsed" if text.strip() else "is empty")
     )
+
+
+def awaited(values: Values) -> Reasons:
+    """Return the reason of each None in a group of which only a first value can be missing."""
+    return {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None}
 
 
 def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fedmon.node.collectors.agent import AgentCollector, Counts
+from fedmon.node.collectors.agent import Counts, agent_collector
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
 from fedmon.node.collectors.cpu import CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.filesystem import FilesystemCollector
@@ -14,12 +14,10 @@ from fedmon.node.collectors.kernel import NumaCollector, PressureCollector, proc
 from fedmon.node.collectors.sensors import TemperatureCollector
 
 
-def host_collectors(
-    *, roots: Roots = THIS_MACHINE, per_core: bool = False, counts: Counts | None = None
-) -> list[Collector]:
+def host_collectors(*, roots: Roots = THIS_MACHINE, per_core: bool = False, counts: Counts = dict) -> list[Collector]:
     """Return one collector for each group of host metrics, and the agent's own.
 
-    ``per_core`` adds single CPUs. ``counts`` gives the ``agent_`` metrics of sampler and publisher, see AgentCollector.
+    ``per_core`` adds single CPUs. ``counts`` gives the ``agent_`` metrics of sampler and publisher, see agent.
     """
     # A simulated machine is always read from its tree.
     if not roots.simulated and not (roots.proc / "stat").exists():
@@ -38,5 +36,5 @@ def host_collectors(
         FrequencyCollector(proc=proc, sys=sys, per_core=per_core),
         NumaCollector(sys=sys),
         HardwareCollector(roots),
-        AgentCollector(counts=counts),
+        agent_collector(counts),
     ]

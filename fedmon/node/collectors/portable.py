@@ -13,7 +13,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors import agent, cpu, kernel, sensors
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, CollectorUnavailableError, Lane, Why, why
-from fedmon.node.collectors.files import Reasons, SourceCollector, Values
+from fedmon.node.collectors.files import Reasons, SourceCollector, Values, awaited
 from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
 
@@ -36,10 +36,10 @@ class PortableCollector(SourceCollector):
             raise CollectorUnavailableError(Why.NO_PERMISSION, str(error)) from None
         except (psutil.Error, NotImplementedError, AttributeError) as error:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"psutil: {error}") from None
-        return values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None}
+        return values, awaited(values)
 
 
-def portable_collectors(*, counts: agent.Counts | None = None) -> list[Collector]:
+def portable_collectors(*, counts: agent.Counts = dict) -> list[Collector]:
     """Return one collector for each group of host metrics, and the agent's own."""
     process, busy, medium = psutil.Process(), cpu.CpuBusy(), Lane.MEDIUM
 
@@ -52,10 +52,6 @@ def portable_collectors(*, counts: agent.Counts | None = None) -> list[Collector
             **{series(cpu.SECONDS, mode=mode): seconds for mode, seconds in modes.items()},
             cpu.COUNT: psutil.cpu_count(logical=True),
         }
-
-    def own_cost() -> Values:
-        values: Values = {agent.CPU: round(time.process_time(), 6), agent.RSS: process.memory_info().rss}
-        return values if counts is None else {**values, **counts()}
 
     return [
         PortableCollector("cpu", (cpu.BUSY, cpu.SECONDS, cpu.COUNT), cpu_times),
@@ -70,7 +66,9 @@ def portable_collectors(*, counts: agent.Counts | None = None) -> list[Collector
         PortableCollector(
             "uptime", (kernel.UPTIME,), lambda: {kernel.UPTIME: round(time.time() - psutil.boot_time(), 2)}
         ),
-        PortableCollector("agent", (agent.CPU, agent.RSS), own_cost),
+        PortableCollector(
+            "agent", (agent.CPU, agent.RSS), lambda: agent.own_cost(process.memory_info().rss) | dict(counts())
+        ),
     ]
 
 

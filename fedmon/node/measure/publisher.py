@@ -118,7 +118,7 @@ class Publisher:
                     self._close(name)
 
     def counts(self) -> dict[str, float | None]:
-        """Return the ``agent_`` metrics of the publisher, for AgentCollector."""
+        """Return the ``agent_`` metrics of the publisher, for `agent_collector`."""
         return {SAMPLES_PUBLISHED: self.published, SAMPLES_DROPPED: self.dropped}
 
     def last_seq(self, stream: str = HOST_STREAM) -> int | None:

@@ -185,7 +185,7 @@ class Sampler:
         return sorted({name for name, reason in self.capabilities().items() if reason is None})
 
     def counts(self) -> dict[str, float | None]:
-        """Return the ``agent_`` metrics of the sampler itself, for AgentCollector."""
+        """Return the ``agent_`` metrics of the sampler itself, for `agent_collector`."""
         return {
             COLLECT_SECONDS: self._collect_s,
             COLLECT_CPU: round(self._cost.cpu_s, 6),
