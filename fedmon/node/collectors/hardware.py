@@ -40,8 +40,9 @@ _FEATURES = {"x86_64": "flags", "aarch64": "Features"}
 _MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
 
 
-def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
-    """Describe the machine with its files under ``roots`` as a document; takes milliseconds, so do it once.
+@functools.lru_cache(maxsize=1)
+def hardware(roots: Roots = THIS_MACHINE) -> Mapping[str, Any]:
+    """Describe the machine with its files under ``roots`` as a document, made once, since that takes milliseconds.
 
     Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.size_bytes``.
     ``notes`` holds cautions. ``simulated`` is true if the files are not those of this process's machine. ``threads``
@@ -70,14 +71,11 @@ class HardwareCollector:
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        self._key = ""
 
     def collect(self, _now: Instant) -> Reading:
-        """Report the description, made at the first reading."""
-        if not self._key:
-            found = hardware(self._roots)
-            self._key = series(INFO, **{label: _label(found[label]) for label in INFO_LABELS})
-        return Reading({self._key: 1})
+        """Report the description."""
+        found = hardware(self._roots)
+        return Reading({series(INFO, **{label: _label(found[label]) for label in INFO_LABELS}): 1})
 
     def probe(self) -> dict[str, str | None]:
         """Report that the description is always available."""

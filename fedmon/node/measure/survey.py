@@ -17,6 +17,7 @@ from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
+from fedmon.node.collectors.hardware import hardware
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import AbsentError
@@ -57,7 +58,6 @@ class Instruments:
         self._nvml: NvmlSession | None = None
         self._meter: EnergyMeter
         self._perf: PerfSource | None = None
-        self._hardware: dict[str, Any] | None = None
         self._settings = settings
 
     @property
@@ -73,7 +73,7 @@ class Instruments:
         """Take other settings; return whether collectors made before are out of date."""
         before, self._settings = self._settings, settings
         if roots_of(before) != roots_of(settings):
-            self._hardware = self._nvml = None
+            self._nvml = None
         # New collectors count from 0 again, so a change of the pace alone makes none.
         metrics = msgspec.structs.replace(before.metrics, **{name: getattr(settings.metrics, name) for name in _PACE})
         sections = ("energy", "perf", "plugins")
@@ -123,13 +123,9 @@ class Instruments:
         return collectors
 
     def hardware(self) -> dict[str, Any]:
-        """Return the machine's hardware; read once, which takes milliseconds."""
-        if self._hardware is None:
-            from fedmon.node.collectors.hardware import hardware
-
-            self._hardware = hardware(self._roots)
+        """Return the machine's hardware."""
         gpus = self._gpus().hardware()
-        return {**self._hardware, "gpus": gpus, "emission_factor": self._meter.factor() or None}
+        return {**hardware(self._roots), "gpus": gpus, "emission_factor": self._meter.factor() or None}
 
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
