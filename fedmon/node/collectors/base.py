@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -108,5 +109,7 @@ def why(error: OSError) -> CollectorUnavailableError:
         return CollectorUnavailableError(Why.NOT_FOUND, where)
     if isinstance(error, PermissionError):
         return CollectorUnavailableError(Why.NO_PERMISSION, where)
+    if error.errno == errno.EOPNOTSUPP:  # the kernel has it switched off, such as pressure without psi=1
+        return CollectorUnavailableError(Why.UNSUPPORTED, where)
     detail = error.strerror or type(error).__name__
     return CollectorUnavailableError(Why.FAILED, f"{where}: {detail}" if error.filename else detail)

@@ -210,14 +210,13 @@ class PressureCollector(SourceCollector):
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        problem: CollectorUnavailableError | None = None
         for file, keys in self._keys.items():
             try:
                 text = file.head()
             except CollectorUnavailableError as error:
-                problem = problem or error
-                if not error.is_lack:
-                    miss(values, reasons, (key for pair in keys.values() for key in pair), error.reason)
+                if error.is_lack:  # a kernel has all of them or none
+                    raise
+                miss(values, reasons, (key for pair in keys.values() for key in pair), error.reason)
                 continue
             for line in text.splitlines():
                 kind, last_10_s, _, _, total = line.split()
@@ -225,8 +224,6 @@ class PressureCollector(SourceCollector):
                 values[seconds] = int(total[6:]) / 1_000_000
                 # The kernel rounds, and the value may be a little above 100 %.
                 values[ratio] = min(round(float(last_10_s[6:]) / 100, 4), 1.0)
-        if problem is not None and len(reasons) == len(values):
-            raise problem
         return values, reasons
 
 
@@ -238,15 +235,9 @@ class NumaCollector(SourceCollector):
         super().__init__("numa", Lane.MEDIUM, (*NUMA_MEMORY, *NUMA_PAGES), where=self._nodes)
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
-        try:
-            names = entries(self._nodes, r"node\d+")
-        except CollectorUnavailableError as error:
-            if error.why is Why.NOT_FOUND:
-                raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None
-            raise
         values: Values = {}
         reasons: Reasons = {}
-        for name in names:
+        for name in entries(self._nodes, r"node\d+"):
             for metrics, file, factor in ((NUMA_MEMORY, "meminfo", _KIB), (NUMA_PAGES, "numastat", 1)):
                 keys = {series(metric, node=name[4:]): word for metric, word in metrics.items()}
                 try:
