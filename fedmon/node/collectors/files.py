@@ -122,10 +122,7 @@ class SourceCollector:
             return dict.fromkeys(self._metrics, error.reason)
         self.probe_changed, self._reported = False, (frozenset(values), frozenset(reasons))
         gaps = {key: reason for key, reason in reasons.items() if reason != Why.FIRST_SAMPLE.value}
-        report: dict[str, str | None] = dict.fromkeys(self._metrics, self._untold)
-        report |= {metric_name(key): reason for key, reason in reversed(gaps.items())}  # the first reason remains
-        report |= dict.fromkeys(map(metric_name, values.keys() - gaps.keys()))
-        return report | {key: reason for key, reason in gaps.items() if report[metric_name(key)] is None}
+        return dict.fromkeys(self._metrics, self._untold) | reported(values.keys() - gaps.keys(), gaps)
 
     def close(self) -> None:
         """Close the files; the next reading opens them again."""
@@ -284,6 +281,14 @@ def garbled(path: Path | str, text: bytes) -> CollectorUnavailableError:
     return CollectorUnavailableError(
         Why.FAILED, f"{path}: " + (f"{shown!r} cannot be parsed" if text.strip() else "is empty")
     )
+
+
+def reported(measured: Iterable[str], gaps: dict[str, str]) -> dict[str, str | None]:
+    """Return the report of these series: a metric is measured if one of its series is, and then its gaps are named."""
+    report: dict[str, str | None]
+    report = {metric_name(key): reason for key, reason in reversed(gaps.items())}  # the first reason remains
+    report |= dict.fromkeys(map(metric_name, measured))
+    return report | {key: reason for key, reason in gaps.items() if report[metric_name(key)] is None}
 
 
 def awaited(values: Values) -> Reasons:

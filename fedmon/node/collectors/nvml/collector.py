@@ -6,10 +6,8 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 
-from fedmon.common.metrics.metric import Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.common.metrics.tables.gpu import ROWS
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.processes import GpuUse
@@ -106,12 +104,13 @@ class GpuCollector:
 
 def nvml_collectors(session: NvmlSession) -> list[GpuCollector]:
     """Return the collectors of this machine's GPUs, for the stream ``host``; without a driver, one with the reason."""
+    of_each_tick = [*_metrics((*queries.FAST, *queries.MIG)), "gpu_processes"]
     if session.absent is not None:
-        names = (metric.name for metric in ROWS if metric.scope is Scope.GPU)
+        names = [*of_each_tick, *_metrics((*queries.MEDIUM, *queries.PCIE, *queries.SLOW))]
         return [GpuCollector("gpu", Lane.SLOW, LaneReader(session, ()), names)]
     fast = LaneReader(session, queries.FAST, with_processes=True)
     return [
-        GpuCollector("gpu", Lane.FAST, fast, [*_metrics((*queries.FAST, *queries.MIG)), "gpu_processes"]),
+        GpuCollector("gpu", Lane.FAST, fast, of_each_tick),
         GpuCollector("gpu-counters", Lane.MEDIUM, LaneReader(session, queries.MEDIUM), _metrics(queries.MEDIUM)),
         GpuCollector("gpu-pcie", Lane.MEDIUM, LaneReader(session, queries.PCIE), _metrics(queries.PCIE)),
         GpuCollector("gpu-limits", Lane.SLOW, LaneReader(session, queries.SLOW), _metrics(queries.SLOW)),
@@ -119,8 +118,7 @@ def nvml_collectors(session: NvmlSession) -> list[GpuCollector]:
 
 
 def _metrics(asked: Iterable[Query]) -> list[str]:
-    both = [(*query.gives, *(query.otherwise.gives if query.otherwise else ())) for query in asked]
-    return [metric for gives in both for metric, _ in gives]
+    return [metric for query in asked for metric, _ in query.gives]
 
 
 _MEMORY, _SM, _PROCESSES = _JOB = ("job_gpu_memory_bytes", "job_gpu_sm_ratio", "job_gpu_processes")

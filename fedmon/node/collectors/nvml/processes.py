@@ -69,7 +69,7 @@ class GpuProcesses:
         return use
 
     def _list_query(self, kind: str, call: str) -> Query:
-        metric, labels = "gpu_processes", (("type", kind),)
+        metric, labels = "gpu_processes", {"type": kind}
 
         def read(gpu: Gpu) -> Iterator[Value]:
             try:

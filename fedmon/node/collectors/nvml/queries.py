@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fedmon.common.metrics.series import series, split_series
 from fedmon.node.collectors.nvml.library import Nvml, RefusedError
 
-Labels = tuple[tuple[str, str], ...]
+Labels = Mapping[str, str]
 UINT_MOST, WIDE_MOST = 2**32 - 2, 2**64 - 2
 """Above them a 32-bit or 64-bit answer is NVML_VALUE_NOT_AVAILABLE."""
 
@@ -100,41 +101,31 @@ class NvmlUnit(NamedTuple):
 
 
 ONE, WIDE, LENGTH = NvmlUnit(), NvmlUnit(most=WIDE_MOST), NvmlUnit(pick=len)
-PERCENT, MILLI, MEGA, KILO = (
+PERCENT, MILLI, MEGA, KILO, NANO = (
     NvmlUnit(per=100, most=100),
     NvmlUnit(per=1000),
     NvmlUnit(times=1_000_000),
     NvmlUnit(times=1000),
+    NvmlUnit(per=1_000_000_000, most=WIDE_MOST),
 )
 CELSIUS = NvmlUnit(most=500)
 """NVML hands a negative or missing temperature out as an unsigned number far above it."""
 
 
-def ask(
-    call: str,
-    *arguments: str | int,
-    labels: Mapping[str, str] | None = None,
-    otherwise: Query | None = None,
-    **units: NvmlUnit,
-) -> Query:
-    """Return the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
-    return _ask(call, arguments, tuple((metric, _labels(labels), unit) for metric, unit in units.items()), otherwise)
+def ask(call: str, units: Mapping[str, NvmlUnit], *arguments: str | int, otherwise: Query | None = None) -> Query:
+    """Return the query that calls a function with the device's handle and ``arguments``.
 
-
-def _ask(
-    call: str,
-    arguments: tuple[str | int, ...],
-    parts: tuple[tuple[str, Labels, NvmlUnit], ...],
-    otherwise: Query | None = None,
-) -> Query:
+    ``units`` are by metric, or by series without the labels of the device.
+    """
     shown = f"{call}({', '.join(map(str, arguments))})" if arguments else call
+    parts = [(*split_series(key), unit) for key, unit in units.items()]
 
     def read(gpu: Gpu) -> Iterator[Value]:
         answer = gpu.ask(call, *arguments)
-        for metric, own, unit in parts:
-            yield Value(metric, own, unit.value(answer))
+        for metric, labels, unit in parts:
+            yield Value(metric, labels, unit.value(answer))
 
-    return Query(shown, tuple((metric, own) for metric, own, _ in parts), read, otherwise)
+    return Query(shown, tuple((metric, labels) for metric, labels, _ in parts), read, otherwise)
 
 
 def field(
@@ -145,7 +136,7 @@ def field(
     A field has its own return code beside that of the call, and one number in the union that its type names.
     """
     scope = link or 0
-    shown, labels = f"{constant}[{scope}]", _labels({} if link is None else {"link": str(link)})
+    shown, labels = f"{constant}[{scope}]", {} if link is None else {"link": str(link)}
 
     def read(gpu: Gpu) -> Iterator[Value]:
         answer = gpu.ask("nvmlDeviceGetFieldValues", [(gpu.nvml.constant(constant), scope)])[0]
@@ -156,14 +147,9 @@ def field(
     return Query(shown, ((metric, labels),), read, otherwise)
 
 
-def _memory(prefix: str, *arguments: str, fields: tuple[str, ...], otherwise: Query | None = None) -> Query:
-    """Return the query for amounts of memory; the fields of the answer are named as the metrics."""
-    parts = tuple((f"{prefix}_{field}_bytes", (), WIDE.of(field)) for field in fields)
-    return _ask("nvmlDeviceGetMemoryInfo", arguments, parts, otherwise)
-
-
-def _labels(labels: Mapping[str, str] | None) -> Labels:
-    return tuple((labels or {}).items())
+def _amounts(prefix: str, *fields: str) -> dict[str, NvmlUnit]:
+    """Return the units of amounts of memory; the fields of the answer are named as the metrics."""
+    return {f"{prefix}_{field}_bytes": WIDE.of(field) for field in fields}
 
 
 def _throttle(call: str, supported_call: str, otherwise: Query | None = None) -> Query:
@@ -175,7 +161,7 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
             known = gpu.ask(supported_call)
         for name, bit in THROTTLE_REASONS.items():
             if known & bit:
-                yield Value(metric, (("reason", name),), None if active > WIDE_MOST else float(bool(active & bit)))
+                yield Value(metric, {"reason": name}, None if active > WIDE_MOST else float(bool(active & bit)))
 
     return Query(call, ((metric, None),), read, otherwise)
 
@@ -185,14 +171,14 @@ def _info(metric: str, *, driver: bool) -> Query:
         labels = {"uuid": gpu.ask("nvmlDeviceGetUUID"), "name": gpu.ask("nvmlDeviceGetName")}
         if driver:
             labels["driver"] = gpu.nvml.call("nvmlSystemGetDriverVersion")
-        yield Value(metric, _labels(labels), 1.0)
+        yield Value(metric, labels, 1.0)
 
     return Query("nvmlDeviceGetName", ((metric, None),), read)
 
 
 def _link(link: int) -> Iterator[Query]:
     """Ask for one NVLink: state and bytes."""
-    yield ask("nvmlDeviceGetNvLinkState", link, labels={"link": str(link)}, gpu_nvlink_active=ONE)
+    yield ask("nvmlDeviceGetNvLinkState", {series("gpu_nvlink_active", link=str(link)): ONE}, link)
     for word, kibibytes, counted in (
         ("transmit", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES"),
         ("receive", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES"),
@@ -205,7 +191,7 @@ def _link(link: int) -> Iterator[Query]:
 def _link_errors(name: str, constant: str) -> Query:
     """Ask every link for one kind of error; a card with 18 links would else have 90 series that are nearly always 0."""
     total, single, call = "gpu_nvlink_errors_total", "gpu_nvlink_link_errors_total", "nvmlDeviceGetNvLinkErrorCounter"
-    kind = (("error", name),)
+    kind = {"error": name}
 
     def read(gpu: Gpu) -> Iterator[Value]:
         counts: dict[int, float | None] = {}
@@ -225,7 +211,7 @@ def _link_errors(name: str, constant: str) -> Query:
         yield Value(total, kind, sum(known) if len(known) == len(counts) else None)
         for link, count in counts.items():
             if count:
-                yield Value(single, (("link", str(link)), *kind), count)
+                yield Value(single, {"link": str(link), **kind}, count)
 
     return Query(f"{call}({constant})", ((total, kind), (single, None)), read)
 
@@ -249,14 +235,14 @@ def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
         with contextlib.suppress(RefusedError):  # no instance has this index
             handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
             identity = gpu.nvml.call("nvmlDeviceGetUUID", handle)
-            found.append((identity, Gpu(gpu.nvml, handle, (*gpu.labels, ("mig", str(index))))))
+            found.append((identity, Gpu(gpu.nvml, handle, {**gpu.labels, "mig": str(index)})))
     return found
 
 
 def describe(gpu: Gpu) -> dict[str, Any]:
     """Describe this GPU by the answers that it gives; the serial number is not asked for."""
     asked: dict[str, Callable[[], object]] = {
-        "gpu": lambda: gpu.labels[0][1],
+        "gpu": lambda: gpu.labels["gpu"],
         "model": lambda: gpu.ask("nvmlDeviceGetName"),
         "uuid": lambda: gpu.ask("nvmlDeviceGetUUID"),
         "memory_bytes": lambda: int(gpu.ask("nvmlDeviceGetMemoryInfo").total),
@@ -277,31 +263,33 @@ def _cuda(gpu: Gpu) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-_AMOUNTS = ("total", "used", "free")
+_MEMORY = _amounts("gpu_memory", "total", "used", "free")
 _THROTTLE_OLD = _throttle("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons")
 
 FAST: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetUtilizationRates",
-        gpu_utilization_ratio=PERCENT.of("gpu"),
-        gpu_memory_utilization_ratio=PERCENT.of("memory"),
+        {"gpu_utilization_ratio": PERCENT.of("gpu"), "gpu_memory_utilization_ratio": PERCENT.of("memory")},
     ),
     # Drivers before 510 know no reserved memory and count it as used.
-    _memory(
-        "gpu_memory", "nvmlMemory_v2", fields=(*_AMOUNTS, "reserved"), otherwise=_memory("gpu_memory", fields=_AMOUNTS)
+    ask(
+        "nvmlDeviceGetMemoryInfo",
+        _MEMORY | _amounts("gpu_memory", "reserved"),
+        "nvmlMemory_v2",
+        otherwise=ask("nvmlDeviceGetMemoryInfo", _MEMORY),
     ),
-    ask("nvmlDeviceGetEncoderUtilization", gpu_encoder_utilization_ratio=PERCENT.of(0)),
-    ask("nvmlDeviceGetDecoderUtilization", gpu_decoder_utilization_ratio=PERCENT.of(0)),
+    ask("nvmlDeviceGetEncoderUtilization", {"gpu_encoder_utilization_ratio": PERCENT.of(0)}),
+    ask("nvmlDeviceGetDecoderUtilization", {"gpu_decoder_utilization_ratio": PERCENT.of(0)}),
     *(
-        ask("nvmlDeviceGetClockInfo", clock, labels={"clock": name}, gpu_clock_hertz=MEGA)
+        ask("nvmlDeviceGetClockInfo", {series("gpu_clock_hertz", clock=name): MEGA}, clock)
         for name, clock in CLOCKS.items()
     ),
-    ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", gpu_temperature_celsius=CELSIUS),
+    ask("nvmlDeviceGetTemperature", {"gpu_temperature_celsius": CELSIUS}, "NVML_TEMPERATURE_GPU"),
     field("NVML_FI_DEV_MEMORY_TEMP", "gpu_memory_temperature_celsius", CELSIUS),
-    ask("nvmlDeviceGetFanSpeed", gpu_fan_speed_ratio=NvmlUnit(per=100, most=1000)),
-    ask("nvmlDeviceGetPowerUsage", gpu_power_watts=MILLI),
-    ask("nvmlDeviceGetTotalEnergyConsumption", gpu_energy_joules_total=NvmlUnit(per=1000, most=WIDE_MOST)),
-    ask("nvmlDeviceGetPerformanceState", gpu_performance_state=NvmlUnit(most=31)),  # NVML_PSTATE_UNKNOWN is 32
+    ask("nvmlDeviceGetFanSpeed", {"gpu_fan_speed_ratio": NvmlUnit(per=100, most=1000)}),
+    ask("nvmlDeviceGetPowerUsage", {"gpu_power_watts": MILLI}),
+    ask("nvmlDeviceGetTotalEnergyConsumption", {"gpu_energy_joules_total": NvmlUnit(per=1000, most=WIDE_MOST)}),
+    ask("nvmlDeviceGetPerformanceState", {"gpu_performance_state": NvmlUnit(most=31)}),  # NVML_PSTATE_UNKNOWN is 32
     _throttle("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons", _THROTTLE_OLD),
 )
 """Asked at each tick."""
@@ -309,41 +297,37 @@ FAST: tuple[Query, ...] = (
 MEDIUM: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetBAR1MemoryInfo",
-        gpu_bar1_total_bytes=WIDE.of("bar1Total"),
-        gpu_bar1_used_bytes=WIDE.of("bar1Used"),
-        gpu_bar1_free_bytes=WIDE.of("bar1Free"),
+        {f"gpu_bar1_{amount}_bytes": WIDE.of(f"bar1{amount.title()}") for amount in ("total", "used", "free")},
     ),
     *(
         ask(
             "nvmlDeviceGetViolationStatus",
+            {series("gpu_violation_seconds_total", policy=name): NANO.of("violationTime")},
             constant,
-            labels={"policy": name},
-            gpu_violation_seconds_total=NvmlUnit(per=1_000_000_000, most=WIDE_MOST).of("violationTime"),
         )
         for name, constant in POLICIES.items()
     ),
     *(
         ask(
             "nvmlDeviceGetTotalEccErrors",
+            {series("gpu_ecc_errors_total", counter=counter, type=kind): WIDE},
             kind_constant,
             counter_constant,
-            labels={"counter": counter, "type": kind},
-            gpu_ecc_errors_total=WIDE,
         )
         for counter, counter_constant in ECC_COUNTERS.items()
         for kind, kind_constant in ECC_TYPES.items()
     ),
-    ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu_pcie_link_generation=ONE),
-    ask("nvmlDeviceGetCurrPcieLinkWidth", gpu_pcie_link_lanes=ONE),
-    ask("nvmlDeviceGetPcieReplayCounter", gpu_pcie_replays_total=ONE),
+    ask("nvmlDeviceGetCurrPcieLinkGeneration", {"gpu_pcie_link_generation": ONE}),
+    ask("nvmlDeviceGetCurrPcieLinkWidth", {"gpu_pcie_link_lanes": ONE}),
+    ask("nvmlDeviceGetPcieReplayCounter", {"gpu_pcie_replays_total": ONE}),
     *(query for link in range(MAX_LINKS) for query in _link(link)),
     *(_link_errors(name, constant) for name, constant in LINK_ERRORS.items()),
 )
 """Asked every 10 s: counters that may wait, states of the bus, and links."""
 
 PCIE: tuple[Query, ...] = (
-    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES", gpu_pcie_transmit_bytes_per_second=KILO),
-    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", gpu_pcie_receive_bytes_per_second=KILO),
+    ask("nvmlDeviceGetPcieThroughput", {"gpu_pcie_transmit_bytes_per_second": KILO}, "NVML_PCIE_UTIL_TX_BYTES"),
+    ask("nvmlDeviceGetPcieThroughput", {"gpu_pcie_receive_bytes_per_second": KILO}, "NVML_PCIE_UTIL_RX_BYTES"),
 )
 """Asked every 10 s by themselves, since NVML counts for 20 ms before it answers; in KB/s."""
 
@@ -355,43 +339,41 @@ _LIMITS = {
 SLOW: tuple[Query, ...] = (
     _info("gpu_info", driver=True),
     *(
-        ask("nvmlDeviceGetMaxClockInfo", clock, labels={"clock": name}, gpu_clock_max_hertz=MEGA)
+        ask("nvmlDeviceGetMaxClockInfo", {series("gpu_clock_max_hertz", clock=name): MEGA}, clock)
         for name, clock in CLOCKS.items()
     ),
-    *(ask(call, labels={"limit": name}, gpu_power_limit_watts=MILLI) for name, call in _LIMITS.items()),
-    _ask(
+    *(ask(call, {series("gpu_power_limit_watts", limit=name): MILLI}) for name, call in _LIMITS.items()),
+    ask(
         "nvmlDeviceGetPowerManagementLimitConstraints",
-        (),
-        (
-            ("gpu_power_limit_watts", (("limit", "lowest"),), MILLI.of(0)),
-            ("gpu_power_limit_watts", (("limit", "highest"),), MILLI.of(1)),
-        ),
+        {
+            series("gpu_power_limit_watts", limit="lowest"): MILLI.of(0),
+            series("gpu_power_limit_watts", limit="highest"): MILLI.of(1),
+        },
     ),
-    ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu_pcie_link_generation_max=ONE),
-    ask("nvmlDeviceGetMaxPcieLinkWidth", gpu_pcie_link_lanes_max=ONE),
-    ask("nvmlDeviceGetEccMode", gpu_ecc_enabled=ONE.of(0)),
+    ask("nvmlDeviceGetMaxPcieLinkGeneration", {"gpu_pcie_link_generation_max": ONE}),
+    ask("nvmlDeviceGetMaxPcieLinkWidth", {"gpu_pcie_link_lanes_max": ONE}),
+    ask("nvmlDeviceGetEccMode", {"gpu_ecc_enabled": ONE.of(0)}),
     *(
-        ask("nvmlDeviceGetRetiredPages", constant, labels={"cause": cause}, gpu_retired_pages=LENGTH)
+        ask("nvmlDeviceGetRetiredPages", {series("gpu_retired_pages", cause=cause): LENGTH}, constant)
         for cause, constant in RETIREMENT_CAUSES.items()
     ),
-    ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu_page_retirement_pending=ONE),
-    _ask(
+    ask("nvmlDeviceGetRetiredPagesPendingStatus", {"gpu_page_retirement_pending": ONE}),
+    ask(
         "nvmlDeviceGetRemappedRows",
-        (),
-        (
-            ("gpu_remapped_rows", (("cause", "corrected"),), ONE.of(0)),
-            ("gpu_remapped_rows", (("cause", "uncorrected"),), ONE.of(1)),
-            ("gpu_row_remap_pending", (), ONE.of(2)),
-            ("gpu_row_remap_failed", (), ONE.of(3)),
-        ),
+        {
+            series("gpu_remapped_rows", cause="corrected"): ONE.of(0),
+            series("gpu_remapped_rows", cause="uncorrected"): ONE.of(1),
+            "gpu_row_remap_pending": ONE.of(2),
+            "gpu_row_remap_failed": ONE.of(3),
+        },
     ),
 )
 """Asked every minute: limits, and the repairs of the memory."""
 
 MIG: tuple[Query, ...] = (
     _info("gpu_mig_info", driver=False),
-    _memory("gpu_mig_memory", fields=_AMOUNTS),
-    ask("nvmlDeviceGetAttributes_v2", gpu_mig_multiprocessors=ONE.of("multiprocessorCount")),
-    ask("nvmlDeviceGetComputeRunningProcesses", gpu_mig_processes=NvmlUnit(pick=_different)),
+    ask("nvmlDeviceGetMemoryInfo", _amounts("gpu_mig_memory", "total", "used", "free")),
+    ask("nvmlDeviceGetAttributes_v2", {"gpu_mig_multiprocessors": ONE.of("multiprocessorCount")}),
+    ask("nvmlDeviceGetComputeRunningProcesses", {"gpu_mig_processes": NvmlUnit(pick=_different)}),
 )
 """Asked at each tick of each MIG instance."""

@@ -15,6 +15,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.files import reported
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
@@ -221,7 +222,7 @@ class NvmlSession:
             try:
                 handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
                 label = self._label(nvml, handle, index)
-                self._gpus[label] = Gpu(nvml, handle, (("gpu", label),))
+                self._gpus[label] = Gpu(nvml, handle, {"gpu": label})
             except RefusedError as error:
                 refused[str(index)] = error.reason
         gone = {label: f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed" for label in self._labels.values()}
@@ -246,7 +247,6 @@ class Device:
         self._gave: dict[str, tuple[str, ...]] = {}
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        self._keys: dict[tuple[str, Labels], str] = {}
 
     def read(self, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession) -> None:
         """Ask every query once. Raises RefusedError if the device is lost."""
@@ -266,7 +266,7 @@ class Device:
         self, name: str, query: Query, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession
     ) -> None:
         try:
-            with session.ask(query.name, self.gpu.labels[0][1]):
+            with session.ask(query.name, self.gpu.labels["gpu"]):
                 answer = _answered(query, self.gpu)
         except RefusedError as error:
             if error.is_lost:
@@ -291,10 +291,7 @@ class Device:
         self._problems.pop(name, None)
 
     def _key(self, metric: str, labels: Labels) -> str:
-        key = self._keys.get((metric, labels))
-        if key is None:
-            key = self._keys[metric, labels] = series(metric, **dict((*self.gpu.labels, *labels)))
-        return key
+        return series(metric, **self.gpu.labels, **labels)
 
 
 def _answered(query: Query, gpu: Gpu) -> list[queries.Value]:
@@ -391,17 +388,15 @@ class LaneReader:
 
     def _report(self, lost: Mapping[str, str]) -> dict[str, str | None]:
         """Join the reports of the devices: a metric is measured if one GPU gives it; the others are named."""
-        said = {label: device.report() for label, device in self._devices.items()}
-        report: dict[str, str | None] = {}
-        for metrics in said.values():
-            for metric, reason in metrics.items():
-                report[metric] = None if reason is None or report.get(metric, reason) is None else reason
-        report |= {
-            series(metric, gpu=label): reason
-            for label, metrics in said.items()
-            for metric, reason in metrics.items()
-            if reason is not None and report[metric] is None
-        }
+        measured: list[str] = []
+        gaps: dict[str, str] = {}
+        for label, device in self._devices.items():
+            for metric, reason in device.report().items():
+                if reason is None:
+                    measured.append(metric)
+                else:
+                    gaps[series(metric, gpu=label)] = reason
+        report = reported(measured, gaps)
         report |= {series("gpu_info", gpu=label): reason for label, reason in lost.items()}
         if self._with_processes:
             report |= {metric: _NO_MIG for query in queries.MIG for metric, _ in query.gives}
