@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable
@@ -46,6 +47,7 @@ class Mounts(msgspec.Struct, frozen=True, kw_only=True):
     unread: dict[str, str]
 
 
+@functools.lru_cache(maxsize=1)
 def parse_mounts(text: bytes) -> Mounts:
     """Choose from the text of ``/proc/self/mounts``.
 
@@ -102,11 +104,10 @@ class FilesystemCollector(SourceCollector):
         statvfs: Callable[[str], os.statvfs_result] | None = os.statvfs,
         read_mounts: Callable[[], Mounts] | None = None,
     ) -> None:
-        self._file = KernelFile(proc / "self" / "mounts")
+        file = KernelFile(proc / "self" / "mounts")
         none = f"{Why.NOT_FOUND.value}: no local file system is mounted"
-        super().__init__("filesystem", Lane.MEDIUM, FILESYSTEM, where=self._file.path, untold=none, files=[self._file])
-        self._given_mounts, self._statvfs = read_mounts, statvfs
-        self._text = b""
+        super().__init__("filesystem", Lane.MEDIUM, FILESYSTEM, where=file.path, untold=none, files=[file])
+        self._read_mounts, self._statvfs = read_mounts or (lambda: parse_mounts(file.read())), statvfs
         self._mounts = Mounts(readable=(), unread={})
 
     def probe(self) -> dict[str, str | None]:
@@ -122,7 +123,8 @@ class FilesystemCollector(SourceCollector):
             raise CollectorUnavailableError(Why.UNSUPPORTED, "a simulated tree lists other mounts than this machine")
         values: Values = {}
         reasons: Reasons = {}
-        self._look()
+        before, self._mounts = self._mounts, self._read_mounts()
+        self.probe_changed |= self._mounts != before
         for point in self._mounts.readable:
             keys = [series(metric, mountpoint=_printable(point)) for metric in FILESYSTEM]
             try:
@@ -133,12 +135,6 @@ class FilesystemCollector(SourceCollector):
                 blocks = (space.f_blocks, space.f_bfree, space.f_bavail)
                 values.update(zip(keys, (number * space.f_frsize for number in blocks), strict=True))
         return values, reasons
-
-    def _look(self) -> None:
-        if self._given_mounts is not None:
-            self._mounts = self._given_mounts()
-        elif (text := self._file.read()) != self._text:
-            self._text, self._mounts, self.probe_changed = text, parse_mounts(text), True
 
 
 def _printable(point: str) -> str:
