@@ -16,7 +16,7 @@ from fedmon.common.metrics.metric import Unit, rows
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
-from fedmon.node.measure.sampler import Sampler
+from fedmon.node.measure.sampler import Sampler, StreamReader
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
@@ -202,13 +202,15 @@ def test_only_numbers_leave_a_plug_in(value: object, sent: float | None, reason:
 
 
 def test_what_was_not_declared_is_dropped_and_named() -> None:
-    given = {"host_cups": 1, "host_load1": 99, 'host_cups{cup="a"}': 2, "no series {": 3}
-    (cups,) = loaded(["cups"], [Offered("cups", declaring("host_cups", read=lambda: given))])
+    given: dict[str, Any] = {"host_cups": 1}
+    reader = StreamReader(loaded(["cups"], [Offered("cups", declaring("host_cups", read=lambda: given))]))
+    reader.probe()
+    given |= {"host_load1": 99, 'host_cups{cup="a"}': 2, "no series {": 3}
 
-    reading = cups.collect(NOW)
+    reading = reader.read(NOW)
 
     assert reading.values == {"host_cups": 1}
-    said = cups.probe()
+    said = reader.capabilities()
     assert said["host_cups"] is None
     assert "host_load1" not in said
     assert str(said["plugin-cups"]).startswith("failed: the plug-in cups gave")

@@ -142,6 +142,9 @@ class GuardedCollector:
     ``declared`` maps the names of the plug-in's metrics to their rows.
     """
 
+    probe_changed = False
+    """Whether a series was refused since the last report."""
+
     def __init__(self, plugin: str, collector: Collector, declared: Mapping[str, Metric], *, many: bool) -> None:
         self.name = f"plugin-{plugin}-{collector.name}" if many else f"plugin-{plugin}"
         if not isinstance(collector.lane, Lane):
@@ -176,6 +179,7 @@ class GuardedCollector:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
             return {self.name: CollectorUnavailableError.of(error, f"plug-in {self._plugin}: ").reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
+        self.probe_changed = False
         return report | ({self.name: self._refusal} if self._refusal else {})
 
     def _allows(self, key: str) -> bool:
@@ -186,6 +190,7 @@ class GuardedCollector:
         fault = f"has more than {_MAX_SERIES} series" if is_full else self._fault(key)
         if fault and not self._refusal:
             self._refusal = f"{Why.FAILED.value}: the plug-in {self._plugin} {fault}: {key!r:.100}"
+            self.probe_changed = True
             logger.warning("collector plug-in %s: %r is dropped: it %s", self._plugin, key, fault)
         if not is_full:
             self._allowed[key] = not fault

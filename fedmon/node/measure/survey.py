@@ -15,7 +15,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, Lane, Roots, Why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.hardware import hardware
 from fedmon.node.collectors.host import host_collectors
@@ -222,16 +222,16 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
     )
 
 
-def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
-    """Return a collector's report and reading; its failure is in the report."""
+def _asked(collector: Collector) -> tuple[Mapping[str, str | None], Mapping[str, float | None]]:
+    """Return a collector's reading, and its report after it; its failure is in the report."""
     getattr(collector, "wait_probed", lambda _: None)(PROBED_WITHIN_S)
-    try:
-        report = dict(collector.probe())
-    except Exception as error:  # noqa: BLE001 - the report names it
-        return {collector.name: f"{Why.FAILED.value}: {type(error).__name__}: {error}"}, {}
+    values: Mapping[str, float | None] = {}
     with contextlib.suppress(Exception):
-        return report, dict(collector.collect(Instant(t=time.time(), mono=time.monotonic())).values)
-    return report, {}
+        values = collector.collect(Instant(t=time.time(), mono=time.monotonic())).values
+    try:
+        return collector.probe(), values
+    except Exception as error:  # noqa: BLE001 - the report names it
+        return {collector.name: CollectorUnavailableError.of(error).reason}, {}
 
 
 def _finding(name: str, report: Mapping[str, str | None], series: int, row: Metric | None) -> MetricFinding:

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.broker import broker_from_url
 from fedmon.common.settings.values import MetricsSettings, NodeSettings, PerfSettings
+from fedmon.node.collectors.base import Lane, Reading
+from fedmon.node.collectors.plugins import GROUP, Context
 from fedmon.node.measure.survey import Instruments, survey
 from tests.support.machine_tree import write_tree
 
@@ -52,7 +55,32 @@ def test_another_tree_of_files_is_another_machine(tmp_path: Path) -> None:
 
 def test_a_collector_that_fails_in_an_unforeseen_way_is_named_and_the_others_are_surveyed(tmp_path: Path) -> None:
     write_tree(tmp_path, {"loadavg": "1 2 3 1/2 3\n", "pressure/cpu": "newer avg10=0 avg60=0 avg300=0 total=0\n"})
-    found = survey(msgspec.structs.replace(SETTINGS, metrics=MetricsSettings(proc_root=tmp_path, sys_root=tmp_path)))
+    reasons = surveyed(MetricsSettings(proc_root=tmp_path, sys_root=tmp_path))
 
-    reasons = {each.name: each.reason for group in found.groups for each in group.metrics}
     assert (reasons["pressure"], reasons["host_load1"]) == ("failed: KeyError: b'newer'", None)
+
+
+def surveyed(metrics: MetricsSettings) -> dict[str, str | None]:
+    found = survey(msgspec.structs.replace(SETTINGS, metrics=metrics))
+    return {each.name: each.reason for group in found.groups for each in group.metrics}
+
+
+class Undeclared:
+    """A plug-in whose collector gives a series that it did not declare."""
+
+    name, lane, probe = "cups", Lane.FAST, dict
+
+    def __init__(self, _context: Context) -> None: ...
+
+    def collect(self, _now: Instant) -> Reading:
+        return Reading({"host_cups": 1})
+
+
+def test_a_plug_in_that_gives_what_it_did_not_declare_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = f"[{GROUP}]\ncups = {__name__}:Undeclared\n"
+    write_tree(tmp_path / "cups-1.dist-info", {"METADATA": "Name: cups\nVersion: 1\n", "entry_points.txt": entry})
+    monkeypatch.syspath_prepend(tmp_path)
+
+    reason = str(surveyed(MetricsSettings(proc_root=tmp_path, plugins=("cups",)))["plugin-cups"])
+
+    assert reason.startswith("failed: the plug-in cups gave a series without declaring its metric")
