@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,17 +46,6 @@ class Source(NamedTuple):
     range_uj: int | None = None
     counts_energy: bool = True
     driver: str = ""
-
-
-class SourceReading(NamedTuple):
-    """Joules since the node's start, or watts; None if they are not known.
-
-    ``reason`` is that of a missed reading, or of unknown energy since the previous one.
-    """
-
-    source: Source
-    value: float | None
-    reason: str = ""
 
 
 class PowerIntegral:
@@ -152,26 +141,33 @@ class SourceReader(SourceCollector):
             else PowerIntegral(source.name)
             for source in sources
         }
-        self._last: tuple[Instant, list[SourceReading]] | None = None
+        self._last: tuple[Instant, Values, Reasons] | None = None
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         if now == PROBE:
             found = self.readable()
             gaps = {source.series: reason for source, reason in found.items() if reason is not None}
             return dict.fromkeys(source.series for source in found), gaps
-        read = self.read(now)
-        reasons = {each.source.series: each.reason for each in read if each.value is None}
-        return {each.source.series: each.value for each in read}, reasons
+        values, gaps = self._at(now)
+        return values, {key: reason for key, reason in gaps.items() if values[key] is None}
 
-    def read(self, now: Instant) -> list[SourceReading]:
-        """Read all sources."""
+    def energy(self, now: Instant, counted: Collection[Source]) -> tuple[int, str]:
+        """Return the microjoules of some sources since the node's start, and the reason if one is not known now."""
+        _, gaps = self._at(now)
+        reason = next((gaps[source.series] for source in counted if source.series in gaps), "")
+        return sum(self._accounts[source].total_uj for source in counted), reason
+
+    def _at(self, now: Instant) -> tuple[Values, Reasons]:
+        """Return joules since the node's start or watts, and each reason of a missed reading or of unknown energy."""
         if self._last is None or self._last[0] != now:
-            self._last = now, [self._reading(source, energy, now.mono) for source, energy in self._accounts.items()]
-        return self._last[1]
-
-    def total_uj(self, counts: Callable[[Source], bool]) -> int:
-        """Return the energy so far of the sources that count."""
-        return sum(energy.total_uj for source, energy in self._accounts.items() if counts(source))
+            values: Values = {}
+            gaps: Reasons = {}
+            for source, energy in self._accounts.items():
+                values[source.series], gap = self._reading(source, energy, now.mono)
+                if gap:
+                    gaps[source.series] = gap
+            self._last = now, values, gaps
+        return self._last[1:]
 
     def readable(self) -> dict[Source, str | None]:
         """Map each source to None if it can be read, else to the reason; counts nothing."""
@@ -184,17 +180,17 @@ class SourceReader(SourceCollector):
                 found[source] = self._reason(error)
         return found
 
-    def _reading(self, source: Source, energy: PowerIntegral, mono: float) -> SourceReading:
+    def _reading(self, source: Source, energy: PowerIntegral, mono: float) -> tuple[float | None, str]:
         try:
             number = read_number(source.path)
         except CollectorUnavailableError as error:
             if error.why is Why.NOT_FOUND or not source.counts_energy:  # a present counter goes on counting meanwhile
                 energy.restart(f"{Why.FAILED.value}: {source.name} could not be read before")
-            return SourceReading(source, None, self._reason(error))
+            return None, self._reason(error)
         gap = energy.add(number, mono)
         if not source.counts_energy:
-            return SourceReading(source, number / 1e6, gap)
-        return SourceReading(source, None if gap else energy.total_uj / 1e6, gap)
+            return number / 1e6, gap
+        return None if gap else energy.total_uj / 1e6, gap
 
     def _reason(self, error: CollectorUnavailableError) -> str:
         is_refused = self._hint and error.why is Why.NO_PERMISSION

@@ -129,7 +129,8 @@ class EnergyMeter:
     ) -> None:
         self.rapl = rapl_collector(roots.sys, max_watts=settings.max_zone_watts)
         self.hwmon = hwmon_collector(roots.sys, max_watts=settings.max_zone_watts)
-        self._named_sensors, self._sensors = settings.node_power_sensors, frozenset[Source]()
+        self._named_sensors = settings.node_power_sensors
+        self._counted: list[Source] = []
         self._job_cpu, self._gpu_energy, self._gpu_shares = job_cpu, gpu_energy, gpu_shares
         self._stat = KernelFile(roots.proc / "stat", size_bytes=512)
         self._gpus: dict[str, EnergyCounter] = {}
@@ -189,30 +190,24 @@ class EnergyMeter:
         if self._method is None:
             return Energy(None, self.no_method)
         reader = self.hwmon if self._method is Method.SENSORS else self.rapl
-        read = [each for each in reader.read(now) if self._counts(each.source)]
-        reasons = [each.reason for each in read]
+        self._cpu_uj, reason = reader.energy(now, self._counted)
         if self._method in (Method.COMPONENTS, Method.GPUS):
-            reasons += self._read_gpus(now)
-        self._cpu_uj = reader.total_uj(self._counts)
-        reason = next(filter(None, reasons), "")
+            reason = next(filter(None, [reason, *self._read_gpus(now)]), "")
         return Energy(None, reason) if reason else Energy(self._cpu_uj + sum(self._gpu_uj().values()))
 
-    def _counts(self, source: Source) -> bool:
-        """Tell whether a source counts for the machine."""
-        return source in self._sensors or (self._method in _PARTS and source.part in _PARTS[self._method])
-
     def _choose(self) -> tuple[Method | None, str]:
-        """Return the best method that can be read now, or None and the reason."""
+        """Return the best method that can be read now, or None and the reason; note the sources that count for it."""
         zones = self.rapl.readable()
         readable = {zone.part for zone, reason in zones.items() if reason is None}
         for method, parts in _PARTS.items():
             if parts[0] in readable:
+                self._counted = [zone for zone in zones if zone.part in parts]
                 return method, ""
         found = self.hwmon.readable()
         chosen, problem = of_the_machine(list(found), self._named_sensors)
         unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
         if chosen and not unreadable:
-            self._sensors = frozenset(chosen)
+            self._counted = chosen
             return Method.SENSORS, ""
         if self._gpu_energy():
             return Method.GPUS, ""
