@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -423,15 +424,6 @@ def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: P
     assert not any("thermal_zone" in key for key in chips)
 
 
-def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
-    collector = TemperatureCollector(sys=tmp_path)
-
-    assert values(collector) == {}
-    assert collector.probe() == dict.fromkeys(
-        ("host_temperature_celsius", "host_fan_rotation_hertz"), f"not found: {tmp_path / 'class/hwmon'}"
-    )
-
-
 def test_the_frequency_is_that_of_cpufreq_in_hertz(tmp_path: Path) -> None:
     sys = write_tree(tmp_path, cpu_files() | {"devices/system/cpu/cpu3/cpufreq/scaling_cur_freq": "1200000\n"})
 
@@ -456,16 +448,6 @@ def test_without_cpufreq_the_frequency_is_that_of_cpuinfo(tmp_path: Path) -> Non
     assert found['host_cpu_core_frequency_hertz{cpu="0"}'] == 1_200_500_000
 
 
-def test_a_machine_that_tells_no_frequency_says_so(tmp_path: Path) -> None:
-    proc = write_tree(tmp_path, {"cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"})
-    collector = FrequencyCollector(proc=proc, sys=tmp_path)
-
-    assert values(collector) == {}
-    assert set(collector.probe().values()) == {
-        f"unsupported: neither cpufreq nor {tmp_path / 'cpuinfo'} has a frequency"
-    }
-
-
 @pytest.mark.parametrize(("per_core", "series"), [(False, 3), (True, 5)])
 def test_a_frequency_that_no_cpu_tells_is_missing_with_a_reason(tmp_path: Path, *, per_core: bool, series: int) -> None:
     files = {f"devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq": "<unknown>\n" for number in (0, 1)}
@@ -488,14 +470,10 @@ def test_pressure_is_in_seconds_and_shares(tmp_path: Path) -> None:
     assert found['host_pressure_ratio{resource="cpu",stalled="full"}'] == 0.0025
 
 
-def test_an_older_kernel_has_no_full_pressure_of_the_cpu_and_one_without_accounting_has_none(tmp_path: Path) -> None:
+def test_an_older_kernel_has_no_full_pressure_of_the_cpu(tmp_path: Path) -> None:
     some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
-    older = PressureCollector(proc=write_tree(tmp_path / "older", proc_files() | {"pressure/cpu": some}))
-    without = PressureCollector(proc=tmp_path / "without")
 
-    assert len(values(older)) == 10
-    assert values(without) == {}
-    assert set(without.probe().values()) == {f"not found: {tmp_path / 'without/pressure/cpu'}"}
+    assert len(values(PressureCollector(proc=write_tree(tmp_path, proc_files() | {"pressure/cpu": some})))) == 10
 
 
 def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
@@ -508,11 +486,26 @@ def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
     assert found['host_numa_other_total{node="0"}'] == 120
 
 
-def test_a_kernel_without_numa_says_so(tmp_path: Path) -> None:
-    none = NumaCollector(sys=tmp_path)
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        (lambda root: TemperatureCollector(sys=root), "not found: {}/class/hwmon"),
+        (
+            lambda root: FrequencyCollector(proc=root, sys=root),
+            "unsupported: neither cpufreq nor {}/cpuinfo has a frequency",
+        ),
+        (lambda root: PressureCollector(proc=root), "not found: {}/pressure/cpu"),
+        (lambda root: NumaCollector(sys=root), "not found: {}/devices/system/node"),
+    ],
+    ids=["sensors", "frequency", "pressure", "NUMA"],
+)
+def test_a_machine_that_lacks_a_source_says_so(
+    tmp_path: Path, lacking: Callable[[Path], Collector], reason: str
+) -> None:
+    collector = lacking(write_tree(tmp_path, {"cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"}))
 
-    assert values(none) == {}
-    assert set(none.probe().values()) == {f"not found: {tmp_path / 'devices/system/node'}"}
+    assert values(collector) == {}
+    assert set(collector.probe().values()) == {reason.format(tmp_path)}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_counter_of_the_platform_goes_before_all_others(tmp_path: Path) -> N
     assert node.collect(at(1)).values == {series("node_energy_joules_total", "psys"): 25.0}
 
 
-def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_back(tmp_path: Path) -> None:
+def test_a_zone_that_is_missed_or_gone_makes_the_sum_a_gap_until_it_is_back(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
     _, _, node, emissions = energy_collectors(EnergyMeter(tree.roots, FRANCE))
     node.collect(at(0))
@@ -70,31 +70,19 @@ def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_bac
     tree.shows("intel-rapl:1", "")
     missed, emitted = node.collect(at(1)), emissions.collect(at(1))
     tree.shows("intel-rapl:1", 10_000_000)
-    after = node.collect(at(2))
+    counted = node.collect(at(2))
+    (tree.powercap / "intel-rapl:1").rename(tmp_path / "unplugged")
+    gone = [node.collect(at(3)), node.collect(at(4))]
+    (tmp_path / "unplugged").rename(tree.powercap / "intel-rapl:1")
+    back, after = node.collect(at(5)), node.collect(at(6))
 
-    assert missed.values == {JOULES: None}
+    assert [reading.values for reading in (missed, *gone, back)] == [{JOULES: None}] * 4
     assert missed.reasons[JOULES].startswith("failed: ")
     assert len(emitted.reasons) == 2
     assert set(emitted.reasons) == {key for key, value in emitted.values.items() if value is None}
-    assert after.values == {JOULES: 40.0}
-
-
-def test_a_socket_that_is_gone_makes_the_sum_a_gap_until_it_is_back(tmp_path: Path) -> None:
-    tree = two_sockets(EnergyTree(tmp_path))
-    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
-    node.collect(at(0))
-    draw(tree, 10)
-    node.collect(at(1))
-
-    (tree.powercap / "intel-rapl:1").rename(tmp_path / "unplugged")
-    gone = [node.collect(at(2)), node.collect(at(3))]
-    (tmp_path / "unplugged").rename(tree.powercap / "intel-rapl:1")
-    back, after = node.collect(at(4)), node.collect(at(5))
-
-    assert [reading.values for reading in (*gone, back)] == [{JOULES: None}] * 3
     assert {reading.reasons[JOULES][:10] for reading in gone} == {"not found:"}
     assert "could not be read before" in back.reasons[JOULES]
-    assert after.values == {JOULES: 40.0}
+    assert counted.values == after.values == {JOULES: 40.0}
 
 
 def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:
