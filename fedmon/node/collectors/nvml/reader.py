@@ -15,7 +15,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
-from fedmon.node.collectors.files import reported
+from fedmon.node.collectors.files import Reasons, Values, reported
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
@@ -248,10 +248,10 @@ class Device:
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
 
-    def read(self, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession) -> None:
-        """Ask every query once. Raises RefusedError if the device is lost."""
-        for name, query in list(self._queries.items()):
-            self._ask(name, query, values, reasons, session)
+    def answers(self, session: NvmlSession) -> Iterator[tuple[Values, str]]:
+        """Ask every query once; yield its values, and the reason of a None. Raises RefusedError for a lost device."""
+        for name in list(self._queries):
+            yield self._answer(name, session)
 
     def report(self) -> Mapping[str, str | None]:
         """Map each metric that was asked for to None if the device gives it, else to the reason."""
@@ -262,9 +262,8 @@ class Device:
                 found[metric] = None if problem is None or found.get(metric, problem) is None else problem
         return found
 
-    def _ask(
-        self, name: str, query: Query, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession
-    ) -> None:
+    def _answer(self, name: str, session: NvmlSession) -> tuple[Values, str]:
+        query = self._queries[name]
         try:
             with session.ask(query.name, self.gpu.labels["gpu"]):
                 answer = _answered(query, self.gpu)
@@ -275,20 +274,16 @@ class Device:
                 self._refused = {metric: error.reason for metric, _ in query.gives} | self._refused
                 if query.otherwise is None:
                     del self._queries[name]
-                else:
-                    self._queries[name] = query.otherwise
-                    self._ask(name, query.otherwise, values, reasons, session)
-                return
+                    return {}, ""
+                self._queries[name] = query.otherwise
+                return self._answer(name, session)
             self._problems[name] = error.reason
             keys = self._gave.get(name) or [self._key(metric, own) for metric, own in query.gives if own is not None]
-            values.update(dict.fromkeys(keys))
-            reasons.update(dict.fromkeys(keys, error.reason))
-            return
+            return dict.fromkeys(keys), error.reason
         found = {self._key(metric, labels): number for metric, labels, number in answer}
-        values.update(found)
-        reasons.update({key: _NO_NUMBER for key, number in found.items() if number is None})
         self._gave[name] = tuple(found)
         self._problems.pop(name, None)
+        return found, _NO_NUMBER
 
     def _key(self, metric: str, labels: Labels) -> str:
         return series(metric, **self.gpu.labels, **labels)
@@ -330,15 +325,13 @@ class LaneReader:
         gpus = session.gpus()
         if session.starts != self._start:
             self._renew(gpus)
-        values: dict[str, float | None] = {}
-        reasons: dict[str, str] = {}
+        values: Values = {}
+        reasons: Reasons = {}
         for label, gpu in gpus.items():
             if label in session.lost:
                 continue
-            own: dict[str, float | None] = {}
-            why: dict[str, str] = {}
             try:
-                self._read(label, gpu, own, why)
+                own, why = self._read(label, gpu)
             except RefusedError as error:
                 session.lose(label, error.reason)
             else:
@@ -367,12 +360,17 @@ class LaneReader:
             own = processes.queries if self._with_processes else ()
             self._devices[label] = Device(gpu, (*self._queries, *own))
 
-    def _read(self, label: str, gpu: Gpu, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+    def _read(self, label: str, gpu: Gpu) -> tuple[Values, Reasons]:
         if self._with_processes:
             with self.session.ask("nvmlDeviceGetMigMode", label), contextlib.suppress(RefusedError):
                 self._find_instances(label, gpu)
+        values: Values = {}
+        reasons: Reasons = {}
         for device in (self._devices[label], *self._instances.get(label, {}).values()):
-            device.read(values, reasons, self.session)
+            for found, reason in device.answers(self.session):
+                values |= found
+                reasons |= {key: reason for key, number in found.items() if number is None}
+        return values, reasons
 
     def _find_instances(self, label: str, gpu: Gpu) -> None:
         partitioned = queries.is_partitioned(gpu)
