@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, Lane
-from fedmon.node.collectors.infiniband import FULL, LOOK_AGAIN_S, infiniband_collectors
+from fedmon.node.collectors.infiniband import FULL, infiniband_collectors
 from tests.support.energy_tree import at
 from tests.support.machine_tree import port_files, write_tree
 
@@ -19,7 +19,7 @@ HERE = '{device="mlx5_0",port="1"}'
 
 
 def collectors(root: Path) -> tuple[Collector, Collector]:
-    traffic, ports = infiniband_collectors(sys=root)
+    ports, traffic = infiniband_collectors(sys=root)
     return traffic, ports
 
 
@@ -107,8 +107,8 @@ def test_a_link_that_goes_down_is_noticed_when_the_ports_are_looked_at_again(tmp
     write_tree(tmp_path, {f"{PORT}/state": "1: DOWN\n"})
 
     unnoticed = traffic.collect(at(1)).values[f"infiniband_receive_bytes_total{HERE}"]
-    state = ports.collect(at(LOOK_AGAIN_S)).values[f"infiniband_port_state{HERE}"]
-    noticed = traffic.collect(at(LOOK_AGAIN_S + 1)).values[f"infiniband_receive_bytes_total{HERE}"]
+    state = ports.collect(at(10)).values[f"infiniband_port_state{HERE}"]
+    noticed = traffic.collect(at(11)).values[f"infiniband_receive_bytes_total{HERE}"]
 
     assert (before, unnoticed, state, noticed) == (4 * 2**40, 4 * 2**40, 1, None)
     assert traffic.probe()["infiniband_receive_bytes_total"] == (

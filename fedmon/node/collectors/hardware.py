@@ -135,7 +135,7 @@ def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
 def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
     """Return the RDMA adapters; None if they cannot be listed."""
     try:
-        ports = Ports(folder).look(PROBE)
+        ports = Ports(folder).look()
     except CollectorUnavailableError as error:
         if error.is_lack:
             return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +53,6 @@ STATE, RATE, INFO = "infiniband_port_state", "infiniband_rate_bytes_per_second",
 OCTETS_PER_DATA = 4
 FULL = 2**32 - 1
 """Where a counter of 32 bits stops; it does not begin again. Source: InfiniBand Architecture, PortCounters."""
-LOOK_AGAIN_S = 10.0
 _ACTIVE = (4, 5)
 
 
@@ -86,20 +84,19 @@ class Port(NamedTuple):
 
 
 class Ports:
-    """The ports of all adapters, listed again every ten seconds; used by one thread."""
+    """The ports of all adapters; used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports: list[Port] = []
-        self._looked = -math.inf
+        self._ports: list[Port] | None = None
 
-    def known(self, now: Instant) -> list[Port]:
-        """Return the ports as of at most 10 s ago. Raises CollectorUnavailableError as `look` does."""
-        return self._ports if 0 <= now.mono - self._looked <= LOOK_AGAIN_S else self.look(now)
+    def known(self) -> list[Port]:
+        """Return the ports as of the last look. Raises CollectorUnavailableError if this is the first one and fails."""
+        return self.look() if self._ports is None else self._ports
 
-    def look(self, now: Instant) -> list[Port]:
+    def look(self) -> list[Port]:
         """List all ports. Raises CollectorUnavailableError if adapters cannot be listed."""
-        self._ports, self._looked = [], now.mono
+        self._ports = []
         listed = [(device, number) for device in entries(self.folder)
                   for number in entries_or_none(self.folder / device / "ports", r"\d+")]  # fmt: skip
         self._ports = [_port(self.folder, device, number) for device, number in listed]
@@ -138,7 +135,7 @@ class InfinibandTrafficCollector(SourceCollector):
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        for port in self._ports.known(now):
+        for port in self._ports.look() if now == PROBE else self._ports.known():
             for metric in TRAFFIC:
                 note(values, reasons, port.series(metric), _traffic, port, metric)
         return values, reasons
@@ -149,7 +146,7 @@ class InfinibandTrafficCollector(SourceCollector):
         short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
         if all(reason is not None for reason in report.values()):
             return report
-        ports = [port for port in self._ports.look(PROBE) if port.is_short]
+        ports = [port for port in self._ports.known() if port.is_short]
         return {port.series(metric): short for port in ports for metric in TRAFFIC if metric in port.counters} | report
 
 
@@ -163,10 +160,10 @@ class InfinibandPortCollector(SourceCollector):
         )
         self._ports = ports
 
-    def _read(self, now: Instant) -> tuple[Values, Reasons]:
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        for port in self._ports.look(now):
+        for port in self._ports.look():
             for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
                 key = port.series(metric)
                 try:
@@ -180,10 +177,10 @@ class InfinibandPortCollector(SourceCollector):
         return values, reasons
 
 
-def infiniband_collectors(*, sys: Path) -> list[InfinibandTrafficCollector | InfinibandPortCollector]:
-    """Return both collectors, which share the list of ports."""
+def infiniband_collectors(*, sys: Path) -> list[InfinibandPortCollector | InfinibandTrafficCollector]:
+    """Return both collectors: the first one lists the ports whenever it is read, and the second one takes its list."""
     ports = Ports(sys / "class" / "infiniband")
-    return [InfinibandTrafficCollector(ports), InfinibandPortCollector(ports)]
+    return [InfinibandPortCollector(ports), InfinibandTrafficCollector(ports)]
 
 
 def _traffic(port: Port, metric: str) -> int:
