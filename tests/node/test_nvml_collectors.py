@@ -300,19 +300,14 @@ def test_without_gpus_every_metric_says_so_and_no_thread_stays(code: int | None,
 def test_without_the_drivers_library_there_is_nothing_but_a_reason() -> None:
     if open_session().absent is None:
         pytest.skip("this machine has NVIDIA's library")
-    session = open_session()
+    session, reason = open_session(), "not found: libnvidia-ml.so.1: no NVIDIA driver on this machine"
 
-    (absent,) = nvml_collectors(session)
+    (absent,), job = nvml_collectors(session), JobGpuCollector(session, job_id="7", jobs=dict)
 
     assert absent.lane is Lane.SLOW
-    assert absent.collect(NOW) == Reading({})
-    assert set(absent.probe()) == {name for name in METRICS if name.startswith("gpu_")}
-    for reason in absent.probe().values():
-        assert reason == "not found: libnvidia-ml.so.1: no NVIDIA driver on this machine"
-    assert JobGpuCollector(session, job_id="7", jobs=dict).collect(NOW) == Reading({})
-    assert set(JobGpuCollector(session, job_id="7", jobs=dict).probe().values()) == {
-        "not found: libnvidia-ml.so.1: no NVIDIA driver on this machine"
-    }
+    assert absent.collect(NOW) == job.collect(NOW) == Reading({})
+    assert absent.probe() == {name: reason for name in METRICS if name.startswith("gpu_")}
+    assert set(job.probe().values()) == {reason}
     assert not gpu_threads()
 
 
