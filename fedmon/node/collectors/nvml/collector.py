@@ -30,7 +30,7 @@ class GpuCollector:
         self.name, self.lane = name, lane
         self._metrics, self._reader, self._session = tuple(dict.fromkeys(metrics)), reader, reader.session
         self._pending: Future[Round] | None = None
-        self._has_entered = self._is_closed = False
+        self._is_closed = False
         self._gave: tuple[str, ...] = ()
         self._report = self._told = dict[str, str | None]()
 
@@ -56,9 +56,8 @@ class GpuCollector:
 
     def close(self) -> None:
         """Read no more; the last collector of a session shuts NVML down."""
-        if self._has_entered and not self._is_closed:
-            self._session.leave()
         self._is_closed = True
+        self._session.leave(self)
 
     def _noted(self, patience_s: float) -> Reading:
         try:
@@ -73,9 +72,8 @@ class GpuCollector:
     def _read(self, patience_s: float) -> Round:
         """Return a new reading, else the one that was late for the tick before. Raises CollectorUnavailableError."""
         session = self._session
-        if session.absent is None and not (self._has_entered or self._is_closed):
-            self._has_entered = True
-            session.enter()
+        if session.absent is None and not self._is_closed:
+            session.enter(self)
         hang, late = session.hang(), self._finished()
         if late is not None and self.lane is not Lane.FAST:
             return late.result()  # one reading for each time that the lane is due

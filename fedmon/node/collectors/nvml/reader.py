@@ -59,7 +59,7 @@ class NvmlSession:
         self._nvml, self._retry_s, self._monotonic = nvml, retry_s, monotonic
         self.absent = absent or (None if nvml else AbsentError(Why.NOT_FOUND, "NVML"))
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: set[object] = set()
         self._actor: Actor | None = None
         self._asking: _Asking | None = None
         self.starts = 0
@@ -92,18 +92,18 @@ class NvmlSession:
         """Describe each GPU, without its serial number; made at each start of NVML."""
         return self._described
 
-    def enter(self) -> None:
+    def enter(self, user: object) -> None:
         """Start the thread, unless another collector did."""
         with self._lock:
-            self._users += 1
+            self._users.add(user)
             if self._actor is None:
                 self._actor = Actor("fedmon-gpu")
                 self._actor.start()
 
-    def leave(self) -> None:
+    def leave(self, user: object) -> None:
         """Shut NVML down when the last collector leaves; a thread whose call hangs is left behind."""
         with self._lock:
-            self._users -= 1
+            self._users.discard(user)
             if self._users or (actor := self._actor) is None:
                 return
             self._actor = None
