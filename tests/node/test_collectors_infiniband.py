@@ -20,6 +20,7 @@ HERE = '{device="mlx5_0",port="1"}'
 
 def collectors(root: Path) -> tuple[Collector, Collector]:
     ports, traffic = infiniband_collectors(sys=root)
+    ports.probe()
     return traffic, ports
 
 

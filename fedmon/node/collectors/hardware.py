@@ -20,7 +20,7 @@ from fedmon.node.collectors.files import (
     read_text,
     text_or,
 )
-from fedmon.node.collectors.infiniband import Ports
+from fedmon.node.collectors.infiniband import find_ports
 from fedmon.node.collectors.kernel import SECTOR_BYTES, choose_disks, choose_interfaces, memory_collector
 
 _ValueT = TypeVar("_ValueT")
@@ -135,7 +135,7 @@ def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
 def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
     """Return the RDMA adapters; None if they cannot be listed."""
     try:
-        ports = Ports(folder).look()
+        ports = find_ports(folder)
     except CollectorUnavailableError as error:
         if error.is_lack:
             return []

@@ -83,24 +83,11 @@ class Port(NamedTuple):
         return f"port {self.number} of {self.device} has no link, its state is {self.state}"
 
 
-class Ports:
-    """The ports of all adapters; used by one thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ports: list[Port] | None = None
-
-    def known(self) -> list[Port]:
-        """Return the ports as of the last look. Raises CollectorUnavailableError if this is the first one and fails."""
-        return self.look() if self._ports is None else self._ports
-
-    def look(self) -> list[Port]:
-        """List all ports. Raises CollectorUnavailableError if adapters cannot be listed."""
-        self._ports = []
-        listed = [(device, number) for device in entries(self.folder)
-                  for number in entries_or_none(self.folder / device / "ports", r"\d+")]  # fmt: skip
-        self._ports = [_port(self.folder, device, number) for device, number in listed]
-        return self._ports
+def find_ports(folder: Path) -> list[Port]:
+    """List the ports of all adapters. Raises CollectorUnavailableError if adapters cannot be listed."""
+    listed = [(device, number) for device in entries(folder)
+              for number in entries_or_none(folder / device / "ports", r"\d+")]  # fmt: skip
+    return [_port(folder, device, number) for device, number in listed]
 
 
 def _port(root: Path, device: str, number: str) -> Port:
@@ -121,49 +108,21 @@ def _port(root: Path, device: str, number: str) -> Port:
     return Port(device, number, folder, link_layer, state, rate, counters, not is_wide)
 
 
-class InfinibandTrafficCollector(SourceCollector):
-    """Reads the four traffic counters of each port; without a link they are None, with the port's state.
-
-    Data is counted in units of four octets, packets are not.
-    Source: Linux Documentation/ABI/stable/sysfs-class-infiniband.
-    """
-
-    def __init__(self, ports: Ports) -> None:
-        super().__init__("infiniband", Lane.FAST, TRAFFIC, where=ports.folder)
-        self._ports = ports
-
-    def _read(self, now: Instant) -> tuple[Values, Reasons]:
-        values: Values = {}
-        reasons: Reasons = {}
-        for port in self._ports.look() if now == PROBE else self._ports.known():
-            for metric in TRAFFIC:
-                note(values, reasons, port.series(metric), _traffic, port, metric)
-        return values, reasons
-
-    def probe(self) -> dict[str, str | None]:
-        """Report the counted metrics, ports without a link, and counters of 32 bits."""
-        report = super().probe()
-        short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
-        if all(reason is not None for reason in report.values()):
-            return report
-        ports = [port for port in self._ports.known() if port.is_short]
-        return {port.series(metric): short for port in ports for metric in TRAFFIC if metric in port.counters} | report
-
-
 class InfinibandPortCollector(SourceCollector):
     """Lists the ports, and reads state, rate, errors and kinds of packets of each, as far as a port counts them."""
 
-    def __init__(self, ports: Ports) -> None:
-        untold = f"{Why.UNSUPPORTED.value}: no port counts it"
-        super().__init__(
-            "infiniband-ports", Lane.MEDIUM, (INFO, STATE, RATE, *COUNTERS), where=ports.folder, untold=untold
-        )
-        self._ports = ports
+    def __init__(self, folder: Path) -> None:
+        untold, metrics = f"{Why.UNSUPPORTED.value}: no port counts it", (INFO, STATE, RATE, *COUNTERS)
+        super().__init__("infiniband-ports", Lane.MEDIUM, metrics, where=folder, untold=untold)
+        self.folder = folder
+        self.ports: list[Port] = []
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        for port in self._ports.look():
+        self.ports = []  # also if they cannot be listed
+        self.ports = find_ports(self.folder)
+        for port in self.ports:
             for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
                 key = port.series(metric)
                 try:
@@ -177,10 +136,39 @@ class InfinibandPortCollector(SourceCollector):
         return values, reasons
 
 
+class InfinibandTrafficCollector(SourceCollector):
+    """Reads the four traffic counters of each port; without a link they are None, with the port's state.
+
+    The ports are those that ``listing`` found last. Data is counted in units of four octets, packets are not.
+    Source: Linux Documentation/ABI/stable/sysfs-class-infiniband.
+    """
+
+    def __init__(self, listing: InfinibandPortCollector) -> None:
+        super().__init__("infiniband", Lane.FAST, TRAFFIC, where=listing.folder)
+        self._listing = listing
+
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
+        values: Values = {}
+        reasons: Reasons = {}
+        for port in find_ports(self._listing.folder) if now == PROBE else self._listing.ports:
+            for metric in TRAFFIC:
+                note(values, reasons, port.series(metric), _traffic, port, metric)
+        return values, reasons
+
+    def probe(self) -> dict[str, str | None]:
+        """Report the counted metrics, ports without a link, and counters of 32 bits."""
+        report = super().probe()
+        short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
+        if all(reason is not None for reason in report.values()):
+            return report
+        ports = [port for port in find_ports(self._listing.folder) if port.is_short]
+        return {port.series(metric): short for port in ports for metric in TRAFFIC if metric in port.counters} | report
+
+
 def infiniband_collectors(*, sys: Path) -> list[InfinibandPortCollector | InfinibandTrafficCollector]:
-    """Return both collectors: the first one lists the ports whenever it is read, and the second one takes its list."""
-    ports = Ports(sys / "class" / "infiniband")
-    return [InfinibandPortCollector(ports), InfinibandTrafficCollector(ports)]
+    """Return both collectors; the first one lists the ports for the second one when it is probed or read."""
+    listing = InfinibandPortCollector(sys / "class" / "infiniband")
+    return [listing, InfinibandTrafficCollector(listing)]
 
 
 def _traffic(port: Port, metric: str) -> int:
