@@ -36,7 +36,7 @@ class Energy(NamedTuple):
     reason: str = ""
 
 
-class Method(enum.Enum):
+class Method(enum.StrEnum):
     """How the energy of a machine is found; the better ones first."""
 
     PLATFORM = "psys"  # the counter of the whole platform
@@ -139,7 +139,7 @@ class EnergyMeter:
         self._shares = JobShares()
         self._node: tuple[Instant, Energy] | None = None
         self._settled: tuple[Instant, str] | None = None
-        self._method, self.no_method = self._choose()
+        self.method, self.no_method = self._choose()
         self.micrograms_per_kwh: int | None = None
         self.no_factor: str | None = None
         self._factor: dict[str, str | float] = {}
@@ -156,12 +156,7 @@ class EnergyMeter:
     @property
     def lane(self) -> Lane:
         """How often the machine's energy is read: counters each time, sensors behind a bus every 10 s."""
-        return Lane.MEDIUM if self._method is Method.SENSORS else Lane.FAST
-
-    @property
-    def method(self) -> str | None:
-        """The word for how the machine's energy is found; None if it cannot be."""
-        return self._method.value if self._method else None
+        return Lane.MEDIUM if self.method is Method.SENSORS else Lane.FAST
 
     def factor(self) -> dict[str, str | float]:
         """Return the emission factor: region, name, gco2e_per_kwh, date, source, table and pue; empty without one."""
@@ -185,13 +180,13 @@ class EnergyMeter:
 
     def _read(self, now: Instant) -> Energy:
         """Read all sources of the method; without one, look again when GPUs have come."""
-        if self._method is None and self._gpu_energy():
-            self._method, self.no_method = self._choose()
-        if self._method is None:
+        if self.method is None and self._gpu_energy():
+            self.method, self.no_method = self._choose()
+        if self.method is None:
             return Energy(None, self.no_method)
-        reader = self.hwmon if self._method is Method.SENSORS else self.rapl
+        reader = self.hwmon if self.method is Method.SENSORS else self.rapl
         self._cpu_uj, reason = reader.energy(now, self._counted)
-        if self._method in (Method.COMPONENTS, Method.GPUS):
+        if self.method in (Method.COMPONENTS, Method.GPUS):
             reason = next(filter(None, [reason, *self._read_gpus(now)]), "")
         return Energy(None, reason) if reason else Energy(self._cpu_uj + sum(self._gpu_uj().values()))
 
