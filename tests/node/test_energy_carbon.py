@@ -90,7 +90,7 @@ def test_a_table_that_cannot_be_read_stops_nothing_and_is_named(
     assert str(file) in (meter.no_factor or "")
     assert (meter.no_factor or "").startswith(("failed: ", "not found: "))
     assert str(file) in caplog.text
-    assert (meter.method, meter.factor(), meter.micrograms_per_kwh) == ("components", {}, None)
+    assert (meter.method, meter.factor, meter.micrograms_per_kwh) == ("components", {}, None)
 
 
 @pytest.mark.parametrize(("source", "date"), [(None, None), ("somebody", None), (None, "2024")])

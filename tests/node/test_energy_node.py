@@ -181,7 +181,7 @@ def test_kilowatt_hours_and_grams_follow_from_joules_factor_and_pue(tmp_path: Pa
         'source="our supplier",table="settings",pue="1.5"}': 1,
     }
     assert emissions.probe()["node_emissions_factor_info"] is None
-    assert tuple(meter.factor()) == METRICS["node_emissions_factor_info"].labels
+    assert tuple(meter.factor) == METRICS["node_emissions_factor_info"].labels
 
 
 def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(
     assert list(emissions.collect(at(0)).values) == [series("node_energy_kilowatt_hours_total", "components")]
     assert emissions.probe()["node_energy_kilowatt_hours_total"] is None
     assert 'set [energy] region = "FR"' in (emissions.probe()["node_emissions_grams_total"] or "")
-    assert meter.factor() == {}
+    assert meter.factor == {}
 
 
 def test_all_collectors_of_a_tick_see_one_reading(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Instruments:
     def hardware(self) -> dict[str, Any]:
         """Return the machine's hardware."""
         gpus = self._gpus().hardware()
-        return {**hardware(self._roots), "gpus": gpus, "emission_factor": self._meter.factor() or None}
+        return {**hardware(self._roots), "gpus": gpus, "emission_factor": self._meter.factor or None}
 
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:

@@ -112,10 +112,11 @@ class EnergyMeter:
     ``job_cpu`` gives the CPU seconds of each job at a tick, which never go down, ``gpu_energy`` the joules of each GPU,
     None while they are unknown, ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is None the
     energy of that GPU waits. All are called from the sampler's thread and must not wait; ``gpu_shares`` may raise
-    CollectorUnavailableError. Every method but ``factor`` belongs to the sampler's thread.
+    CollectorUnavailableError. Every method belongs to the sampler's thread.
 
     The ``method`` is chosen once, as soon as there is one, so that a series never changes its meaning; ``no_method`` is
-    the reason if there is none. ``no_factor`` is the reason if emissions are not reported.
+    the reason if there is none. ``factor`` is the emission factor with region, name, gco2e_per_kwh, date, source, table
+    and pue; ``no_factor`` is the reason if it is empty and emissions are not reported.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class EnergyMeter:
         self.method, self.no_method = self._choose()
         self.micrograms_per_kwh: int | None = None
         self.no_factor: str | None = None
-        self._factor: dict[str, str | float] = {}
+        self.factor: Mapping[str, str | float] = {}
         try:
             factor = chosen_factor(settings)
         except CollectorUnavailableError as error:
@@ -151,16 +152,12 @@ class EnergyMeter:
                 logger.warning("no emissions are reported: %s", error.reason)
         else:
             self.micrograms_per_kwh = round(factor.gco2e_per_kwh * settings.pue * _MICRO)
-            self._factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": settings.pue}
+            self.factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": settings.pue}
 
     @property
     def lane(self) -> Lane:
         """How often the machine's energy is read: counters each time, sensors behind a bus every 10 s."""
         return Lane.MEDIUM if self.method is Method.SENSORS else Lane.FAST
-
-    def factor(self) -> dict[str, str | float]:
-        """Return the emission factor: region, name, gco2e_per_kwh, date, source, table and pue; empty without one."""
-        return dict(self._factor)
 
     def node(self, now: Instant) -> Energy:
         """Return the machine's energy since the node's start."""
@@ -290,7 +287,7 @@ class EnergyCollector:
                 units[self._grams] = (meter.micrograms_per_kwh, _UJ_PER_KWH * _MICRO)
         labels = {} if is_job else {"method": meter.method}
         values = {series(name, **labels): (energy.uj or 0) * times / per for name, (times, per) in units.items()}
-        factor = {} if is_job or not self._emissions else meter.factor()
+        factor = {} if is_job or not self._emissions else meter.factor
         info = {series(_FACTOR, **{label: str(value) for label, value in factor.items()}): 1.0} if factor else {}
         if energy.uj is None:
             return Reading(dict.fromkeys(values) | info, dict.fromkeys(values, energy.reason))
