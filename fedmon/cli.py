@@ -323,19 +323,23 @@ def command_at(place: str) -> Any:
     if app is not found:
         app.command()(found)
     command = get_command(app)
-    _call_types(command)
+    _adapt(command)
     return command
 
 
-def _call_types(command: Any) -> None:
-    """Call values in help and errors as users do: an argument by its name, and `str` and `float range` by words."""
+def _adapt(command: Any) -> None:
+    """Name types in help and errors as users do, arguments too, and take ``~`` for a home in every path."""
+    from fedmon.common.files import at_home
+
     for param in command.params:
         kind = param.type.name.removesuffix(" range")
+        if kind == "path":  # shells leave it in --option=~/file
+            param.type.convert = lambda value, _param, _context: at_home(value)
         param.type.name = _TYPES.get(kind, kind)
         if param.param_type_name == "argument" and param.nargs == 1 and param.metavar is None:
             param.metavar = param.name.upper()
     for inner in getattr(command, "commands", {}).values():
-        _call_types(inner)
+        _adapt(inner)
 
 
 def _call(command: Any, words: Sequence[str], name: str) -> int:

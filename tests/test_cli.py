@@ -67,6 +67,21 @@ def test_an_unknown_verb_is_one_line_with_a_hint(word: str, hint: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_path_may_begin_with_a_home_also_behind_an_equals_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    found = fedmon("broker", "user", "list", "--data-dir=~/broker", "--json")
+    refused = [
+        fedmon(*words).stderr
+        for words in (("node", "init", "--dir", "~nobody-at-all/n"), ("experiment", "show", "~nobody-at-all/run"))
+    ]
+
+    assert json.loads(found.stdout)["data_dir"] == f"{tmp_path}/broker"
+    assert [line.startswith("fedmon: ~nobody-at-all/") for line in refused] == [True, True]
+
+
 LINES = [line.removeprefix("fedmon ") for line in commands()]
 
 

@@ -267,7 +267,7 @@ def owned_folder(path: Path) -> LockFile:
 
     Raises FolderInUseError naming the holder, or StorageError naming the path and the cause.
     """
-    path = path.expanduser().absolute()
+    path = at_home(path).absolute()
     with storage_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         refuse_others(path, 0o700, ", or choose a folder that does not exist yet")

@@ -58,7 +58,6 @@ from fedmon.experiment.journal import (
     ReplayedRun,
     Reports,
     new_run_dir,
-    path_of,
     replayed_run,
     run_id_of,
 )
@@ -236,7 +235,7 @@ class ExperimentController:
         ``format`` is by default that of the file name; ``local_dir`` replaces the document's. Raises DescriptionError,
         NotFoundError, UnknownTypeError, and InvalidInputError for an unknown format.
         """
-        found = read(path_of("filepath", filepath), format=format)
+        found = read(filepath, format=format)
         return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
     @classmethod

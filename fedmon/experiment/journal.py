@@ -18,9 +18,9 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import Closing, LockFile, storage_errors
+from fedmon.common.files import Closing, LockFile, at_home, storage_errors
 from fedmon.common.store.seq_ranges import SeqRanges
-from fedmon.experiment.errors import DescriptionError, InvalidExperimentError, UnwritableEventError
+from fedmon.experiment.errors import DescriptionError, UnwritableEventError
 from fedmon.experiment.events import (
     AnyEvent,
     Assign,
@@ -56,20 +56,12 @@ def new_run_dir(exp_id: str | None, local_dir: str | Path | None) -> Path:
     """Return the folder of a new run, ``local_dir/exp_id/run_id``; nothing is made yet.
 
     Without ``exp_id`` the experiment gets a random name; without ``local_dir`` the folder is in that of temporary
-    files, as in NEPI. Raises InvalidExperimentError.
+    files, as in NEPI. Raises DescriptionError and InvalidInputError.
     """
     exp_id = f"exp-{secrets.token_hex(4)}" if exp_id is None else exp_id
     check_folder_name("experiment id", exp_id)
-    where = path_of("local_dir", tempfile.gettempdir() if local_dir is None else local_dir)
+    where = at_home(tempfile.gettempdir() if local_dir is None else local_dir).absolute()
     return where / exp_id / run_id_of(utc_now())
-
-
-def path_of(what: str, given: str | Path) -> Path:
-    """Return a caller's path as an absolute one. Raises InvalidExperimentError, with ``what`` as its name."""
-    try:
-        return Path(given).expanduser().absolute()
-    except RuntimeError as error:  # such as "~nobody"
-        raise InvalidExperimentError(f"{what} is {str(given)!r:.80}, and not a path: {error}") from error
 
 
 def check_folder_name(what: str, name: object) -> None:
@@ -258,7 +250,7 @@ class ReplayedRun(msgspec.Struct, kw_only=True):
 
 def replayed_run(run_dir: str | Path) -> ReplayedRun:
     """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
-    where = path_of("run_dir", run_dir)
+    where = at_home(run_dir).absolute()
     if not (where / NAME).is_file():
         raise StorageError(f"no run found in {where}: it has no {NAME}")
     journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
@@ -284,7 +276,7 @@ class Follower:
 
     def __init__(self, run_dir: str | Path, *, on_event: Callable[[AnyEvent], object] = lambda _event: None) -> None:
         self._on_event = on_event
-        self.folder = path_of("run_dir", run_dir)
+        self.folder = at_home(run_dir).absolute()
         self.path = self.folder / NAME
         if not self.path.is_file():
             raise NotFoundError(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import LOCK_NAME, LockFile, refuse_others, storage_errors, write_whole
+from fedmon.common.files import LOCK_NAME, LockFile, at_home, refuse_others, storage_errors, write_whole
 from fedmon.common.ids import CLIENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class NodeFolder:
     """The paths of one node folder, its privacy, and its lock."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.expanduser().resolve()
+        self.path = at_home(path).resolve()
         self.settings_file = self.path / "node.toml"
         self.database_file = self.path / "state.sqlite"
         self.audit_file = self.path / "audit.jsonl"

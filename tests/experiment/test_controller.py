@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.experiment import ExperimentController, Metric, ResourceFactory, ResourceManager, Retry
 from fedmon.experiment.errors import (
     DuplicateGuidError,
@@ -177,7 +177,7 @@ def test_a_limit_is_a_number_and_that_of_the_environment_may_be_empty(
     for where, wrong in (("max_running", -1), ("nthreads", "many")):
         with pytest.raises(InvalidExperimentError, match=f"{where} is {wrong}: take a whole number"):
             ExperimentController("limited", tmp_path, **{where: wrong})  # type: ignore[arg-type]
-    with pytest.raises(InvalidExperimentError, match="local_dir is '~nobody-at-all/x', and not a path"):
+    with pytest.raises(InvalidInputError, match="~nobody-at-all/x: Could not determine home directory"):
         ExperimentController("limited", "~nobody-at-all/x")
 
 

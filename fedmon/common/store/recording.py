@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.files import Closing
+from fedmon.common.files import Closing, at_home
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_compaction import Compaction
 from fedmon.common.store.recording_file import (
@@ -95,7 +95,7 @@ class Recording(Closing):
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = Path(path).expanduser()
+        self.path = at_home(path)
         self._file = RecordingFile(self.path, read_only=read_only)
         self.rows = RecordingRows(self._file)
         self._streams = StreamTable(self._file)

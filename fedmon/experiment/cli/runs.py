@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
+from fedmon.common.files import at_home
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
 from fedmon.common.text import duration, joined, moment, table
@@ -71,7 +72,7 @@ def run(
     if found.plan.errors:
         raise ImpossiblePlanError(one for one in found.placed.problems if one.severity == "error")
     where = directory or found.description.local_dir or FOLDER
-    description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
+    description = replace(found.description, local_dir=str(at_home(where).absolute()))
     _log_no_failures()
     with (
         connected(broker, settings, researcher) as federation,

@@ -10,7 +10,7 @@ import tomlkit
 from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
-from fedmon.common.files import write_whole
+from fedmon.common.files import at_home, write_whole
 from fedmon.experiment import nepi
 from fedmon.experiment.document.description import Description
 from fedmon.experiment.document.tables import from_tables, to_tables
@@ -40,7 +40,7 @@ def read(path: Path | str, *, format: str | None = None) -> Description:  # noqa
     The format is the one given, or the file's suffix. Raises DescriptionError with the name of the file, NotFoundError,
     StorageError, and InvalidInputError for an unknown format.
     """
-    path = Path(path)
+    path = at_home(path)
     kind = _format(path) if format is None else checked_format(format)
     try:
         with path.open("rb") as file:

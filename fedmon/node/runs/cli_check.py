@@ -221,7 +221,7 @@ def dataset_at(path: Path) -> GivenDataset:
     from fedmon.node.registers.dataset_source import measure
     from fedmon.node.runs.folder import GivenDataset
 
-    place = path.expanduser().resolve()
+    place = path.resolve()
     data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
     found = msgspec.structs.asdict(measure(place, data_type))
     return GivenDataset(dataset_id="trial", name=place.stem, data_type=data_type, **found)

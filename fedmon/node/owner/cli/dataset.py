@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.files import at_home
 from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, fields, group, record, seconds, verb
 
@@ -46,15 +47,13 @@ def add(
     """
     from fedmon.node.registers.dataset_source import measure
 
-    location = (path or Path(shell.ask("PATH", "File or folder"))).expanduser().absolute()
+    location = at_home(path or shell.ask("PATH", "File or folder")).absolute()
     kind = data_type or ("csv" if location.suffix.lower() in (".csv", ".tsv") else None)
     kind = kind or shell.ask("--type", "Data type", default="images" if location.is_dir() else "csv")
-    wanted = name or shell.ask("--name", "Name", default=location.stem)
-    split = _split(tags) or _split([shell.ask("--tags", "Tags, separated by commas")])
     values = {
-        "name": wanted,
+        "name": name or shell.ask("--name", "Name", default=location.stem),
         "data_type": kind,
-        "tags": split,
+        "tags": _split(tags) or _split([shell.ask("--tags", "Tags, separated by commas")]),
         "description": description,
         "parameters": _parameters(parameters),
     }

@@ -65,7 +65,7 @@ def init(
 
     url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
-    given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
+    given: dict[str, Any] = {name: path.absolute() for name, path in files.items() if path is not None}
     given |= {"username": username} if username else {}
     settings = broker_from_url(url, **given)
     settings.password()
