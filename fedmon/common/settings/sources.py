@@ -72,14 +72,15 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
 
 
 def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
-    """Return how to reach the broker of a URL; user, password and certificates come from FEDMON_BROKER_* variables.
+    """Return how to reach the broker of a URL, which may name the user; FEDMON_BROKER_* variables give the rest.
 
     Raises SettingsError.
     """
     keys = {(key.section, key.name): key for key in keys_of("node") if key.section == "broker"}
     found: Sections = {"broker": {}}
     _override(found, keys, environ)
-    return broker_from_url(url, **{name: value for name, value in found["broker"].items() if name != "url"})
+    told = {"url", "username"} if "@" in url else {"url"}
+    return broker_from_url(url, **{name: value for name, value in found["broker"].items() if name not in told})
 
 
 @contextlib.contextmanager

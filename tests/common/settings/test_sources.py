@@ -17,7 +17,7 @@ import pytest
 from fedmon.common.errors import SettingsError, StorageError
 from fedmon.common.ids import kept_client_id, new_researcher_id
 from fedmon.common.settings.broker import BrokerHost
-from fedmon.common.settings.sources import load_node, load_researcher
+from fedmon.common.settings.sources import load_broker, load_node, load_researcher
 from fedmon.common.settings.values import NodeSettings
 
 
@@ -255,6 +255,10 @@ def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
 def test_a_researcher_file_in_the_home_of_an_unknown_user_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match=r"FEDMON_RESEARCHER_FILE = '~no-such-user/r\.toml': "):
         load_researcher(None, {"FEDMON_RESEARCHER_FILE": "~no-such-user/r.toml"})
+
+
+def test_the_user_in_the_url_of_a_job_goes_before_that_of_the_environment() -> None:
+    assert load_broker("mqtt://me@h", {"FEDMON_BROKER_USERNAME": "cluster-1"}).username == "me"
 
 
 def test_a_researcher_has_no_policy_section(tmp_path: Path) -> None:
