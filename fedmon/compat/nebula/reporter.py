@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fedmon.common.errors import FedmonError
-from fedmon.common.metrics.sample import Sample
-from fedmon.common.metrics.series import metric_name
-from fedmon.common.settings.broker import BrokerSettings
-from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Complaints, Outlets
+from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.metrics.sample import USER_STREAM, Sample
+from fedmon.common.metrics.series import metric_name, series
+from fedmon.common.settings.broker import BrokerSettings, broker_from_url
+from fedmon.common.wire.messages import Monitor
+from fedmon.common.wire.samples import MonitorReply
+from fedmon.compat.nebula.controller import BACKLOG, TIMEOUT_S, Complaints, Controller, status_body
 from fedmon.compat.nebula.settings import (
     Generation,
     participant_of,
@@ -31,10 +33,12 @@ from fedmon.compat.nebula.settings import (
 )
 from fedmon.compat.nebula.view import Reported, Traffic, gpus, resources
 from fedmon.node.collectors.base import THIS_MACHINE, Collector
-from fedmon.node.measure.publisher import HOST_STREAM, UserValues
+from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
+from fedmon.node.requests.dialect import echo
 
 if TYPE_CHECKING:
+    from fedmon.node.broker_link import BrokerLink
     from fedmon.node.collectors.job.maker import JobMaker
 
 logger = logging.getLogger(__name__)
@@ -47,8 +51,10 @@ LEFT_ALONE_S = 30.0
 """A sink or connection manager that hung is not called for so long, because it would delay every report."""
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
-FINISHED_WITHIN_S = 10.0
-"""How long the end of a scenario is repeated until it is confirmed."""
+FINISHED, FINISHED_WITHIN_S = "user_scenario_finished", 10.0
+"""The metric of the end of a scenario, and how long that end is repeated until it is confirmed."""
+CLOSE_WITHIN_S = 1.0
+REFUSAL = "this is a reporter: it publishes its metrics, and keeps nothing to send again"
 SLOWLY_READ = frozenset(
     {"host_temperature_celsius", *(f"host_filesystem_{what}_bytes" for what in ("size", "free", "available"))}
 )
@@ -258,23 +264,23 @@ class Reporter:
         }
         self._config_file = None if config_file is None else Path(config_file)
         self._from_file: Mapping[str, Any] = {} if self._config_file is None else read_participant(self._config_file)
-        self._settings = read_settings(self._participant(), self._keywords, generation=generation)
-        self._keywords["node_id"] = self._settings.node_id
+        self._settings = own = read_settings(self._participant(), self._keywords, generation=generation)
         self._reload_every, self._finished_within_s = max(1, reload_every), finished_within_s
         self._jitter = random.Random(seed).uniform(-1, 1)  # noqa: S311  # spreads load, keeps no secret
         self._jitter_s, self._streams, self._job = jitter_s, streams, f"job-{os.getpid()}"
-        self._outlets = Outlets(
-            self._settings,
-            broker=broker,
-            boot=time.time_ns() // 1_000_000,
-            streams=[self._job] if streams is None else [name for name in streams if name != HOST_STREAM],
-            capabilities=lambda: self._ticks.sampler.capabilities() if self._ticks is not None else {},
-            http_timeout_s=http_timeout_s,
-            backlog=backlog,
+        others = [self._job] if streams is None else [name for name in streams if name != HOST_STREAM]
+        self._stream_names = [HOST_STREAM, *others, USER_STREAM]
+        self._boot = time.time_ns() // 1_000_000
+        self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
+        self._link: BrokerLink | None = None
+        self._publisher = self._made_publisher()
+        self._user_values = None if broker is None else UserValues(self._publisher.publish)
+        self._controller = Controller(
+            status_url=own.status_url, done_url=own.done_url, idx=own.idx, timeout_s=http_timeout_s, backlog=backlog
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._traffic, self._queue = Traffic(), asyncio.Queue[tuple[str, Any, float]]()
-        self._values_dropped = self._count = self._logged = 0
+        self._values_dropped = self._count = self._logged = self._statuses = self._connections = 0
         self._is_finished, self._complaints, self._ask_again_at = False, Complaints(), 0.0
         self._finishing, self._stop_asked, self._begun = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._reporter_task: asyncio.Task[None] | None = None
@@ -333,12 +339,12 @@ class Reporter:
     @property
     def user_values(self) -> UserValues | None:
         """Takes values of the program for the broker, from any thread and with steps; None without a broker."""
-        return self._outlets.user_values
+        return self._user_values
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of statuses (see `outlets.STATUSES`), and of dropped values and ticks."""
+        """Return the counts of statuses (see `controller.STATUSES`), and of dropped values and ticks."""
         return {
-            **{f"statuses_{name}": count for name, count in self._outlets.counts().items()},
+            **{f"statuses_{name}": count for name, count in self._controller.counts().items()},
             "values_dropped": self._values_dropped,
             "ticks_dropped": self._ticks.dropped if self._ticks is not None else 0,
         }
@@ -365,7 +371,7 @@ class Reporter:
         task = self._reporter_task
         if task is None or task.done():  # then it may belong to a loop that is closed
             # The end of a scenario may have been announced without, or after, any reporting.
-            await asyncio.to_thread(self._outlets.close)
+            await asyncio.to_thread(self._disconnect)
             return
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
         task.cancel()  # if it is not done
@@ -386,7 +392,7 @@ class Reporter:
             given_up = threading.Event()
             try:
                 self._is_finished = self._is_finished or await asyncio.to_thread(
-                    self._outlets.finish, self._participant(), self._finished_within_s, given_up=given_up
+                    self._finish, self._participant(), given_up
                 )
             finally:
                 given_up.set()
@@ -417,7 +423,7 @@ class Reporter:
             if self._stop_asked.is_set():
                 ticks.end()
             else:
-                self._outlets.open()
+                self._connect()
                 await asyncio.to_thread(ticks.sampler.start)
             while (tick := await ticks.next()) is not None:
                 await self._report_tick(tick)
@@ -434,7 +440,7 @@ class Reporter:
             grace_time_s = max(grace_time_s, 0.1)
             made, self._maker = await asyncio.to_thread(reporter_streams, self._job)
             streams = made
-        ticks = self._ticks = Ticks(streams, interval_s=self.period_s, publish=self._outlets.publish)
+        ticks = self._ticks = Ticks(streams, interval_s=self.period_s, publish=self._publisher.publish)
         await asyncio.to_thread(ticks.prime)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
@@ -445,7 +451,7 @@ class Reporter:
             ticks.sampler.stop()
         if self._maker is not None:
             self._maker.rest()
-        self._outlets.close()
+        self._disconnect()
 
     async def _follow(self) -> None:
         """Obey a config that changed; one that cannot be used changes nothing."""
@@ -457,7 +463,7 @@ class Reporter:
             self._complaints.log(str(error), f"the reporter's settings stay as they were: {error}")
             return
         # Names and addresses stay those of the start.
-        self._settings = self._outlets.settings = msgspec.structs.replace(
+        self._settings = msgspec.structs.replace(
             self._settings, report_frequency=settings.report_frequency, report_status=settings.report_status
         )
         if self._ticks is not None and self._ticks.sampler.asked_interval_s != self.period_s:
@@ -474,14 +480,14 @@ class Reporter:
     async def _report_tick(self, tick: Tick) -> None:
         """Report once: a status, enqueued values, then the machine; a part that fails is left out."""
         try:
-            if self._settings.report_status:
-                self._outlets.status(self._participant(), tick.t)
+            if self._settings.report_status and self.url:
+                self._controller.status(self._status(self._participant(), tick.t))
         except Exception:  # the program's own mapping
             logger.exception("a status could not be made")
         try:
             await self._report_queue()
             await self._report_resources(tick)
-            self._outlets.flush()
+            self._publisher.flush()
         except Exception:  # the next cycle comes all the same
             logger.exception("a cycle of the reporter failed")
         self._count += 1
@@ -490,12 +496,16 @@ class Reporter:
         """Log the values that are enqueued now, the oldest first."""
         for _ in range(self._queue.qsize()):
             name, value, t = self._queue.get_nowait()
-            self._outlets.value(name, value, t)
+            try:
+                if self._user_values is not None:
+                    self._user_values.add_scalar(name, value, t=t)
+            except InvalidInputError as error:
+                self._complaints.log(name, f"a value goes to the sinks alone: {error}")
             await self._log({name: value}, t, time.monotonic() - (time.time() - t))
 
     async def _report_resources(self, tick: Tick) -> None:
         self._traffic.look(tick.values)
-        connections = await self._connections()
+        connections = await self._neighbours()
         found = resources(tick.values, traffic=self._traffic, connections=connections, generation=self._generation)
         for values in (found, *gpus(tick.values)):
             await self._log(values, tick.t, tick.mono)
@@ -504,7 +514,7 @@ class Reporter:
         await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self.node_id, seq=self._logged))
         self._logged += 1
 
-    async def _connections(self) -> int | None:
+    async def _neighbours(self) -> int | None:
         """Return the number of direct connections; None without a manager, or if it fails."""
         manager: Any = self.cm
         try:
@@ -517,3 +527,74 @@ class Reporter:
                 self._ask_again_at = time.monotonic() + LEFT_ALONE_S
             self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
             return None
+
+    # --- broker and controller ---------------------------------------------------------------------------------------
+
+    def _made_publisher(self) -> Publisher:
+        return Publisher(
+            node_id=self.node_id,
+            boot=self._boot,
+            send=lambda payload: self._link is not None and self._link.send(payload),
+            leaves=lambda _name: self._broker is not None,
+            interval_s=self.frequency,
+        )
+
+    def _connect(self) -> None:
+        """Begin to connect; returns at once."""
+        if self._broker is not None:
+            from fedmon.node.broker_link import BrokerLink  # loads MQTT
+
+            self._link = BrokerLink(
+                self._broker,
+                node_id=self.node_id,
+                boot=self._boot,
+                streams=lambda: self._stream_names,
+                monitor=self._granted,
+                refusal=REFUSAL,
+                connections=self._connections,
+            )
+            self._link.start()
+        if self.url:
+            self._controller.start()
+
+    def _disconnect(self) -> None:
+        """Send open batches, and end the connections; waits a moment."""
+        self._publisher.flush()
+        if self._link is not None:
+            self._link.stop(CLOSE_WITHIN_S)
+            self._connections, self._link = self._link.connections, None
+        self._controller.stop(CLOSE_WITHIN_S)
+
+    def _finish(self, participant: Mapping[str, Any], given_up: threading.Event) -> bool:
+        """Announce the end of the scenario until it is confirmed; False if it was not in time."""
+        scenario, now, within_s = self._settings.scenario, time.time(), self._finished_within_s
+        if self._link is not None:
+            values: dict[str, float | None] = {series(FINISHED, scenario=scenario): 1.0}
+            self._publisher.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
+            self._publisher.flush()
+            self._link.finish(f"scenario {scenario} finished"[:200])
+        if self._settings.done_url:
+            # The old controller gets the end alone, the later one a last status before.
+            status = b"" if self._generation == "old" else self._status(participant, now)
+            return self._controller.finish(status, within_s, given_up=given_up)
+        return self._link is not None and self._link.wait_held(within_s, given_up=given_up)
+
+    def _status(self, participant: Mapping[str, Any], t: float) -> bytes:
+        self._statuses += 1
+        stamp = {"node_id": self.node_id, "boot": self._boot, "sequence": self._statuses, "t": round(t, 3)}
+        return status_body(participant, stamp)
+
+    def _granted(self, request: Monitor) -> MonitorReply | None:
+        """Answer `monitor`; None for a resend."""
+        if request.action == "resend":
+            return None
+        ticks = self._ticks
+        found = {} if ticks is None else ticks.sampler.capabilities()
+        return MonitorReply(
+            action=request.action,
+            interval_s=self.frequency,
+            streams=self._stream_names,
+            capabilities=found,
+            metrics=sorted(name for name, reason in found.items() if reason is None),
+            **echo(request, self.node_id),
+        )

@@ -36,7 +36,6 @@ class ReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
     report_status: bool
     status_url: str
     done_url: str
-    generation: Generation
 
 
 def participant_of(config: object) -> Mapping[str, Any]:
@@ -100,7 +99,6 @@ def read_settings(
         report_status=switch,
         status_url=status_url,
         done_url=done_url,
-        generation=generation,
     )
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import Deadline
-from fedmon.compat.nebula import outlets
-from fedmon.compat.nebula.outlets import Controller, status_body
+from fedmon.compat.nebula import controller as controllers
+from fedmon.compat.nebula.controller import Controller, status_body
 from tests.broker.certificates import make_broker_certificate
 from tests.support.http_controller import HttpController, Posted
 from tests.support.ports import free_port
@@ -29,7 +29,7 @@ def to(address: str, scheme: str = "http", **more: float) -> Iterator[Controller
     controller = Controller(
         status_url=f"{scheme}://{address}/update",
         done_url=f"{scheme}://{address}/done",
-        user_agent="NEBULA Participant 1",
+        idx=1,
         **{"timeout_s": 60.0, **more},  # type: ignore[arg-type]  # numbers of both kinds
     )
     controller.start()
@@ -87,13 +87,13 @@ def test_a_refusal_is_final_and_a_bad_moment_is_tried_again(status: int, tries: 
 
 
 def test_the_end_does_not_wait_for_statuses_of_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmon.compat.nebula.outlets.FIRST_RETRY_S", 30.0)
+    monkeypatch.setattr("fedmon.compat.nebula.controller.FIRST_RETRY_S", 30.0)
     answers = iter([500])
     with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
         controller.status(body(1))
         wait_until(lambda: controller.counts()["failures"])
         controller.status(body(2))
-        told = controller.finish(body(3), b"{}", 60.0, given_up=threading.Event())
+        told = controller.finish(body(3), 60.0, given_up=threading.Event())
 
     assert told is True
     assert [(posted.path, posted.body.get("n")) for posted in server.posted] == [
@@ -105,7 +105,7 @@ def test_the_end_does_not_wait_for_statuses_of_an_outage(monkeypatch: pytest.Mon
 def test_the_last_status_is_repeated_with_the_end_only_until_it_is_taken() -> None:
     answers = iter([500, 500, 200, 500])
     with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
-        assert controller.finish(body(1), b"{}", 60.0, given_up=threading.Event()) is True
+        assert controller.finish(body(1), 60.0, given_up=threading.Event()) is True
 
     assert [posted.path for posted in server.posted] == ["/update", "/done", "/update", "/done", "/done"]
 
@@ -118,7 +118,7 @@ def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: b
     with silent_peer() as port, to(f"127.0.0.1:{port}", timeout_s=0.15) as controller:
         controller.status(body(1))
 
-        assert controller.finish(b"", b"{}", 60.0 if is_given_up else 0.4, given_up=given_up) is False
+        assert controller.finish(b"", 60.0 if is_given_up else 0.4, given_up=given_up) is False
 
     assert not within.passed()
 
@@ -160,7 +160,7 @@ def test_a_start_during_a_stop_takes_statuses(monkeypatch: pytest.MonkeyPatch) -
                 during_stop.pop()()  # as another thread may do at this moment
             return taken
 
-    monkeypatch.setattr(outlets, "Actor", Interrupted)
+    monkeypatch.setattr(controllers, "Actor", Interrupted)
     with HttpController() as server, to(server.address) as controller:
         during_stop.append(controller.start)
         controller.stop(60.0)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.metrics.table import metric_of
-from fedmon.compat.nebula.outlets import FINISHED
-from fedmon.compat.nebula.reporter import SLOWLY_READ
+from fedmon.compat.nebula.reporter import FINISHED, SLOWLY_READ
 from fedmon.compat.nebula.view import _KINDS
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
 

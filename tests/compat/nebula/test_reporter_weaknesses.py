@@ -24,7 +24,7 @@ import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.compat.nebula import Reporter
-from fedmon.compat.nebula.outlets import Complaints
+from fedmon.compat.nebula.controller import Complaints
 from fedmon.compat.nebula.reporter import QUEUE_LIMIT
 from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.host import host_collectors

@@ -1,16 +1,15 @@
-"""The outlets of a reporter beside its sinks: a broker, and NEBULA's controller over HTTP."""
+"""NEBULA's controller over HTTP, to which a reporter tells its statuses and the end of its scenario."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
 import itertools
-import json
 import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,25 +17,13 @@ import msgspec
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError
-from fedmon.common.metrics.sample import USER_STREAM, Sample
-from fedmon.common.metrics.series import series
-from fedmon.common.settings.broker import BrokerSettings, broker_from_url
-from fedmon.common.wire.messages import Monitor
-from fedmon.common.wire.samples import MonitorReply
-from fedmon.compat.nebula.settings import ReporterSettings, section
-from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
-from fedmon.node.requests.dialect import echo
+from fedmon.compat.nebula.settings import section
 
 if TYPE_CHECKING:
     import requests
 
-    from fedmon.node.broker_link import BrokerLink
-
 logger = logging.getLogger(__name__)
 
-FINISHED = "user_scenario_finished"
-REFUSAL = "this is a reporter: it publishes its metrics, and keeps nothing to send again"
 SENT: Mapping[str, tuple[str, ...]] = {
     "device_args": ("uid", "idx", "name", "role", "malicious"),
     "network_args": ("ip", "port", "neighbors"),
@@ -51,7 +38,6 @@ TIMEOUT_S = 3.0
 BACKLOG = 720
 """An hour of statuses at the default period."""
 FIRST_RETRY_S, LAST_RETRY_S, END_RETRY_S = 0.25, 30.0, 2.0
-CLOSE_WITHIN_S = 1.0
 _Scalar = Annotated[str, msgspec.Meta(max_length=8192)] | bool | int | float | None
 _Sent = _Scalar | Annotated[list[_Scalar], msgspec.Meta(max_length=1024)]
 """The values that leave."""
@@ -112,11 +98,11 @@ class Controller:
         *,
         status_url: str,
         done_url: str,
-        user_agent: str,
+        idx: int | str | None,
         timeout_s: float = TIMEOUT_S,
         backlog: int = BACKLOG,
     ) -> None:
-        self._status_url, self._done_url, self._user_agent = status_url, done_url, user_agent
+        self._status_url, self._done_url, self._idx = status_url, done_url, idx
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
@@ -153,7 +139,7 @@ class Controller:
                 self._counts["dropped"] += 1
         self._actor.post(self._send)
 
-    def finish(self, status: bytes, body: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
+    def finish(self, status: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
         """Post a last status until it is taken, and the end of the scenario until it is confirmed with 200.
 
         Statuses that wait are dropped. Returns False if it is refused or given up, or after ``timeout_s``.
@@ -161,7 +147,7 @@ class Controller:
         self.start()
         self._drop_all()
         deadline, retry = Deadline(timeout_s), Backoff(FIRST_RETRY_S, longest_s=END_RETRY_S)
-        is_told = not status
+        is_told, body = not status, msgspec.json.encode({"idx": self._idx})
         with contextlib.suppress(BusyError):  # the time is over, or `stop` was called
             while not (given_up.is_set() or deadline.passed()):
                 is_told = is_told or _is_final(self._ask(self._status_url, status, deadline))
@@ -215,7 +201,8 @@ class Controller:
             self._session = requests.Session()
             self._session.trust_env = False
             self._session.verify = ssl.get_default_verify_paths().cafile or True  # SSL_CERT_FILE, else the system's
-            self._session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
+            agent = f"NEBULA Participant {self._idx}"
+            self._session.headers.update({"Content-Type": "application/json", "User-Agent": agent})
         timeout_s = self._timeout_s if self._stop_by is None else min(self._timeout_s, self._stop_by.left_s() + 0.05)
         try:
             with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
@@ -243,124 +230,3 @@ def _is_final(answer: int) -> bool:
 
 def _is_refused(answer: int) -> bool:
     return 300 <= answer < 500 and answer not in _TRY_AGAIN
-
-
-class Outlets:
-    """Broker and controller of one reporter; only `finish` and `close` wait.
-
-    ``boot`` numbers this run in samples and statuses; the period in ``settings`` may change. ``publish`` and ``flush``
-    are those of a Publisher, ``counts`` is the Controller's, and ``user_values`` is None without a broker. `open` and
-    `close` come in turns, from any thread.
-    """
-
-    def __init__(
-        self,
-        settings: ReporterSettings,
-        *,
-        broker: str | BrokerSettings | None = None,
-        boot: int = 1,
-        streams: Iterable[str] = (),
-        capabilities: Callable[[], Mapping[str, str | None]] = dict,
-        http_timeout_s: float = TIMEOUT_S,
-        backlog: int = BACKLOG,
-    ) -> None:
-        self.settings, self._boot, self._capabilities = settings, boot, capabilities
-        self._streams = [HOST_STREAM, *streams, USER_STREAM]
-        self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
-        self._link: BrokerLink | None = None
-        self._connections = self._statuses = 0
-        self._complaints = Complaints()
-        publisher = Publisher(
-            node_id=settings.node_id,
-            boot=boot,
-            send=lambda payload: self._link is not None and self._link.send(payload),
-            leaves=lambda _name: broker is not None,
-            interval_s=settings.report_frequency,
-        )
-        self.publish, self.flush = publisher.publish, publisher.flush
-        self.user_values = None if broker is None else UserValues(publisher.publish)
-        self._controller = Controller(
-            status_url=settings.status_url,
-            done_url=settings.done_url,
-            user_agent=f"NEBULA Participant {settings.idx}",
-            timeout_s=http_timeout_s,
-            backlog=backlog,
-        )
-        self.counts = self._controller.counts
-
-    def open(self) -> None:
-        """Begin to connect; returns at once."""
-        if self._broker is not None:
-            from fedmon.node.broker_link import BrokerLink  # loads MQTT
-
-            self._link = BrokerLink(
-                self._broker,
-                node_id=self.settings.node_id,
-                boot=self._boot,
-                streams=lambda: self._streams,
-                monitor=self._granted,
-                refusal=REFUSAL,
-                connections=self._connections,
-            )
-            self._link.start()
-        if self.settings.status_url:
-            self._controller.start()
-
-    def close(self) -> None:
-        """Send open batches, and end the connections."""
-        self.flush()
-        if self._link is not None:
-            self._link.stop(CLOSE_WITHIN_S)
-            self._connections, self._link = self._link.connections, None
-        self._controller.stop(CLOSE_WITHIN_S)
-
-    def value(self, name: str, value: Any, t: float) -> None:
-        """Publish one value of the program; one that is not a number goes to the sinks alone."""
-        if self.user_values is None:
-            return
-        try:
-            self.user_values.add_scalar(name, value, t=t)
-        except InvalidInputError as error:
-            self._complaints.log(name, f"a value goes to the sinks alone: {error}")
-
-    def status(self, participant: Mapping[str, Any], t: float) -> None:
-        """Queue the participant's status for the controller."""
-        if self.settings.status_url:
-            self._controller.status(self._status_body(participant, t))
-
-    def finish(self, participant: Mapping[str, Any], timeout_s: float, *, given_up: threading.Event) -> bool:
-        """Announce the end of the scenario until it is confirmed; False if it was not in time.
-
-        A controller confirms with 200; without one the broker does, by showing that it holds our last presence.
-        """
-        scenario, now = self.settings.scenario, time.time()
-        if self._link is not None:
-            values: dict[str, float | None] = {series(FINISHED, scenario=scenario): 1.0}
-            self.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
-            self.flush()
-            self._link.finish(f"scenario {scenario} finished"[:200])
-        if self.settings.done_url:
-            # The old controller gets the end alone, the later one a last status before.
-            status = b"" if self.settings.generation == "old" else self._status_body(participant, now)
-            done = json.dumps({"idx": self.settings.idx}).encode()
-            return self._controller.finish(status, done, timeout_s, given_up=given_up)
-        return self._link is not None and self._link.wait_held(timeout_s, given_up=given_up)
-
-    def _status_body(self, participant: Mapping[str, Any], t: float) -> bytes:
-        self._statuses += 1
-        stamp = {"node_id": self.settings.node_id, "boot": self._boot, "sequence": self._statuses, "t": round(t, 3)}
-        return status_body(participant, stamp)
-
-    def _granted(self, request: Monitor) -> MonitorReply | None:
-        """Answer `monitor`; None for a resend."""
-        if request.action == "resend":
-            return None
-        found = dict(self._capabilities())
-        return MonitorReply(
-            action=request.action,
-            interval_s=self.settings.report_frequency,
-            streams=self._streams,
-            capabilities=found,
-            metrics=sorted(name for name, reason in found.items() if reason is None),
-            **echo(request, self.settings.node_id),
-        )
