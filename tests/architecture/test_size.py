@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (550, 4, 299),
     "broker": (1957, 10, 1110),
-    "common": (8091, 49, 4550),
-    "compat": (2870, 18, 1891),
+    "common": (8100, 49, 4556),
+    "compat": (2879, 18, 1893),
     "demo": (750, 6, 536),
     "doctor": (420, 2, 276),
     "experiment": (10616, 46, 7019),
     "node": (26352, 121, 16609),
     "plan": (1268, 8, 845),
     "report": (8997, 50, 5621),
-    "researcher": (9849, 46, 6453),
+    "researcher": (9800, 46, 6436),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.messages import Dataset, ErrorCode, LogRecord, PlanStatus
+from fedmon.common.wire import messages
+from fedmon.common.wire.envelope import Message, Reply
+from fedmon.common.wire.messages import Dataset, DatasetsReply, ErrorCode, PlanStatus
 
 PROTOCOL_VERSION = "1"
 NODES = "general/nodes"
@@ -30,14 +31,10 @@ PLAN_STATUS = {
     PlanStatus.PENDING: "Pending",
     None: "Not Registered",
 }
+DOWNLOADED, NOT_DOWNLOADED = 200, 0
 _UNSERVED = frozenset(
     {ErrorCode.MALFORMED, ErrorCode.VERSION, ErrorCode.UNKNOWN_COMMAND, ErrorCode.UNSUPPORTED, ErrorCode.WRONG_ADDRESS}
 )
-
-
-def error_number(code: ErrorCode) -> str:
-    """Return the number of an error as a node of version 4.4 sends it: a message cannot be served, or any other."""
-    return "FB301: Protocol error" if code in _UNSERVED else "FB300: undetermined node error"
 
 
 class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
@@ -228,20 +225,10 @@ class WireScalar(WireReply, frozen=True, kw_only=True, tag="add_scalar"):
 
 
 class Log(WireReply, frozen=True, kw_only=True, tag="log"):
-    """One record of a node's log; ``msg`` is a JSON text in itself, see `LogText`."""
+    """One record of a node's log; ``msg`` is a JSON text in itself."""
 
     level: str
     msg: str
-
-
-class LogText(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``msg`` of a log record; ``asctime`` is the node's local time and names no zone."""
-
-    asctime: str
-    node_id: str
-    name: str
-    level: str
-    message: str
 
 
 UnderstoodReply = (
@@ -250,21 +237,43 @@ UnderstoodReply = (
 AnyReply = UnderstoodReply | SecaggReply | SecaggDeleteReply | WireScalar | Log
 
 
-def log_of(record: LogRecord, when: datetime) -> Log:
-    """Return the message for a record of a node's log; ``when`` is its time in the zone that is shown."""
-    text = LogText(
-        asctime=f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",
-        node_id=record.node_id,
-        name=record.logger,
-        level=record.level,
-        message=record.msg,
-    )
-    return Log(
-        researcher_id=UNKNOWN_RESEARCHER,
-        node_id=record.node_id,
-        level=record.level,
-        msg=msgspec.json.encode(text).decode(),
-    )
+def reply_of(reply: Message, *, job_id: str = "", training_plan_url: str = "") -> UnderstoodReply | None:
+    """Return the message for a reply of ours; None for any other, and where version 4.4 has none.
+
+    The last two are fields that ours lacks; programs of version 4.4, too, send an empty text where they have none.
+    """
+    if not isinstance(reply, Reply):
+        return None
+    head: dict[str, Any] = {"researcher_id": reply.researcher_id, "node_id": reply.node_id}
+    match reply:
+        case messages.Pong():
+            return PingReply(success=reply.success, sequence=reply.sequence, **head)
+        case messages.ListReply():
+            return WireListReply(**_datasets(reply, with_dtypes=False), **head)
+        case messages.SearchReply():
+            return WireSearchReply(**_datasets(reply, with_dtypes=True), **head)
+        case messages.ApprovalReply():
+            status = DOWNLOADED if reply.success else NOT_DOWNLOADED
+            return WireApprovalReply(sequence=reply.sequence, status=status, success=reply.success, **head)
+        case messages.TrainingPlanStatusReply():
+            return StatusReply(
+                job_id=job_id,
+                success=reply.success,
+                approval_obligation=reply.approval_obligation,
+                status=PLAN_STATUS[reply.status],
+                msg=reply.note,
+                training_plan_url=training_plan_url,
+                **head,
+            )
+        case messages.Error():
+            number = "FB301: Protocol error" if reply.code in _UNSERVED else "FB300: undetermined node error"
+            return ErrorMessage(errnum=number, extra_msg=reply.reason, **head)
+    return None
+
+
+def _datasets(reply: DatasetsReply, *, with_dtypes: bool) -> dict[str, Any]:
+    databases = [record_of(dataset, with_dtypes=with_dtypes) for dataset in reply.datasets]
+    return {"success": reply.success, "databases": databases, "count": reply.count}
 
 
 def record_of(dataset: Dataset, *, with_dtypes: bool) -> dict[str, Any]:

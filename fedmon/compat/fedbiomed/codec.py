@@ -13,15 +13,15 @@ from fedmon.common.ids import checked_id
 from fedmon.common.wire import codec
 from fedmon.common.wire.fedbiomed4 import (
     PROTOCOL_VERSION,
+    UNKNOWN_RESEARCHER,
     Log,
-    LogText,
     ServedRequest,
     UnderstoodReply,
     WireMessage,
     WireScalar,
     converted,
 )
-from fedmon.common.wire.messages import ErrorCode
+from fedmon.common.wire.messages import ErrorCode, LogRecord
 
 MAX_MESSAGE_BYTES = 990_000
 """This wire has no pages: a list of any length comes whole."""
@@ -32,12 +32,36 @@ NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
 _MAX_ID = 256
 
 
+class LogText(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``msg`` of a log record; ``asctime`` is the node's local time and names no zone."""
+
+    asctime: str
+    node_id: str
+    name: str
+    level: str
+    message: str
+
+
 def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
     """Return the JSON bytes of a message, given with or without its class.
 
     Raises InvalidMessageError when they are too many for one.
     """
     return codec.encode(message, max_bytes=MAX_MESSAGE_BYTES)
+
+
+def encode_log(record: LogRecord) -> bytes:
+    """Return the bytes of a record of a node's log. Raises InvalidMessageError when they are too many."""
+    when = record.time.astimezone()
+    text = LogText(
+        asctime=f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}",
+        node_id=record.node_id,
+        name=record.logger,
+        level=record.level,
+        message=record.msg,
+    )
+    msg = msgspec.json.encode(text).decode()
+    return encode(Log(researcher_id=UNKNOWN_RESEARCHER, node_id=record.node_id, level=record.level, msg=msg))
 
 
 def decode_request(payload: bytes) -> ServedRequest:

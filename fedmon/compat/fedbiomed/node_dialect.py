@@ -10,17 +10,19 @@ import sys
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import msgspec
+
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire import fedbiomed4, messages
-from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import error_number, record_of
+from fedmon.common.wire.envelope import Message, Request
+from fedmon.common.wire.fedbiomed4 import DOWNLOADED, NOT_DOWNLOADED
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.compat.fedbiomed import codec
 from fedmon.compat.fedbiomed.codec import checked_party
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient, RefusedMessageError
-from fedmon.node.requests.handlers import HTTP_OK, PlanApprovalByUrl, PlanError, PlanStatusByUrl
+from fedmon.node.requests.handlers import PlanApprovalByUrl, PlanError, PlanStatusByUrl
 
 SESSION = "fedbiomed4"
 """Their requests name no session: for us each researcher has one that never ends."""
@@ -64,20 +66,19 @@ class FedBioMedDialect(NodeDialect):
             raise RefusedMessageError(error, sender, {}) from None
         return _request_of(asked)
 
-    def answer(self, reply: Message, *, to: Recipient, request: Request | None) -> Outgoing | None:
+    def answer(self, reply: Message, *, to: Recipient, request: Request | None) -> Outgoing | None:  # noqa: ARG002
         """Write an answer; None for a search without a match, and where this wire has no message.
 
         Raises InvalidMessageError when it does not fit into one message.
         """
-        answer = _answer_of(reply, to.researcher_id, request)
+        answer = _answer_of(reply, request)
         if answer is None:
             return None
         return Outgoing(topic=fedbiomed4.REPLIES, payload=codec.encode(answer), qos=0)
 
     def log(self, record: LogRecord) -> Outgoing:
         """Write a record of the node's log. Raises InvalidMessageError."""
-        payload = codec.encode(fedbiomed4.log_of(record, record.time.astimezone()))
-        return Outgoing(topic=fedbiomed4.LOGGER, payload=payload, qos=0)
+        return Outgoing(topic=fedbiomed4.LOGGER, payload=codec.encode_log(record), qos=0)
 
 
 def _request_of(asked: fedbiomed4.ServedRequest) -> Request:
@@ -105,58 +106,42 @@ def _request_of(asked: fedbiomed4.ServedRequest) -> Request:
             return PlanStatusByUrl(sequence=0, url=asked.training_plan_url, job_id=asked.job_id, **envelope)
 
 
-def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4.UnderstoodReply | None:
-    if not isinstance(reply, Reply):
-        return None
-    head: dict[str, Any] = {"researcher_id": researcher_id, "node_id": reply.node_id}
+def _answer_of(reply: Message, request: Request | None) -> fedbiomed4.UnderstoodReply | None:
     match reply:
-        case messages.Pong():
-            return fedbiomed4.PingReply(success=True, sequence=reply.sequence, **head)
-        case messages.ListReply():
-            return fedbiomed4.WireListReply(**_datasets(reply, with_dtypes=False), **head)
-        case messages.SearchReply() if reply.datasets:
-            return fedbiomed4.WireSearchReply(**_datasets(reply, with_dtypes=True), **head)
-        case messages.ApprovalReply():
-            return fedbiomed4.WireApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
+        case DatasetsReply() if reply.next_offset is not None:
+            raise InvalidMessageError(
+                f"the {reply.count} datasets do not fit into one message of this wire; search with more tags",
+                code=ErrorCode.TOO_LARGE.value,
+            )
         case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
             explanation = _EXPLANATIONS[reply.status]
-            note = f"{explanation}: {reply.note}" if reply.note else explanation
-            return _status(head, request, success=True, status=fedbiomed4.PLAN_STATUS[reply.status], msg=note)
-        case Error():
-            return _failure(reply, head, request)
-    return None
+            told = msgspec.structs.replace(reply, note=f"{explanation}: {reply.note}" if reply.note else explanation)
+            return fedbiomed4.reply_of(told, job_id=request.job_id, training_plan_url=request.url)
+        case messages.TrainingPlanStatusReply():
+            return None
+        case messages.SearchReply() if not reply.datasets:
+            return None
+        case Error() if reply.code in (ErrorCode.FAILED, ErrorCode.BUSY):
+            return _failure(reply, request)
+    return fedbiomed4.reply_of(reply)
 
 
-def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4.UnderstoodReply:
-    """Return the message for a request that was not served: a reply of the request's kind if the plan is the reason."""
-    about_plan = error.code in (ErrorCode.FAILED, ErrorCode.BUSY)
-    if about_plan and isinstance(request, PlanApprovalByUrl):
-        status = error.http_status if isinstance(error, PlanError) else HTTP_OK if error.code is ErrorCode.FAILED else 0
-        return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
-    if about_plan and isinstance(request, PlanStatusByUrl):
-        return _status(head, request, success=False, status="Error", msg=error.reason)
-    return fedbiomed4.ErrorMessage(errnum=error_number(error.code), extra_msg=error.reason, **head)
-
-
-def _status(
-    head: dict[str, Any], request: PlanStatusByUrl, *, success: bool, status: str, msg: str
-) -> fedbiomed4.StatusReply:
-    return fedbiomed4.StatusReply(
-        job_id=request.job_id,
-        success=success,
-        approval_obligation=True,
-        status=status,
-        msg=msg,
-        training_plan_url=request.url,
-        **head,
-    )
-
-
-def _datasets(reply: DatasetsReply, *, with_dtypes: bool) -> dict[str, Any]:
-    if reply.next_offset is not None:
-        raise InvalidMessageError(
-            f"the {reply.count} datasets do not fit into one message of this wire; search with more tags",
-            code=ErrorCode.TOO_LARGE.value,
-        )
-    databases = [record_of(dataset, with_dtypes=with_dtypes) for dataset in reply.datasets]
-    return {"success": True, "databases": databases, "count": len(databases)}
+def _failure(error: Error, request: Request | None) -> fedbiomed4.UnderstoodReply | None:
+    """Return the message for a request that failed: a reply of the request's kind if the plan is the reason."""
+    head: dict[str, Any] = {"researcher_id": error.researcher_id, "node_id": error.node_id}
+    match request:
+        case PlanApprovalByUrl():
+            ended = DOWNLOADED if error.code is ErrorCode.FAILED else NOT_DOWNLOADED
+            status = error.http_status if isinstance(error, PlanError) else ended
+            return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
+        case PlanStatusByUrl():
+            return fedbiomed4.StatusReply(
+                job_id=request.job_id,
+                success=False,
+                approval_obligation=True,
+                status="Error",
+                msg=error.reason,
+                training_plan_url=request.url,
+                **head,
+            )
+    return fedbiomed4.reply_of(error)

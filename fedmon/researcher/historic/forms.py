@@ -1,8 +1,4 @@
-"""Messages in the form of Fed-BioMed 4.4, which `Requests` speaks: ours written in it, and a caller's read from it.
-
-A field that only version 4.4 knows holds the value that its own programs send for nothing: an empty text,
-"<unknown>", 0.
-"""
+"""Messages in the form of Fed-BioMed 4.4, which `Requests` speaks: ours written in it, and a caller's read from it."""
 
 from __future__ import annotations
 
@@ -13,32 +9,20 @@ import msgspec
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire import messages, topics
-from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import (
-    LOGGER,
-    MONITORING,
-    PLAN_STATUS,
-    PROTOCOL_VERSION,
-    REPLIES,
-    checked_reply,
-    error_number,
-    log_of,
-    record_of,
-)
-from fedmon.common.wire.messages import Error, ErrorCode, LogRecord
+from fedmon.common.wire.envelope import Message, Request
+from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, PROTOCOL_VERSION, REPLIES, checked_reply, reply_of
+from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.replies.content import StoredDocument
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
 _LOG = "log"
 _METRICS = "add_scalar"
-DOWNLOADED = 200
-NOT_DOWNLOADED = 0
 ECHOED = ("sequence", "job_id", "training_plan_url")
 REPLY_COMMANDS = {"ping": "pong"}
 """Replies that have another command than their request."""
 
-_OWN_FIELDS = ("protocol_version", "t", "number")
+_OWN_FIELDS = ("t", "number")
 
 
 class ScriptRequest(Request, frozen=True, kw_only=True, tag="script"):
@@ -51,44 +35,11 @@ def historic(message: Message) -> dict[str, Any]:
     """Return a message of a node with the fields of version 4.4; one that 4.4 has no word for keeps its own."""
     if isinstance(message, StoredDocument):
         return message.fields
-    told = _told(message)
-    if told is None:
-        own: dict[str, Any] = msgspec.to_builtins(message)
-        return own
-    head = {"protocol_version": PROTOCOL_VERSION, "command": str(message.__struct_config__.tag)}
-    if isinstance(message, Reply):
-        head |= {"researcher_id": message.researcher_id, "node_id": message.node_id}
-    return head | told
-
-
-def _told(message: Message) -> dict[str, Any] | None:
-    match message:
-        case messages.Pong():
-            return {"success": message.success, "sequence": message.sequence}
-        case messages.ListReply() | messages.SearchReply():
-            databases = [
-                record_of(one, with_dtypes=isinstance(message, messages.SearchReply)) for one in message.datasets
-            ]
-            return {"success": message.success, "databases": databases, "count": message.count}
-        case messages.ApprovalReply():
-            status = DOWNLOADED if message.success else NOT_DOWNLOADED
-            return {"sequence": message.sequence, "status": status, "success": message.success}
-        case messages.TrainingPlanStatusReply():
-            return {
-                "job_id": "",
-                "success": message.success,
-                "approval_obligation": message.approval_obligation,
-                "status": PLAN_STATUS[message.status],
-                "msg": message.note,
-                "training_plan_url": "",
-            }
-        case Error():
-            return {"errnum": error_number(message.code), "extra_msg": message.reason}
-        case AddScalar():
-            return {name: value for name, value in msgspec.to_builtins(message).items() if name not in _OWN_FIELDS}
-        case LogRecord():
-            return msgspec.structs.asdict(log_of(message, message.time))
-    return None
+    told: dict[str, Any] = msgspec.to_builtins(reply_of(message) or message)
+    if isinstance(message, AddScalar):
+        told = {name: value for name, value in told.items() if name not in _OWN_FIELDS}
+        told["protocol_version"] = PROTOCOL_VERSION
+    return told
 
 
 def echoed(message: Mapping[str, Any]) -> dict[str, Any]:
