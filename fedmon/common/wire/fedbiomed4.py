@@ -1,4 +1,4 @@
-"""Every message of Fed-BioMed 4.4, with exactly the fields that its programs check for.
+"""The messages of Fed-BioMed 4.4, with exactly the fields that its programs check for.
 
 One field more or less ends a Fed-BioMed program's network thread, so these classes allow neither.
 Source: the message classes of Fed-BioMed 4.4.0.
@@ -103,24 +103,9 @@ class TrainRequest(WireRequest, frozen=True, kw_only=True, tag="train"):
     aux_var_urls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class SecaggDeleteRequest(WireRequest, frozen=True, kw_only=True, tag="secagg-delete"):
-    """Ask to forget an element of secure aggregation."""
-
-    secagg_id: str
-    sequence: int
-    element: int
-    job_id: str | None
-
-
-class SecaggRequest(SecaggDeleteRequest, frozen=True, kw_only=True, tag="secagg"):
-    """Ask to set up an element of secure aggregation with these parties."""
-
-    parties: list[Any]
-
-
-# Training and secure aggregation are for nodes of Fed-BioMed; ours serve the others.
+# Training is for nodes of Fed-BioMed, ours serve the others; secure aggregation is asked for by none of our programs.
 ServedRequest = PingRequest | ListRequest | SearchRequest | ApprovalRequest | StatusRequest
-AnyRequest = ServedRequest | TrainRequest | SecaggRequest | SecaggDeleteRequest
+AnyRequest = ServedRequest | TrainRequest
 
 
 # --- node to researcher ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire.fedbiomed4 import checked_reply, checked_request
 from tests.support.fedbiomed4 import payload
 
-REQUESTS = ("ping", "list", "search", "approval", "training_plan_status", "train", "secagg")
+REQUESTS = ("ping", "list", "search", "approval", "training_plan_status", "train")
 REPLIES = ("ping_reply", "list_reply", "search_reply", "approval_reply", "training_plan_status_reply", "train_reply",
            "error", "add_scalar", "log")  # fmt: skip
 RECORDED = [(checked_request, f"{name}_request") for name in REQUESTS] + [(checked_reply, name) for name in REPLIES]
@@ -51,6 +51,7 @@ def test_a_field_of_version_4_5_is_written_only_where_it_is_given(given: dict[st
     [
         (checked_request, {}, "names no command"),
         (checked_request, {"command": "sing"}, "'sing' is not one of approval, list, ping"),
+        (checked_request, payload("secagg_request"), "'secagg' is not one of"),
         (checked_request, payload("ping_reply"), "'pong' is not one of"),
         (checked_reply, payload("ping_request"), "'ping' is not one of"),
         (checked_request, payload("ping_request") | {"sequence": True}, "sequence"),

@@ -321,14 +321,11 @@ def test_what_is_no_request_is_refused_before_it_is_sent(node: EchoNode, open_re
 def test_what_no_node_serves_is_refused_with_the_way_that_works(mosquitto: Broker, open_requests: Open) -> None:
     requests = open_requests()
     approval = {"researcher_id": "alice", "description": "d", "sequence": 1, "training_plan_url": "http://x/plan"}
-    secagg = {"researcher_id": "alice", "secagg_id": "s", "sequence": 1, "element": 0, "job_id": "j"}
 
     with pytest.raises(InvalidMessageError, match="training_plan_approve"):
         requests.send_message({"command": "approval", **approval})
     with pytest.raises(InvalidMessageError, match="no node of ours serves 'train'"):
         requests.send_message(payload("train_request"))
-    with pytest.raises(InvalidMessageError, match="'secagg-delete'"):
-        requests.send_message({"command": "secagg-delete", **secagg})
 
 
 # --- the queue ------------------------------------------------------------------------------------------------------
