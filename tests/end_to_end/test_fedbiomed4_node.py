@@ -141,7 +141,7 @@ def test_training_and_secure_aggregation_are_refused_with_a_reason(researcher: V
     error = researcher.ask(name, answer="error")
 
     assert error["errnum"] == "FB301: Protocol error"
-    assert f"{name!r} is not run by this node" in error["extra_msg"]
+    assert f"command {name!r} is not one of approval, list, ping" in error["extra_msg"]
 
 
 @pytest.mark.parametrize(
