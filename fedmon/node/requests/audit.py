@@ -75,7 +75,7 @@ class Audit(Closing):
             self._cut_pruned(read_note(self.folder / STUB_NAME))
             end, found["audit-broken"] = find_end(self.folder)
         self._n, self._previous = end.n, end.hash
-        self._synced_n = -1
+        self._synced_n = self._n if read_note(self.folder / HEAD_NAME) == end else -1
         with self._lock:
             for event, facts in found.items():
                 if facts is not None:

@@ -308,6 +308,15 @@ def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
     assert (len(counts["metrics"]), counts["metrics"][OTHER_NAMES]) == (MAX_COUNTED_NAMES + 1, 500)
 
 
+def test_an_audit_to_which_nothing_was_added_needs_no_room_on_the_disk(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "a", 3)
+
+    with files_of_at_most(0), Audit(folder) as audit:
+        audit.sync()
+
+    assert verify(folder).ok
+
+
 def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path) -> None:
     with Audit(tmp_path) as audit:
         audit.record("before")
