@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
 
 ROUND_TRIPS = 20
-SLOW_S = 0.04
-PRODUCT_WITHIN_S = 1.0
+SLOW_S, PRODUCT_WITHIN_S = 0.04, 1.0
 AMQP_PORT, NATS_PORT = 5672, 4222
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
@@ -290,6 +289,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     """Make every check of a researcher, in the order in which one needs the other."""
     from fedmon.common.wire import topics
     from fedmon.researcher.federation import Federation, opened_settings
+    from fedmon.researcher.runs.handle import trusted_urls
 
     settings = opened_settings(settings_file, url=broker_url, researcher_id=None, folder=None, username=None)
     yield _settings("researcher", settings, settings.folder)
@@ -302,7 +302,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
             yield from _nodes(federation)
     except FedmonError as error:
         yield failed("nodes", str(error), RIGHTS_ADVICE)
-    yield _repository(settings.repository, timeout_s)
+    yield _repository(settings.repository, trusted_urls(settings.repository), timeout_s)
 
 
 def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: Path) -> Check:
@@ -365,15 +365,15 @@ def _clocks(outcomes: Outcomes[Pong]) -> Check:
     return ok("clock offset", found)
 
 
-def _repository(repository: RepositorySettings, timeout_s: float) -> Check:
-    """Store a small file, and fetch it by the URL that the repository gives to others."""
+def _repository(repository: RepositorySettings, allowed_urls: Sequence[str], timeout_s: float) -> Check:
+    """Store a small file, and fetch it by the URL that the repository gives to others, as this party would."""
     if repository.url is None:
         return skipped("repository", "no url is configured; files over 100 KB cannot be sent")
     from fedmon.common.http import download, upload
 
     try:
         url = upload(PROBE, repository, deadline_s=timeout_s)
-        download(url, sha256=None, max_bytes=len(PROBE), deadline_s=timeout_s, allowed_urls=[url])
+        download(url, sha256=None, max_bytes=len(PROBE), deadline_s=timeout_s, allowed_urls=allowed_urls)
     except FedmonError as error:
         return failed("repository", str(error), "see its log, and that url, certificate and token_file are right")
     return ok("repository", f"{repository.url} stored a small file and gave it back")
@@ -384,9 +384,9 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     from fedmon.common.settings import sources
     from fedmon.common.wire import topics
     from fedmon.node.folder import NodeFolder
+    from fedmon.node.owner.cli.dataset import problems
     from fedmon.node.owner.cli.node import troubles
-    from fedmon.node.owner.cli.shell import dir_option
-    from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
+    from fedmon.node.owner.cli.shell import Shell, dir_option
 
     folder = NodeFolder.open(path)
     settings = sources.load_node(folder.path, os.environ)
@@ -394,26 +394,25 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
     try:
-        status = call_daemon(folder.path, "status")
-    except DaemonNotRunningError:
-        status = None
+        shell = Shell("doctor", folder, as_json=True)
+        status = {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")
         return
     option = dir_option(folder.path)
-    if obeyed := status["policy"]["researchers"] if status else settings.policy.researchers:
+    if obeyed := status["policy"]["researchers"]:
         yield ok("policy", f"obeys {', '.join(obeyed)}")
     else:
         advice = f"allow one with: fedmon node policy allow RESEARCHER{option}"
         yield warning("policy", "the node accepts no researcher", advice)
-    if status is None:
+    for trouble in troubles(status):
+        yield failed("node", trouble)
+    if (live := status["live"]) is None:
         topic = topics.status(settings.id)
         yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
-    elif (live := status["live"])["connected"]:
+    elif live["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
     else:
         yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
-    for trouble in troubles(status) if status else ():
-        yield failed("node", trouble)
-    yield _repository(settings.repository, timeout_s)
+    yield _repository(settings.repository, settings.repository.allowed_urls, timeout_s)

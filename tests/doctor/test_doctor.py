@@ -16,7 +16,7 @@ from fedmon.broker.engine import MosquittoEngine
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder, write_node_with_cells
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.requirements import require
@@ -208,22 +208,26 @@ def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_co
 
     with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
         environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
+        fetching = {"FEDMON_REPOSITORY_ALLOWED_URLS": running.facts["url"].removesuffix("upload")}
         right = environ | {"FEDMON_REPOSITORY_TOKEN_FILE": running.facts["token_file"]}
         told = [
-            diagnosed(*words, **environ | token)
-            for words in (("--broker", mosquitto.url), ("--dir", folder))
+            diagnosed(*words, **environ | token | allowed)
+            for words, allowed in ((("--broker", mosquitto.url), {}), (("--dir", folder), fetching))
             for token in (right, {"FEDMON_REPOSITORY_TOKEN_FILE": str(wrong)})
         ]
+        _, sending = diagnosed("--dir", folder, **right)  # a node fetches nothing from places that it does not name
 
     assert [(code, checks["repository"]["verdict"]) for code, checks in told] == [(0, "ok"), (1, "failed")] * 2
     assert "401 Unauthorized: uploads need a token" in told[1][1]["repository"]["found"]
+    assert "is not under an allowed address; allowed are: none" in sending["repository"]["found"]
     # the broker of a node that does not run is tried
     assert [told[2][1][name]["verdict"] for name in ("connection", "node")] == ["ok", "skipped"]
 
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
     url = f"mqtt://127.0.0.1:{free_port()}"
-    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url, researchers=[])
+    folder = write_node_with_cells(tmp_path / "n", node_id="idle", url=url, researchers=[])
+    (folder / "table.csv").unlink()
 
     done = fedmon_here("doctor", "--dir", str(folder))
 
@@ -231,7 +235,8 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     assert f"-> allow one with: fedmon node policy allow RESEARCHER --dir {folder}\n" in done.stdout
     assert f"FAILED   connection: cannot connect to the broker at {url.removeprefix('mqtt://')}" in done.stdout
     assert "skipped  node: the node does not run" in done.stdout
-    assert done.stdout.endswith("1 of 4 checks failed\n")
+    assert "FAILED   node: no plan gets dataset 'cells': its path leads to nothing here now" in done.stdout
+    assert done.stdout.endswith("2 of 5 checks failed\n")
     assert done.returncode == 1
 
 

@@ -146,8 +146,7 @@ def status(shell: Shell) -> None:
 
     Its connection, accepted researchers, plans, runs and results.
     """
-    document = shell.call("status")
-    document["unusable"] = problems(shell, shell.call("dataset-list")["datasets"])
+    document = {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
     shell.emit({"running": document["live"] is not None, **document}, lambda: fields(dict(_lines(document))))
 
 
@@ -234,8 +233,6 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
     if held := document["release"]["held"]:
         yield f"{plural(held, 'result waits', 'results wait')} for your decision: fedmon node results"
-    for name, problem in document["unusable"].items():
-        yield f"no plan gets dataset {name!r}: {problem}"
     if refused:
         last = refused[0]
         others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
@@ -256,8 +253,11 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def troubles(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that keeps a running node from its work, but for a lost connection."""
-    live = document["live"]
+    """Yield a sentence for each thing that keeps a node from its work, but for a lost connection."""
+    for name, problem in document["unusable"].items():
+        yield f"no plan gets dataset {name!r}: {problem}"
+    if (live := document["live"]) is None:
+        return
     if live["flapping"]:
         yield f"FLAPPING: {live['flapping']}"
     if duplicate := live["duplicate"]:
@@ -285,7 +285,7 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 
 def _lines(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     live = document["live"]
-    needs = [f"* {each}" for each in (*_needs(document), *(troubles(document) if live else ()))]
+    needs = [f"* {each}" for each in (*_needs(document), *troubles(document))]
     yield "needs you", "\n".join(needs) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
