@@ -28,7 +28,10 @@ def test_the_digest_is_the_same_sixty_four_digits_everywhere(folder: Path) -> No
     approved = node(folder, "plan", "approve", plan_id).stdout
     documents = [told(folder, "plan", "list")["plans"][0], told(folder, "plan", "show", "logistic")["plan"]]
 
-    assert all(f"sha256 {DIGEST}" in " ".join(text.split()) for text in (shown, approved))
+    for text in (shown, approved):
+        assert f"sha256 {DIGEST}" in " ".join(text.split())
+        assert "0.1 a row, by the node's rule\n" in text
+        assert "auto, the node's mode\n" in text
     assert [document["sha256"] for document in documents] == [DIGEST, DIGEST]
     assert DIGEST in (folder / "audit.jsonl").read_text()
 

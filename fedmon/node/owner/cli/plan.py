@@ -128,7 +128,7 @@ def approve(
     )
     agreed = digest if sha256 is None or is_prefix else sha256
     shell.show(
-        "plan-decide", lambda result: _decided(result, shown["datasets"]),
+        "plan-decide", lambda result: _decided(result, shown),
         plan=plan_id, sha256=agreed, status="approved", note=note, grant=shown["proposed"], asked=shown["asked"],
     )  # fmt: skip
 
@@ -232,20 +232,20 @@ def _rules(path: Path) -> Any:
 
 def _whole(shown: Mapping[str, Any]) -> str:
     """Return the record of a plan, who asks for it, its grants, and the one that is proposed, as text."""
-    names, proposed, before = shown["datasets"], shown["proposed"], shown["before"]
+    proposed, before = shown["proposed"], shown["before"]
     parts = [_screen(shown)]
     asked = []
     for wish in shown["asked"]:
         why = f": {wish['purpose']}" if wish["purpose"] else ""
         again = "asks" if wish["is_open"] else "asked"
-        asked += folded(one_line(f"{wish['researcher_id']} {again} for {_dataset_names(wish, names)}{why}"))
+        asked += folded(one_line(f"{wish['researcher_id']} {again} for {_dataset_names(wish, shown)}{why}"))
     parts += ["--- request ---\n" + "\n".join(asked)] if asked else []
     for one in shown["grants"]:
         left = "" if one["runs_left"] is None else f", {plural(one['runs_left'], 'run')} left"
-        parts.append(f"--- grant{left} ---\n{fields(_terms(one['grant'], names))}")
-    parts.append(f"--- proposed grant ---\n{fields(_terms(proposed, names))}")
+        parts.append(f"--- grant{left} ---\n{fields(_terms(one['grant'], shown))}")
+    parts.append(f"--- proposed grant ---\n{fields(_terms(proposed, shown))}")
     if before is not None:
-        new, old = _terms(proposed, names), _terms(before, names)
+        new, old = _terms(proposed, shown), _terms(before, shown)
         changed = [
             line
             for name in new
@@ -258,40 +258,40 @@ def _whole(shown: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _dataset_names(terms: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    found = terms.get("datasets")
+def _dataset_names(terms: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
+    found, names = terms.get("datasets"), shown["datasets"]
     return "all listed" if found is None else ", ".join(f"{names.get(each, '?')} ({each})" for each in found) or "none"
 
 
-def _terms(grant: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
-    """Return the terms of a grant as an owner reads them."""
+def _terms(grant: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, object]:
+    """Return the terms of a grant as an owner reads them, beside the result of ``plan-show``."""
     researchers, rules, scalars = (grant.get(name) for name in ("researchers", "arguments", "scalars"))
-    texts, limit = grant.get("texts", []), grant.get("values")
+    texts, limit, rule = grant.get("texts", []), grant.get("values"), shown["release"]
     return {
         "for": "every researcher that is obeyed" if researchers is None else ", ".join(researchers) or "nobody",
-        "datasets": _dataset_names(grant, names),
+        "datasets": _dataset_names(grant, shown),
         "arguments": "any"
         if rules is None
         else "; ".join(f"{name}: {rule_text(rule)}" for name, rule in rules.items()) or "none",
         "scalars": "any, and none where the release gate checks" if scalars is None else ", ".join(scalars) or "none",
         "texts": f"long ones in {', '.join(texts)}" if texts else "short ones",
-        "values": "as the node's rule says" if limit is None else f"at most {limit}",
+        "values": f"{rule['max_numbers_per_row']:g} a row, by the node's rule" if limit is None else f"at most {limit}",
         "runs": grant.get("runs", "no limit"),
         "until": seconds(grant["until"]) if grant.get("until") else "without end",
-        "release": grant.get("release", "the node's mode"),
+        "release": grant.get("release", f"{rule['mode']}, the node's mode"),
     }
 
 
-def _decided(result: Mapping[str, Any], names: Mapping[str, str] | None = None) -> str:
+def _decided(result: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> str:
     told = ", ".join(result["tells"])
-    shown = {
+    says = {
         "plan": result["plan"]["name"],
         **_identity(result),
         "is now" if result["changed"] else "was already": result["plan"]["status"],
         "goes to": f"{told}; waits in the node's outbox until they have it" if told else None,
-        **(_terms(result["grant"], names or {}) if result.get("grant") else {}),
+        **(_terms(result["grant"], shown) if shown and result["grant"] else {}),
     }
-    return fields(shown)
+    return fields(says)
 
 
 def _identity(result: Mapping[str, Any]) -> dict[str, object]:
