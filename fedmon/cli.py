@@ -148,12 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = words[:1] == ["--debug"]
     del words[:debug]
     configure_cli_logging("DEBUG" if debug else "WARNING")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets its code, and not an error.
-            stream.reconfigure(errors="backslashreplace")
     own = _own(words)
     as_json = "--json" in own
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its code, and not an error; JSON is always UTF-8 (RFC 8259).
+            stream.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
     if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
         sys.stdout = _JsonTerminal(sys.stdout.buffer, sys.stdout.encoding, "backslashreplace", line_buffering=True)
     try:

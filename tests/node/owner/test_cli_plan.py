@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -207,7 +208,9 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_code(folder: Path) -> 
     plan_id = asked(folder, HIDDEN)
 
     environ = plain_environment(PYTHONIOENCODING="ascii")
-    ran = fedmon("node", "plan", "show", plan_id, "--dir", str(folder), environ=environ)
+    words = ("node", "plan", "show", plan_id, "--dir", str(folder))
+    ran, as_json = fedmon(*words, environ=environ), fedmon(*words, "--json", environ=environ)
 
     assert ran.returncode == 0, ran.stderr
     assert "rate = 0.1 # \\u27e6U+202E\\u27e7" in ran.stdout
+    assert json.loads(as_json.stdout)["source"].startswith("rate = 0.1 # ⟦U+202E⟧")
