@@ -86,20 +86,24 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching:
 
 
 def test_a_running_node_watches_a_job_until_it_ends(watching: Path) -> None:
-    with Program() as program:
-        shown = node(watching, "job", "watch", "fit", "--pid", str(program.pid), "--name", "a fit").stdout
-        again = refused(watching, "job", "watch", "fit", "--pid", str(program.pid), code=4)
+    first, second = ids = ["fit-of-a-large-model-1", "fit-of-a-large-model-2"]
+    with Program() as program, Program() as other:
+        shown = node(watching, "job", "watch", first, "--pid", str(program.pid), "--name", "a fit").stdout
+        for words in (("watch", second, "--pid", str(other.pid)), ("forget", second)) * 2:
+            told(watching, "job", *words)
+        again = refused(watching, "job", "watch", first, "--pid", str(program.pid), code=4)
         wrong = refused(watching, "add-scalar", "accuracy", "high", code=2)
         program.end()
         wait_until(lambda: "job-ended" in events(watching), what="the end in the audit")
-        wait_until(lambda: jobs(watching)["fit"]["state"] == "ended", what="the end in the list")
+        wait_until(lambda: jobs(watching)[first]["state"] == "ended", what="the end in the list")
         screen = node(watching, "job", "list", environ={"COLUMNS": "80"}).stdout
 
-    assert "stream       job-fit" in shown
+    assert f"stream       job-{first}" in shown
     assert "cpu: tree" in shown
-    assert "'fit' is watched already" in again
+    assert f"'{first}' is watched already" in again
     assert "the value of 'accuracy' is 'high', not a number" in wrong
-    assert jobs(watching)["fit"]["reason"] == "all of its processes have ended"
+    assert jobs(watching)[first]["reason"] == "all of its processes have ended"
     assert all(len(line) <= 80 for line in screen.splitlines())
-    assert "a fit" in screen
+    assert {*ids} <= {*screen.split()}
+    assert "\n  a fit\n" in screen
     assert "job-watch" in events(watching)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb
+from fedmon.common.text import one_line
+from fedmon.node.owner.cli.shell import Shell, fields, group, noted_table, seconds, verb
 
 app = group("job", "Watch jobs and the usage of their processes.")
 
@@ -131,8 +131,8 @@ def _table(document: dict[str, Any]) -> str:
         ]
         for job in document["jobs"]
     ]
-    heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
-    return table(heads, rows) if rows else "No job is watched."
+    heads = ["state", "processes", "CPU s", "method", "found by", "since"]
+    return noted_table(heads, rows) if rows else "No job is watched."
 
 
 def _screen(document: dict[str, Any]) -> str:

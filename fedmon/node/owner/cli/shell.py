@@ -204,7 +204,7 @@ def width(pipe: int = UNLIMITED) -> int:
 def noted_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a table of jobs by beginnings of ids that only they have, with the last cell of each row below it."""
     ids = [str(row[0]) for row in rows]
-    enough = next(size for size in range(13, 65) if len({each[:size] for each in ids}) == len(ids))
+    enough = next(size for size in range(13, 65) if len({each[:size] for each in ids}) == len(set(ids)))
     first = ["job", "─" * enough, *(each[:enough] for each in ids)]
     notes = ["", "", *(folded(one_line(str(row[-1])), width() - _GAP) for row in rows)]
     others = table(headers, [row[1:-1] for row in rows], width=width() - enough - _GAP).splitlines()
