@@ -80,11 +80,11 @@ def test_an_empty_result_says_why() -> None:
         "NOT connected",
         "b.org:8883",
         "as r (x1)",
-        "not settled",
+        "may be known yet",
         "connection refused",
     ):
         assert part in text
-    assert "not settled" in str(outcomes(pong("a"), circumstances=msgspec.structs.replace(HERE, settled=False)))
+    assert "may be known yet" in str(outcomes(pong("a"), circumstances=msgspec.structs.replace(HERE, settled=False)))
     assert "none was heard of" in str(Nodes({}, circumstances=HERE))
     assert "none was heard of" in Nodes({}, circumstances=HERE)._repr_html_()
 

@@ -84,7 +84,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self) -> str:
         """Return them as one sentence."""
-        roster = "the roster was settled" if self.settled else "the roster was not settled yet: ask again"
+        roster = "all online nodes were known" if self.settled else "not all nodes may be known yet: ask again"
         link = "connected" if self.connected else "NOT connected"
         error = f"; last error: {self.last_error}" if self.last_error else ""
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"

@@ -69,7 +69,8 @@ class Watch(SampleConsumer):
         self._arrived = threading.Condition()
 
     def __repr__(self) -> str:
-        return f"<Watch: {self.delivered} samples, {self.pending} missing, {self.lost} lost>"
+        errors = f"; callback errors: {number}" if (number := self._subscription and self._subscription.errors) else ""
+        return f"<Watch: {self.delivered} samples, {self.pending} missing, {self.lost} lost{errors}>"
 
     @property
     def capabilities(self) -> dict[NodeId, MonitorReply]:

@@ -362,6 +362,15 @@ def test_a_callback_that_is_stuck_delays_no_other_subscription_and_not_the_end(n
     assert took_s < 10
 
 
+def test_a_watch_shows_how_often_its_callback_failed(node: EchoNode, federate: Open) -> None:
+    watch = federate().monitor(lambda sample: sample.values["no such metric"])
+    node.wait(lambda: leases(node))
+
+    send(node, batch(0))
+
+    wait_until(lambda: repr(watch) == "<Watch: 2 samples, 0 missing, 0 lost; callback errors: 2>")
+
+
 def test_of_samples_that_nobody_takes_the_newest_are_held(node: EchoNode, federate: Open) -> None:
     watch = federate().monitor()
     node.wait(lambda: leases(node))
