@@ -504,7 +504,8 @@ class RunBook:
         )
         with self._lock:
             handle = self._held.setdefault(job_id, new)
-        if content and handle.content not in (b"", content):
+            handle.content = handle.content or content  # it may have been found by its id before
+        if content not in (b"", handle.content):
             raise ConflictError(f"job_id {job_id} stands for another run of this process: give another, or none")
         return handle
 
@@ -540,8 +541,7 @@ class RunBook:
 
     def heard(self, scalar: AddScalar) -> None:
         """Take a live scalar."""
-        handle = self._follow(scalar.job_id)
-        if handle is not None:
+        if (handle := self._follow(scalar.job_id)) is not None:
             handle.heard(scalar)
 
     def outcome(self, outcome: JobOutcome) -> bool:
@@ -577,8 +577,7 @@ class RunBook:
 
     def _ask(self, job_id: str, node_id: NodeId, question: Question) -> None:
         def take(reply: Reply) -> None:
-            handle = self._follow(job_id)
-            if handle is not None:
+            if (handle := self._follow(job_id)) is not None:
                 handle.answered(reply, question)
 
         request = self._asker.request(JobStatus, job_id=job_id, **question)

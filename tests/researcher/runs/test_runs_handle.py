@@ -202,9 +202,12 @@ def test_a_job_id_stands_for_one_run(a: RunningNode, federate: Open) -> None:
     federation = federate()
     handle = started(federation, args={"n": 1, "m": 1})
 
-    again = federation.run(DIGEST, args={"m": 1, "n": 1}, job_id=handle.job_id)
-    with pytest.raises(ConflictError, match="stands for another run"):
-        federation.run(DIGEST, args={"n": 2}, job_id=handle.job_id)
+    other = federate(instance="other")
+    found = other.job(handle.job_id)
+    for each in (federation, other):
+        again = each.run(DIGEST, args={"m": 1, "n": 1}, job_id=found.job_id)
+        with pytest.raises(ConflictError, match="stands for another run"):
+            each.run(DIGEST, args={"n": 2}, job_id=found.job_id)
 
     a.end(handle.job_id, result=json_parcel({"n": 1}))
     assert again.result(timeout_s=60) == {"a": {"n": 1}}
