@@ -8,11 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.export import write
+from fedmon.report.export import Table, write
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import Plan, find_job, plan
+from fedmon.report.selection import Plan, find_job, known_jobs, named, plan
 from fedmon.report.source import Paths, Source, opened
 from fedmon.report.subject import choose
 from fedmon.report.training import COSTS, Trainings, is_reported
@@ -32,7 +33,7 @@ class WideTable:
     separate ``processes`` read, by default as many as pay off. With ``origin`` rows have boot, number and monotonic
     time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
-    Raises NotFoundError for an unknown job, and StorageError.
+    Raises NotFoundError for an unknown job, and as Source.
     """
 
     is_tidy = False
@@ -40,7 +41,7 @@ class WideTable:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Paths,
         *,
         metrics: Sequence[str] | None = None,
         job: str | None = None,
@@ -50,9 +51,9 @@ class WideTable:
         processes: int | None = None,
         origin: bool = False,
     ) -> None:
-        self.source, self._processes = source, processes
+        self.source, self._processes = source if isinstance(source, Source) else Source(source), processes
         self.plan: Plan = plan(
-            source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t, origin=origin
+            self.source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t, origin=origin
         )
 
     @property
@@ -149,11 +150,20 @@ def save(
     with opened(source) as found:
         kind = TidyTable if tidy else WideTable
         table = kind(found, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
+        check_any(found, [table])
         target = found.target(path)
         write(table, target, format=format, key=key or key_of(found, job), replace=replace)
     if progress is not None:
         progress(1.0)
     return target
+
+
+def check_any(source: Source, tables: Sequence[Table]) -> None:
+    """Raise NotFoundError, with the hosts and jobs that there are, if none of the tables has a row."""
+    if not any(table.rows for table in tables):
+        hosts, jobs = named([host.name for host in source.hosts]), named(known_jobs(source))
+        why = f"no recorded sample matches the selection; hosts: {hosts}; jobs: {jobs}"
+        raise NotFoundError(why if source.streams else "the recordings hold no sample")
 
 
 def key_of(source: Source, job: str | None) -> str:

@@ -81,17 +81,16 @@ class Source(Closing):
         if not self.paths:
             raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
-        self.readers: list[RecordingRows] = []
         self._holders: dict[Key, dict[int, RecordedStream]] = {}
         self.damage = Damage()
         try:
             for path in self.paths:
                 self._recordings.append(Recording(path, read_only=True))
-                self.readers.append(self._recordings[-1].rows)
+            self.readers: list[RecordingRows] = [recording.rows for recording in self._recordings]
             self.streams: list[RecordedStream] = []
             for number, recording in enumerate(self._recordings):
                 for stream in recording.extents():
-                    self.streams.append(self._timed(stream, self.readers[number]))
+                    self.streams.append(self._timed(stream, recording.rows))
                     self._holders.setdefault((stream.node_id, stream.stream, stream.boot), {})[number] = stream
             self.keys = sorted(self._holders)
             self.hosts = self._hosts()

@@ -149,6 +149,9 @@ def test_files_in_the_home_are_named_with_a_tilde_and_none_replaces_its_recordin
     path = recording(tmp_path / "r.fmr", samples({BUSY: [0.1, 0.2]}))
     kept = path.read_bytes()
 
+    assert WideTable("~/r.fmr").rows == 2
+    with pytest.raises(NotFoundError, match="no recorded sample matches the selection; hosts: n1; jobs: none"):
+        save(path, tmp_path / "none.csv", metrics=["gpu_*"])
     written = [save("~/r.fmr", "~/x.csv"), *plot("~/r.fmr", "~/plots"), *write_report("~/r.fmr", html="~/r.html")]
     for replace in (lambda: save(path, path, format="csv"), lambda: write_report(path, html="~/r.fmr")):
         with pytest.raises(InvalidInputError, match="is the recording itself"):
@@ -156,6 +159,7 @@ def test_files_in_the_home_are_named_with_a_tilde_and_none_replaces_its_recordin
 
     assert written == [tmp_path / name for name in ("x.csv", "plots/cpu_load_per_node.png", "r.html")]
     assert (all(each.is_file() for each in written), path.read_bytes()) == (True, kept)
+    assert not (tmp_path / "none.csv").exists()
 
 
 def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def export(
         raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
     since_t, until_t = times(since, until)
     with report_extra("an export"):
-        from fedmon.report.frames import TidyTable, WideTable, key_of
+        from fedmon.report.frames import TidyTable, WideTable, check_any, key_of
         from fedmon.report.source import Source
 
         with Source(recording) as source:
@@ -69,8 +69,7 @@ def export(
             tables: list[Table] = _viewed(source, view, job) if view is not None else [
                 kind(source, metrics=metric or None, job=job, rates=not no_rates, since_t=since_t, until_t=until_t)
             ]  # fmt: skip
-            if not any(table.rows for table in tables):
-                raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
+            check_any(source, tables)
             if to_stdout:
                 if len(tables) > 1:
                     names_of = ", ".join(table.name for table in tables)
@@ -93,15 +92,6 @@ def _viewed(source: Source, view: ViewName, job: str | None) -> list[Table]:
     if not tables:
         raise NotFoundError(f"{view} has no name for any of the metrics")
     return tables
-
-
-def _why_nothing(source: Source, *, selected: bool) -> str:
-    if not source.streams:
-        return "the recordings hold no sample"
-    what = "no recorded sample matches the selection" if selected else "nothing was recorded"
-    from fedmon.report.selection import known_jobs, named
-
-    return f"{what}; hosts: {named([host.name for host in source.hosts])}; jobs: {named(known_jobs(source))}"
 
 
 def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
