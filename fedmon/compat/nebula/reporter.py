@@ -430,8 +430,7 @@ class Reporter:
                 await self._follow()
             await self._report_queue()
         finally:
-            last, self._ticks = self._ticks, None
-            await asyncio.to_thread(self._close, last)
+            await asyncio.to_thread(self._close)
 
     async def _prime(self, grace_time_s: float) -> Ticks:
         """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
@@ -446,9 +445,9 @@ class Reporter:
             await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         return ticks
 
-    def _close(self, ticks: Ticks | None) -> None:
-        if ticks is not None:
-            ticks.sampler.stop()
+    def _close(self) -> None:
+        if self._ticks is not None:
+            self._ticks.sampler.stop()
         if self._maker is not None:
             self._maker.rest()
         self._disconnect()

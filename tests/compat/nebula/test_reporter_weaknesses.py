@@ -49,6 +49,7 @@ from tests.support.http_controller import HttpController, Posted
 from tests.support.nvml import FakeGpu, FakeNvml
 from tests.support.ports import free_port
 from tests.support.stubborn import silent_peer
+from tests.support.waiting import wait_until
 
 CPU = "W-CPU/CPU global (%)"
 RAM = "Z-RAM/RAM process (MB)"
@@ -262,6 +263,17 @@ async def test_weakness_12_an_edit_of_the_config_is_read_and_never_overwritten(t
     assert ours.frequency == 0.25
     assert file.read_text() == "{ half an edit"
     assert os.listdir(tmp_path) == [file.name]
+
+
+async def test_ticks_that_a_busy_program_missed_stay_counted_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmon.compat.nebula.reporter.MAX_WAITING", 1)
+    ours = reporter()
+    await ours.start()
+
+    wait_until(lambda: ours.counts()["ticks_dropped"], what="a tick too many")  # the loop waits meanwhile
+    await ours.stop()
+
+    assert ours.counts()["ticks_dropped"] >= 1
 
 
 async def test_weakness_13_without_statuses_the_queue_is_emptied_all_the_same_and_is_bounded() -> None:
