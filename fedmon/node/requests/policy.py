@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedmon.node.registers.datasets import DatasetRecord
 
 NO_LOGS = "NONE"
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
+LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 
 class Policy:
