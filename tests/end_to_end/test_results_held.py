@@ -66,6 +66,7 @@ def plan(folder: Path) -> Path:
 def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Federation, shared: Path) -> None:
     # given a run whose result is held
     news: list[JobOutcome] = []
+    released = 1 + sum(row["results"] for row in told(shared, "released")["released"])
     with fed.on("outcome", news.append):
         run = fed.run(plan(shared), tags=["cells"])
 
@@ -94,10 +95,11 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
     assert [each.job.state for each in news] == [JobState.HELD, JobState.SUCCEEDED]
     (row,) = told(shared, "released")["released"]
     assert (row["researcher_id"], row["dataset"], row["results"], row["size_bytes"], row["numbers"]) == (
-        "alice", "cells", 1, len('{"rows":3}'), 1,
+        "alice", "cells", released, released * len('{"rows":3}'), released,
     )  # fmt: skip
     assert told(shared, "results")["results"] == []
-    assert "alice       cells          1     10" in fedmon_here("node", "released", "--dir", str(shared)).stdout
+    screen = fedmon_here("node", "released", "--dir", str(shared)).stdout
+    assert f"alice       cells          {released}     {released}0" in screen
 
 
 def test_a_withheld_result_comes_as_a_note(fed: Federation, shared: Path) -> None:
