@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import uuid
@@ -14,7 +13,7 @@ import pytest
 
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
-from tests.support.raw_researcher import RawResearcher
+from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
@@ -129,9 +128,7 @@ def test_a_flood_of_junk_costs_no_memory_and_few_replies(raw: RawResearcher, nod
 
 
 def test_the_same_request_twice_has_one_effect_and_one_answer(raw: RawResearcher, node: NodeProcess) -> None:
-    source = "twice = 1\n"
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    message = raw.message("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
+    message = raw.message("approval", **plan_fields("twice = 1\n"))
 
     raw.send(message)
     raw.reply_to(message)
@@ -141,17 +138,11 @@ def test_the_same_request_twice_has_one_effect_and_one_answer(raw: RawResearcher
     first, second = (reply for reply in raw.replies if reply["id"] == message["id"])
     assert first == second
     plans = document_here("node", "plan", "list", "--dir", node.folder)
-    assert [plan["sha256"] for plan in plans["plans"]].count(digest) == 1
+    assert [plan["sha256"] for plan in plans["plans"]].count(message["sha256"]) == 1
 
 
 def test_an_id_used_again_for_something_else_is_refused(raw: RawResearcher) -> None:
-    sources = ["x = 1\n", "x = 2\n"]
-    messages = [
-        raw.message(
-            "approval", name="p", sha256=hashlib.sha256(s.encode()).hexdigest(), size_bytes=6, source=s, id="same"
-        )
-        for s in sources
-    ]
+    messages = [raw.message("approval", **plan_fields(source), id="same") for source in ("x = 1\n", "x = 2\n")]
 
     for message in messages:
         raw.send(message)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import threading
-import uuid
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from tests.support.brokers import Broker
 from tests.support.chance import seeded
 from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
 from tests.support.proxy import Proxy
-from tests.support.raw_researcher import RawResearcher
+from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.shell import begun
 from tests.support.shell_here import document_here
 from tests.support.waiting import pause, wait_until
@@ -79,17 +77,13 @@ def test_a_node_killed_during_approvals_loses_nothing_it_acknowledged(
     acknowledged: dict[str, str] = {}
     with RawResearcher(mosquitto) as raw:
         for round_number in range(kills):
-            source = f"number = {round_number}\n"
-            digest = hashlib.sha256(source.encode()).hexdigest()
-            message = raw.message(
-                "approval", name="p", sha256=digest, size_bytes=len(source), source=source, id=uuid.uuid4().hex
-            )
+            message = raw.message("approval", **plan_fields(f"number = {round_number}\n"))
             with NodeProcess(folder) as node:
                 wait_until(lambda: raw.answered("pong"), what="the node to answer")
                 raw.send(message)
                 threading.Event().wait(chance.uniform(0, 0.02))
                 if chance.random() < 0.5:
-                    words = ("node", "plan", "approve", digest, "--dir", str(folder), "--json")
+                    words = ("node", "plan", "approve", message["sha256"], "--dir", str(folder), "--json")
                     decide = begun(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     threading.Event().wait(chance.uniform(0, 0.6))
                     node.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import resource
@@ -20,7 +19,7 @@ from tests.end_to_end.run_sites import SHA256, Site, made, running
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
-from tests.support.raw_researcher import RawResearcher
+from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.record_process import stored
 from tests.support.requirements import require
 from tests.support.shell import limit_files
@@ -159,14 +158,12 @@ def adds_up(counters: dict[str, int]) -> bool:
 
 
 def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosquitto: Broker, tmp_path: Path) -> None:
-    source = "x = '" + "y" * 60_000 + "'\n"
-    digest = hashlib.sha256(source.encode()).hexdigest()
     folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         limit_files(node.pid, 40_000)
 
-        reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
+        reply = raw.ask("approval", **plan_fields("x = '" + "y" * 60_000 + "'\n"))
 
         assert (reply["command"], reply["code"]) == ("error", "failed")
         assert "cannot write its records" in reply["reason"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from typing import Any
@@ -11,6 +12,13 @@ import paho.mqtt.client as mqtt
 from tests.support.brokers import Broker
 from tests.support.listener import Subscriber
 from tests.support.waiting import wait_until
+
+
+def plan_fields(source: str, name: str = "p") -> dict[str, Any]:
+    """Return a plan as the fields of a request for its approval."""
+    content = source.encode()
+    digest = hashlib.sha256(content).hexdigest()
+    return {"name": name, "sha256": digest, "size_bytes": len(content), "source": source}
 
 
 class RawResearcher(Subscriber):

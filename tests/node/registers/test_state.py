@@ -25,7 +25,7 @@ from tests.support.brokers import Broker
 from tests.support.chance import seeded
 from tests.support.full_disk import files_of_at_most
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
-from tests.support.raw_researcher import RawResearcher
+from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -34,9 +34,7 @@ SAMPLE = 40
 
 
 def _asked(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    plan = {"name": source.split("'")[1], "sha256": digest, "size_bytes": len(source), "source": source}
-    return raw.ask("approval", description="A plan.", **plan, **fields)
+    return raw.ask("approval", description="A plan.", **plan_fields(source, name=source.split("'")[1]), **fields)
 
 
 @pytest.fixture(scope="module")

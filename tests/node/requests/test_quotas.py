@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import threading
 import time
@@ -30,7 +29,7 @@ from tests.support.envelopes import approval, envelope
 from tests.support.fedbiomed4 import V4Researcher
 from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, audited, fedmon, write_node_folder
-from tests.support.raw_researcher import RawResearcher
+from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.running_node import PLAN as SCRIPTED_PLAN
 from tests.support.running_node import RunningNode, json_parcel
 from tests.support.shell_here import fedmon_here
@@ -38,11 +37,6 @@ from tests.support.waiting import wait_until
 
 MIB = 2**20
 LARGE = plan_of('return {"text": "x" * 1_500_000}')
-SOURCES = [
-    {"name": "p", "description": "", "sha256": hashlib.sha256(source.encode()).hexdigest(), "size_bytes": len(source)}
-    | {"source": source}
-    for source in ("x = 1\n", "x = 2\n")
-]
 
 
 def ward(folder: Path, broker: Broker, **quota: float) -> Path:
@@ -248,7 +242,7 @@ def test_the_owner_sees_use_against_quota_and_follows_new_settings(lasting_broke
     folder = ward(tmp_path / "ward", lasting_broker, undecided_plans=1)
     with NodeProcess(folder) as node, RawResearcher(lasting_broker, "alice") as alice:
         node.wait_online()
-        alice.ask("approval", **SOURCES[0])
+        alice.ask("approval", **plan_fields("x = 1\n"))
         screen = fedmon("node", "quota", "--dir", str(folder)).stdout.splitlines()
         document = told(folder, "quota")
 
@@ -260,7 +254,7 @@ def test_the_owner_sees_use_against_quota_and_follows_new_settings(lasting_broke
         file = folder / "node.toml"
         file.write_text(file.read_text().replace("undecided_plans = 1", "undecided_plans = 3"))
         told(folder, "policy", "allow", "carol")  # settings are read again
-        assert alice.ask("approval", **SOURCES[1])["status"] == "pending"
+        assert alice.ask("approval", **plan_fields("x = 2\n"))["status"] == "pending"
 
 
 def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(
