@@ -33,12 +33,12 @@ class UploadRefusedError(FedmonError):
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest file, all files together and those of one party, and how long one is kept after its last upload."""
 
-    max_file_bytes: int = 16_777_216
-    max_total_bytes: int = 1_073_741_824
+    max_file_bytes: int
+    max_total_bytes: int
     max_files: int = 100_000
-    max_party_bytes: int = 268_435_456
+    max_party_bytes: int
     max_party_files: int = 10_000
-    keep_s: float = 7 * 86_400.0
+    keep_s: float
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,8 @@ DAY_S = 86_400.0
 
 
 def store_in(folder: Path, **limits: float) -> FileStore:
-    return FileStore(folder, StoreLimits(**limits))  # type: ignore[arg-type]  # whole numbers where they belong
+    given = dict.fromkeys(("max_file_bytes", "max_total_bytes", "max_party_bytes"), 2**24) | {"keep_s": DAY_S} | limits
+    return FileStore(folder, StoreLimits(**given))  # type: ignore[arg-type]  # whole numbers where they belong
 
 
 def stored(store: FileStore, content: bytes, party: str | None = None) -> StoredFile:
