@@ -20,9 +20,9 @@ class DamagedFileError(StorageError):
 
 def storage_error(failed: str, error: sqlite3.Error | OSError, causes: Mapping[int, str] = {}) -> StorageError:
     """Return the error of a failed attempt, with its reason; ``causes`` are words for codes of SQLite."""
-    why = {sqlite3.SQLITE_FULL: "the disk is full; make space and try again", **causes}
-    said = error.strerror if isinstance(error, OSError) else None
-    return StorageError(f"{failed}: {why.get(getattr(error, 'sqlite_errorcode', 0) & 0xFF, said or str(error))}")
+    code, full = getattr(error, "sqlite_errorcode", 0), "the disk is full; make space and try again"
+    why = {sqlite3.SQLITE_FULL: full, sqlite3.SQLITE_IOERR_SHMSIZE: full, **causes}
+    return StorageError(f"{failed}: {why.get(code) or why.get(code & 0xFF) or getattr(error, 'strerror', 0) or error}")
 
 
 def tells_of_damage(error: StorageError) -> bool:

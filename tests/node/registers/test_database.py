@@ -123,6 +123,8 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
         database.execute(EFFECT, ("r", "later"))
 
         assert _effects(database) == ["before", "later"]
+    with files_of_at_most(9), pytest.raises(StorageError, match="cannot be used: the disk is full; make space and try"):
+        Database(path)
 
 
 def _set_aside(path: Path) -> list[Path]:
