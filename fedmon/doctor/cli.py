@@ -397,7 +397,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         shell = Shell("doctor", folder, as_json=True)
         status = {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
     except FedmonError as error:
-        yield failed("connection", str(error), "look into the node's log")
+        yield failed("node", str(error), "look into the node's log")
         return
     option = dir_option(folder.path)
     if obeyed := status["policy"]["researchers"]:
