@@ -45,7 +45,7 @@ class PFormats(StrEnum):
     MERMAID = "mermaid"
 
 
-_SUFFIXES = {PFormats.FIGURE: "png", PFormats.DOT: "dot", PFormats.SVG: "svg", PFormats.MERMAID: "mmd"}
+SUFFIXES = {PFormats.FIGURE: "png", PFormats.DOT: "dot", PFormats.SVG: "svg", PFormats.MERMAID: "mmd"}
 
 
 class Diagram(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ def plot(
     """
     if format not in set(PFormats):
         raise InvalidInputError(f"no plots of the format {format!r}; one of: {', '.join(PFormats)}")
-    suffix = _SUFFIXES[PFormats(format)]
+    suffix = SUFFIXES[PFormats(format)]
     path = Path(dirpath) / f"{name}.{suffix}"
     write_whole(path, content_of(diagram, suffix))
     if show:

@@ -32,8 +32,8 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 
 _MEASURED = frozenset({"fedmon::Node", "fedmon::Monitor"})
 """The types whose metrics are those of the table; others may report numbers of any name."""
-_DERIVED = "host_memory_used_ratio"
-"""Computed by a Monitor from two metrics of the table."""
+MEMORY_SHARE = "host_memory_used_ratio"
+"""Computed by a Monitor for conditions, from two metrics of the table."""
 _NEAR = 0.85
 """Names that are less alike than this are not typing errors, but metrics of plug-ins and users."""
 _few = functools.partial(joined, most=12, last=", ")
@@ -122,7 +122,7 @@ def unknown_metric(name: str) -> str | None:
     from fedmon.common.metrics.series import metric_name
     from fedmon.common.metrics.table import METRICS
 
-    known = [*METRICS, _DERIVED]
+    known = [*METRICS, MEMORY_SHARE]
     wanted = metric_name(name)
     if any(fnmatchcase(each, wanted) for each in known):
         return None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedmon.experiment.check.diagram import Diagram
 
 IMPOSSIBLE = 2
-_FORMATS = ("png", "svg", "dot", "mmd")
 
 
 def check(
@@ -81,15 +80,14 @@ def graph(
     json: JsonOption = False,
 ) -> None:
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
-    from fedmon.experiment.check.diagram import content_of
+    from fedmon.experiment.check.diagram import SUFFIXES, content_of
 
     kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
     if output == Path("-") and json:
         raise InvalidInputError("--json prints a summary on stdout, and -o - the drawing: choose one")
-    if kind not in _FORMATS:
-        raise InvalidInputError(
-            f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"
-        )
+    if kind not in SUFFIXES.values():
+        endings = ", ".join(f".{suffix}" for suffix in SUFFIXES.values())
+        raise InvalidInputError(f"a drawing cannot be written as .{kind}: end --output in {endings}, or give --format")
     name, picture = _pictured(what)
     content = content_of(picture, kind)
     if output == Path("-"):

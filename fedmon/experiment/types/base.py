@@ -44,8 +44,6 @@ _R = TypeVar("_R", bound=ResourceManager)
 class ResourceFailedError(ExperimentError):
     """A resource cannot reach its goal; the message is its reason to be FAILED."""
 
-    exit_code = 1
-
 
 def loss_of(other: ResourceManager) -> ResourceFailedError:
     """Return the error of a resource that needs another one, which failed or was released."""

@@ -145,7 +145,7 @@ class Job(LinkedResource):
         linked, datasets = self.linked(Node), self.linked(Dataset)
         found = [node.node_id for node in linked if node.state < ResourceState.FAILED]
         for dataset in () if linked else datasets:
-            found += dataset.found_on
+            found += dataset.node_ids("foundOn")
         for plan in self.linked(TrainingPlanResource):
             found = [node_id for node_id in found if plan.admits(node_id)] if linked or datasets else plan.approved_by
         return found if linked or datasets else found or None

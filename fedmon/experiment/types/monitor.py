@@ -13,6 +13,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
+from fedmon.experiment.check.plan import MEMORY_SHARE, unknown_metric
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
@@ -25,16 +26,12 @@ if TYPE_CHECKING:
     from fedmon.researcher.samples.record import Record
     from fedmon.researcher.samples.watch import LiveSample, Watch
 
-MEMORY_SHARE = "host_memory_used_ratio"
-"""Computed here for conditions, from the two metrics that nodes send."""
 _PATIENCE_S, _LOOK_EVERY_S = 5.0, 0.02
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
 
 
 def _metrics(value: Any) -> list[str]:
     """Return names and patterns of metrics; an unknown name that is close to a known one is a typing error."""
-    from fedmon.experiment.check.plan import unknown_metric
-
     found = words(value)
     for name in found:
         if near := unknown_metric(name):

@@ -163,11 +163,6 @@ class Dataset(LinkedResource):
         own("foundOn", "The nodes that offer it, separated by commas."),
     )  # fmt: skip
 
-    @property
-    def found_on(self) -> list[NodeId]:
-        """The nodes that offer it; empty before it was DISCOVERED."""
-        return self.node_ids("foundOn")
-
     def do_deploy(self) -> None:
         """Search the nodes once they are READY."""
         nodes = self.ready("fedmon::Node")
