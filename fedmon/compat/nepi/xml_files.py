@@ -14,7 +14,7 @@ from defusedxml.common import DefusedXmlException
 
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import condition_table
-from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
+from fedmon.experiment.document.description import Description, ResourceDescription, Topology
 from fedmon.experiment.document.tables import from_tables
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.errors import DescriptionError, placed
@@ -200,7 +200,6 @@ def _literal(text: str, kind: type, where: str) -> Any:
 
 def to_xml(description: Description) -> str:
     """Return an experiment as XML, from which `from_xml` makes the same, all NEW. Raises DescriptionError."""
-    description = even(description)
     root = SafeTree.fromstring("<experiment/>")
     about = {name: getattr(description, name) for name in ("exp_id", "run_id", "nthreads", "local_dir")}
     _set(root, {**about, "persist": description.persist or None, "fedmon": FORMAT})

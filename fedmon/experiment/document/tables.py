@@ -155,7 +155,6 @@ def _value(value: Any, where: str) -> Any:
 
 def to_tables(description: Description) -> dict[str, Any]:
     """Return an experiment as nested tables, from which `from_tables` makes the same. Raises DescriptionError."""
-    description = even(description)
     names = {each.guid: each.name for each in description.resources if each.name}
     later = {each.guid for each in description.resources}
     about = replace(description, topology=None, failures=None, resources=())

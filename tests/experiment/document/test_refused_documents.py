@@ -113,9 +113,8 @@ def test_long_nonsense_is_refused_at_once() -> None:
     "exp_id", ["..", "", " ", "a/b", "/etc", "../x", "a\\b", "a\nb", "a\x00b", "x" * 300, " a", "my exp", "-x", "é"]
 )
 def test_an_id_that_cannot_name_a_folder_is_refused(exp_id: str) -> None:
-    for refuse in (even, to_xml, to_toml):
-        with pytest.raises(DescriptionError, match=r"experiment id .*cannot name a folder"):
-            refuse(Description(exp_id=exp_id))
+    with pytest.raises(DescriptionError, match=r"experiment id .*cannot name a folder"):
+        even(Description(exp_id=exp_id))
     with pytest.raises(DescriptionError, match="run id"):
         even(Description(exp_id="e", run_id=exp_id))
 
@@ -127,9 +126,8 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize("value", [object(), {1: "a"}, b"x", {"a": object()}, {1, 2}, LOOP])
 def test_a_value_that_no_document_holds_is_refused_by_name(value: object) -> None:
     description = Description(exp_id="e", resources=(ResourceDescription(guid=7, rtype="t", attributes={"a": value}),))
-    for refuse in (to_xml, to_toml):
-        with pytest.raises(DescriptionError, match="resource 7: a"):
-            refuse(description)
+    with pytest.raises(DescriptionError, match="resource 7: a"):
+        even(description)
 
 
 @pytest.mark.parametrize("write_it", [to_xml, to_toml])
