@@ -137,6 +137,7 @@ class Attribute:
     default: Any = None
     allowed: tuple[Any, ...] | None = None
     range: tuple[float, float] | None = None
+    is_path = False  # in documents relative to the file
     _hidden_in = ""  # the resource of a copy that may not be read
 
     def __init__(

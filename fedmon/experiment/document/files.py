@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import tomlkit
 from msgspec.structs import replace
@@ -15,16 +16,10 @@ from fedmon.experiment import nepi
 from fedmon.experiment.document.description import Description
 from fedmon.experiment.document.tables import from_tables, to_tables
 from fedmon.experiment.errors import DescriptionError, placed
+from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment.resource import ResourceManager
 
 MAX_BYTES = 32 * 2**20
-PATHS = {
-    "fedmon::Collector": ("storeDir",),
-    "Collector": ("storeDir",),
-    "fedmon::Job": ("inputs",),
-    "fedmon::TrainingPlan": ("plan",),
-    "local::Process": ("cwd",),
-}
-"""The attributes of types that are paths; but a plan may be its source, and inputs may be JSON."""
 
 
 class SFormats(StrEnum):
@@ -59,11 +54,10 @@ def read(path: Path | str, *, format: str | None = None) -> Description:  # noqa
 def write(description: Description, path: Path | str) -> Path:
     """Write an experiment to a file for its owner alone, whole or not at all, and return its path.
 
-    Relative paths in it become absolute. Raises StorageError, and DescriptionError for a value that the format cannot
-    hold.
+    Raises StorageError, and DescriptionError for a value that the format cannot hold.
     """
     path = Path(path)
-    write_whole(path, text_in(_format(path), _with_paths(description, Path.cwd())).encode(), mode=0o600)
+    write_whole(path, text_in(_format(path), description).encode(), mode=0o600)
     return path
 
 
@@ -111,17 +105,16 @@ def _format(path: Path) -> SFormats:
 
 def _with_paths(description: Description, folder: Path) -> Description:
     """Return a description whose relative paths are those below a folder."""
-    resources = []
+    types, resources = ResourceFactory.get_resource_types(), []
     for each in description.resources:
-        attributes = dict(each.attributes)
-        for name in PATHS.get(each.rtype, ()):
-            value = attributes.get(name)
-            if isinstance(value, str) and value.lstrip()[:1] not in ("", "{") and "\n" not in value:
-                attributes[name] = _below(folder, value)
+        rclass, attributes = types.get(each.rtype, ResourceManager), dict(each.attributes)
+        for name in filter(rclass.has_attribute, each.attributes):
+            if rclass.get_attribute(name).is_path:
+                attributes[name] = _below(folder, attributes[name])
         resources.append(replace(each, attributes=attributes))
-    local_dir = description.local_dir and _below(folder, description.local_dir)
-    return replace(description, local_dir=local_dir, resources=tuple(resources))
+    return replace(description, local_dir=_below(folder, description.local_dir), resources=tuple(resources))
 
 
-def _below(folder: Path, path: str) -> str:
-    return path if path.startswith("~") else str(folder / path)
+def _below(folder: Path, value: Any) -> Any:
+    is_relative = isinstance(value, str) and value.lstrip()[:1] not in ("", "{", "~") and "\n" not in value
+    return str(folder / value) if is_relative else value

@@ -37,7 +37,7 @@ class Collector(ResourceManager):
         CheckedAttribute("rename", "The name of the files, after the guid.", file_name, "the name of a file",
                          flags=Flags.Design),
         CheckedAttribute("storeDir", "The folder that it writes to; None: that of the run.", path_text,
-                         "the path of a folder", flags=Flags.Design),
+                         "the path of a folder", flags=Flags.Design, is_path=True),
         Attribute("useRunId", "Whether to write to a folder within storeDir that is named after the run.", Types.Bool,
                   Flags.Design, default=False),
         own("collected", "The files that it wrote, separated by commas; those of the run relative to its folder."),

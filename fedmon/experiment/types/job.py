@@ -89,7 +89,7 @@ class Job(LinkedResource):
     own_attributes = (
         CheckedAttribute("args", "Content of context.arguments in the plan.", json_object, _OBJECT),
         CheckedAttribute("inputs", "Content of context.inputs in the plan.", inputs,
-                         f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays"),
+                         f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays", is_path=True),
         Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
         CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
                          'a JSON object, such as {"wall_s": 60}'),

@@ -141,7 +141,7 @@ class LocalProcess(LinkedResource):
         CheckedAttribute("command", "The program and its arguments.", command,
                          'a list of texts, such as ["ls", "-l"]'),
         CheckedAttribute("cwd", "The folder in which it runs; None: its own folder of the run.", path_text,
-                         "the path of a folder"),
+                         "the path of a folder", is_path=True),
         CheckedAttribute("env", "Variables in addition to those of this process.", environment,
                          'a mapping of texts, such as {"LANG": "C"}'),
         CheckedAttribute("grace", "The time between SIGTERM and SIGKILL at a stop.", duration,

@@ -56,7 +56,8 @@ class TrainingPlanResource(LinkedResource):
 
     own_attributes = (
         CheckedAttribute("plan", "The file of the plan, or its class, which is kept as source.", _plan,
-                         "the path of a Python file, or a class or instance of TrainingPlan", flags=Flags.Design),
+                         "the path of a Python file, or a class or instance of TrainingPlan", flags=Flags.Design,
+                         is_path=True),
         Attribute("description", "Description for the owners.", default="", flags=Flags.Design),
         at_least("How many owners must approve it for it to be READY; None: all."),
         own("sha256", "The digest of the submitted source."),

@@ -16,6 +16,7 @@ class CheckedAttribute(Attribute):
     """An attribute whose values a function checks and brings into the form that is kept; its error says why not.
 
     Kept are texts, numbers, booleans, None, and lists and mappings of them, which documents and journals can hold.
+    ``is_path``: a text is a path, if it is neither JSON nor the source of a plan.
     """
 
     def __init__(
@@ -27,8 +28,9 @@ class CheckedAttribute(Attribute):
         *,
         flags: int | None = None,
         default: Any = None,
+        is_path: bool = False,
     ) -> None:
-        self._check, self._form = check, form
+        self._check, self._form, self.is_path = check, form, is_path
         super().__init__(name, text, flags=flags, default=default)
 
     def takes(self) -> str:

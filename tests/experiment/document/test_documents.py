@@ -18,7 +18,9 @@ from fedmon.experiment.document.description import (
     even,
 )
 from fedmon.experiment.document.files import from_toml, read, to_toml, write
+from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.types.local_process import LocalProcess
 
 TEXT = """\
 [experiment]
@@ -165,20 +167,22 @@ attributes = { inputs = "start.npz" }
 [[resource]]
 type = "fedmon::Job"
 attributes = { inputs = '{"w": [1.5]}' }
+[[resource]]
+type = "documents::Process"
+attributes = { cwd = "work" }
 """
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ResourceFactory.register_type(type("Own", (LocalProcess,), {"_rtype": "documents::Process"}))
     (tmp_path / "site").mkdir()
     (tmp_path / "site/e.toml").write_text(PATHS)
     monkeypatch.chdir(tmp_path)
 
     found = read("site/e.toml")
 
-    plan, process, source, file, text = (each.attributes for each in found.resources)
+    plan, process, source, file, text, derived = (each.attributes for each in found.resources)
     assert (found.local_dir, plan) == (str(tmp_path / "site/runs"), {"plan": str(tmp_path / "site/../plans/mean.py")})
     assert (process["cwd"], source["plan"].splitlines()[0]) == ("/srv", "class Plan:")
+    assert derived == {"cwd": str(tmp_path / "site/work")}
     assert (file, text) == ({"inputs": str(tmp_path / "site/start.npz")}, {"inputs": '{"w": [1.5]}'})
-    # What a program says relative to where it runs is the same for whoever reads the file elsewhere.
-    again = read(write(from_toml(PATHS), tmp_path / "site" / "written.xml"))
-    assert again.resources[0].attributes == {"plan": str(tmp_path / "../plans/mean.py")}
