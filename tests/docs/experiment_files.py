@@ -71,6 +71,7 @@ A condition is a text, in which `after` and `when` may be left out:
 | `[a, b] are READY` | all of them are |
 | `2 of [a, b, c] are STOPPED within 60s` | two are; the action fails after a minute |
 | `when train.accuracy > 0.9 for 3 samples` | train reported this three times in a row; also `<`, `>=`, `90 %` |
+| `when watch.gpu_power_watts{gpu="0"} > 200` | watch, a Monitor, reported this of one of several GPUs |
 
 ## Attributes
 

@@ -53,9 +53,9 @@ def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
     fields = [*msgspec.structs.fields(Description), *msgspec.structs.fields(ResourceDescription)]
     assert {name for field in fields for name in field.encode_name.split(", ") if name[0] != "["} <= keys
     forms = [form for form in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE) if " " in form]
-    assert len(forms) == 5
+    assert len(forms) == 6
     for number, form in enumerate(forms):
-        condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4}, number=number)
+        condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4, "watch": 5}, number=number)
 
 
 def test_the_page_of_clusters_names_settings_that_their_files_have() -> None:

@@ -34,7 +34,7 @@ _SUBJECT = re.compile(
 _WITHIN = re.compile(r"(?P<rest>.*\S)\s+within\s+(?P<within>\S+)", re.IGNORECASE | re.DOTALL)
 _STATE = re.compile(r"\s+(?:is|are)\s+(?P<state>[A-Za-z]+)(?:\s+for\s+(?P<delay>\S+))?", re.IGNORECASE)
 _METRIC = re.compile(
-    r"\.(?P<metric>[^\s<>=!]+)\s*(?P<comparison>>=|<=|==|!=|>|<)\s*"
+    r"\.(?P<metric>[^\s<>=!{]+(?:\{[^{}]*\})?)\s*(?P<comparison>>=|<=|==|!=|>|<)\s*"
     r"(?P<value>[+-]?[0-9.][0-9.eE+-]*)\s*(?P<percent>%)?(?:\s+for\s+(?P<samples>[0-9]{1,9})\s+samples?)?",
     re.IGNORECASE,
 )

@@ -76,6 +76,14 @@ def test_what_is_written_reads_like_what_a_person_wrote() -> None:
             MetricCondition(number=1, group=(1,), metric=Metric(name="accuracy", comparison=">", value=0.9, samples=3)),
         ),
         (
+            'when a.gpu_power_watts{gpu="0", name="A 100"} > 200',
+            MetricCondition(
+                number=1,
+                group=(2,),
+                metric=Metric(name='gpu_power_watts{gpu="0", name="A 100"}', comparison=">", value=200.0),
+            ),
+        ),
+        (
             "2 of [a, b, c] are STOPPED within 60s",
             StateCondition(number=1, group=(2, 3, 4), at_least=2, state=ResourceState.STOPPED, timeout_s=60.0),
         ),
