@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
+from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.journal import Reports
@@ -90,7 +91,9 @@ class Job(LinkedResource):
         CheckedAttribute("args", "Content of context.arguments in the plan.", json_object, _OBJECT),
         CheckedAttribute("inputs", "Content of context.inputs in the plan.", inputs,
                          f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays", is_path=True),
-        Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
+        CheckedAttribute("inputsFrom", "The fedmon::Aggregator whose result is added to the inputs.",
+                         lambda value: value if isinstance(value, str) else operator.index(value),
+                         "the guid or the name of a resource"),
         CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
                          'a JSON object, such as {"wall_s": 60}'),
         CheckedAttribute("tags", "The tags of the dataset, if no fedmon::Dataset is connected.", words,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,11 +50,6 @@ def optional(two: TwoNodes) -> ExperimentController:
     return ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed)
 
 
-def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    rows = sum(values["rows"] for values in results.values())
-    return {"rows": rows, "mean": sum(values["rows"] * values["mean"] for values in results.values()) / rows}
-
-
 def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, ec: ExperimentController) -> None:
     nodes, plan = wired(ec, two.plan_named("Fresh"), "a", "b", description="How many rows?")
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
@@ -64,8 +57,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     (two.folder / "given.json").write_text('{"extra": 4}')
     first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20}, inputs=two.folder / "given.json")
     ec.enable_trace(first, "stdout")
-    aggregate = ec.register_resource("fedmon::Aggregator", function=weighted, connectedTo=first)
-    second = job_on(ec, plan, nodes[:1], inputsFrom=aggregate)
+    aggregate = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=first, name="means")
+    second = job_on(ec, plan, nodes[:1], inputsFrom="means")
     collector = ec.register_resource("fedmon::Collector", traceName="result", rename="found.json")
     for guid in (first, aggregate, second):
         ec.register_connection(collector, guid)
@@ -84,13 +77,13 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
 
     assert ec.wait_finished([second], timeout=60), ec.get_resource(second).reason
     assert {ec.state(guid) for guid in (first, aggregate, second)} == {STOPPED}
-    assert json.loads(ec.get(aggregate, "result")) == {"rows": 6, "mean": 2.0}
-    assert ec.get_resource(second).results == {"a": {"rows": 7, "mean": 3.0}}  # type: ignore[attr-defined]
+    assert json.loads(ec.get(aggregate, "result")) == {"rows": 6, "mean": 2.0, "extra": 5.0}
+    assert ec.get_resource(second).results == {"a": {"rows": 7, "mean": 3.0, "extra": 6.0}}  # type: ignore[attr-defined]
     assert ec.get_reserved_time(plan) is not None
     assert ec.release()
     run = Path(ec.run_dir)
     assert json.loads((run / f"{first}.found.json").read_text())["b"] == {"rows": 3, "mean": 2.0, "extra": 5}
-    assert json.loads((run / f"{aggregate}.found.json").read_text()) == {"rows": 6, "mean": 2.0}
+    assert json.loads((run / f"{aggregate}.found.json").read_text()) == {"rows": 6, "mean": 2.0, "extra": 5.0}
     assert len((run / str(first) / "scalars").read_text().splitlines()) == 40
     assert "hello from b" in str(ec.trace(first, "stdout"))
     assert "withheld" in str(ec.trace(first, "stdout"))
