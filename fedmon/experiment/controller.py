@@ -260,7 +260,7 @@ class ExperimentController:
             fm=failure.manager_of(description.failures) if fm is None else fm,
             federation=federation,
             journal=journal,
-            nthreads=description.nthreads,
+            max_running=description.max_running,
         )
         try:
             made._topology = description.topology
@@ -798,7 +798,7 @@ class ExperimentController:
             Description(
                 exp_id=self.exp_id,
                 run_id=self.run_id,
-                nthreads=self.max_running,
+                max_running=self.max_running,
                 local_dir=self.local_dir,
                 persist=self.persist,
                 topology=self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph),

@@ -29,7 +29,7 @@ The broker is that of your [settings](settings.md#of-a-researcher): `mqtt://loca
 |---|---|
 | `id` | its name, and the name of the folder of its runs |
 | `local_dir` | the place of that folder, relative to the file; `--dir` overrides it |
-| `run_id`, `nthreads`, `persist` | as in Python; a run makes its own `run_id` |
+| `run_id`, `max_running`, `persist` | as in Python; a run makes its own `run_id` |
 
 ## `[failures]`
 

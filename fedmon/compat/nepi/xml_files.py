@@ -201,8 +201,8 @@ def _literal(text: str, kind: type, where: str) -> Any:
 def to_xml(description: Description) -> str:
     """Return an experiment as XML, from which `from_xml` makes the same, all NEW. Raises DescriptionError."""
     root = SafeTree.fromstring("<experiment/>")
-    about = {name: getattr(description, name) for name in ("exp_id", "run_id", "nthreads", "local_dir")}
-    _set(root, {**about, "persist": description.persist or None, "fedmon": FORMAT})
+    about = {name: getattr(description, name) for name in ("exp_id", "run_id", "local_dir")}
+    _set(root, {**about, "nthreads": description.max_running, "persist": description.persist or None, "fedmon": FORMAT})
     if description.topology is not None:
         _topology(root, description.topology)
     if description.failures is not None:

@@ -120,7 +120,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     exp_id: str = msgspec.field(name="id")
     run_id: str | None = None
-    nthreads: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_running: Annotated[int, msgspec.Meta(ge=1)] | None = None
     local_dir: str | None = None
     persist: bool = False
     topology: Topology | None = msgspec.field(name="[topology]", default=None)

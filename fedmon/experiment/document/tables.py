@@ -59,7 +59,9 @@ class _Reader:
 
     def description(self, raw: Mapping[str, Any]) -> Description:
         whole: WholeTable = self._checked(WholeTable, raw, "the experiment")
-        about: Description = self._checked(Description, whole.experiment, "[experiment]")
+        # It is nthreads in files of NEPI, and in earlier ones.
+        named = {"max_running" if key == "nthreads" else key: value for key, value in whole.experiment.items()}
+        about: Description = self._checked(Description, named, "[experiment]")
         guids: list[int] = []
         last = 0
         for number, table in enumerate(whole.resource, 1):

@@ -65,7 +65,7 @@ def test_a_file_of_nepi_is_read_with_all_that_it_says() -> None:
     node, application = description.resources
 
     # NEPI writes 20 threads even if the script did not ask for any.
-    assert (description.exp_id, description.nthreads, description.local_dir) == ("exp-1", None, "/tmp")
+    assert (description.exp_id, description.max_running, description.local_dir) == ("exp-1", None, "/tmp")
     values = {"hostname": "host.example", "cleanHome": True, "port": 22, "gatewayUser": None, "ratio": 0.5}
     assert node.attributes == values
     assert (node.connections, application.connections) == ((2,), (1,))

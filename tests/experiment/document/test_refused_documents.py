@@ -45,7 +45,7 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
             toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'),
             "c: set r:.*0 of 2",
         ),
-        ('[experiment]\nid = "e"\nnthreads = 0', r"\[experiment\]: .*1.*nthreads"),
+        ('[experiment]\nid = "e"\nmax_running = 0', r"\[experiment\]: .*1.*max_running"),
         (toml("", more="set = [{ attribute = 'r' }]"), "c: set r: .*value"),
         (f"{ONE}attributes = {{ a = {{ json = '[' }} }}", r"resource a: a: \[ is not JSON"),
     ],

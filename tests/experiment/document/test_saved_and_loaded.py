@@ -71,9 +71,11 @@ def test_a_file_of_nepi_runs_where_its_folder_cannot_be_made_and_without_its_twe
         assert (ec.local_dir, ec.resources) == (str(tmp_path / "here"), [1])
         assert ec.nthreads is None
     with ExperimentController("e", tmp_path, nthreads=7) as few:
-        saved = few.save()
-    with ExperimentController.load(saved) as again:
-        assert again.nthreads == 7
+        saved = [few.save(), few.save(format="toml")]
+    for file in saved:
+        with ExperimentController.load(file) as again:
+            assert again.nthreads == 7
+    assert "max_running = 7" in Path(saved[1]).read_text()
 
 
 def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tmp_path: Path) -> None:
