@@ -396,7 +396,7 @@ class Engine:
             if due is not None and due > self.now():
                 self._schedule(due, functools.partial(self._look, timer))
             elif due is not None:
-                self.note(Fired(timer=timer, waits_for=str(getattr(self._find(timer.guid), "waits_for", ""))))
+                self.note(Fired(timer=timer))
 
 
 # --- the hooks that a thread runs -----------------------------------------------------------------------------------

@@ -208,6 +208,13 @@ class VerbFailed(AnyEvent, frozen=True, kw_only=True, tag="verb-failed"):
     reason: str
 
 
+class WaitsFor(AnyEvent, frozen=True, kw_only=True, tag="waits-for"):
+    """The verb under way waits for something, such as the answer of a node."""
+
+    guid: int
+    what: str
+
+
 class TaskScheduled(AnyEvent, frozen=True, kw_only=True, tag="task"):
     """A function of a module is to run at a moment; ``function`` is ``module:name``."""
 
@@ -230,10 +237,9 @@ class Reopened(AnyEvent, frozen=True, kw_only=True, tag="reopened"):
 
 
 class Fired(AnyEvent, frozen=True, kw_only=True, tag="fired"):
-    """A timer is due; ``waits_for`` describes the cause of its resource's wait."""
+    """A timer is due."""
 
     timer: Timer
-    waits_for: str = ""
 
 
 class Measured(AnyEvent, frozen=True, kw_only=True, tag="measured"):

@@ -332,8 +332,8 @@ def _set_verb(change: Change, resource: Resource, verb: Verb | None, *, attempt:
     """Set the verb that is under way, and end the one before or its wait for an attempt; return the resource."""
     change.latest = max(change.now, change.latest)
     return change.update(
-        resource, calling=verb, called=change.latest, returned=False, scheduled=False, left_alone=False, retrying=None,
-        alarm_at=None, attempt=attempt,
+        resource, calling=verb, called=change.latest, returned=False, scheduled=False, waits_for="", left_alone=False,
+        retrying=None, alarm_at=None, attempt=attempt,
     )  # fmt: skip
 
 
@@ -372,6 +372,10 @@ def _verb_returned(change: Change, event: events.VerbReturned, resource: Resourc
     change.wake_watchers(event.guid)
 
 
+def _waits_for(change: Change, event: events.WaitsFor, resource: Resource) -> None:
+    change.update(resource, waits_for=event.what)
+
+
 def _verb_failed(change: Change, event: events.VerbFailed, resource: Resource) -> None:
     """Retry a verb, or fail the resource, even if the hook reported a state before it raised."""
     is_left_behind = resource.calling != event.verb and (resource.calling is not None or event.verb in _AWAITED)
@@ -395,14 +399,14 @@ def _fired(change: Change, event: events.Fired) -> None:
         case "delay":
             change.woken.append((timer.guid, timer.want))
         case "verb-timeout" if resource.calling == timer.want:
-            _verb_timed_out(change, resource, resource.calling, event.waits_for)
+            _verb_timed_out(change, resource, resource.calling)
         case "retry" if resource.retrying == timer.want and change.level is FailureLevel.OK:
             _call(change, resource, resource.retrying)
 
 
-def _verb_timed_out(change: Change, resource: Resource, verb: Verb, waited_for: str) -> None:
+def _verb_timed_out(change: Change, resource: Resource, verb: Verb) -> None:
     reason = f"{verb} did not end within {resource.timeouts[verb]:g} s"
-    reason += f": it waited for {waited_for}" if waited_for else ""
+    reason += f": it waited for {resource.waits_for}" if resource.waits_for else ""
     change.actions.append(Abandon(guid=resource.guid))
     if verb == "release":
         change.transitions.append((resource.guid, ResourceState.RELEASED, reason))
@@ -551,6 +555,7 @@ _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.VerbBegan: _of_one(_verb_began),
     events.VerbReturned: _of_one(_verb_returned),
     events.VerbFailed: _of_one(_verb_failed),
+    events.WaitsFor: _of_one(_waits_for),
     events.Reopened: _reopened,
     events.Fired: _fired,
     events.Measured: _of_one(_measured),

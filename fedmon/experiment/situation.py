@@ -28,12 +28,12 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``times`` holds when it reached each state. ``plain`` are the verbs for which its type has no code. ``calling`` is
     the verb under way: until its hook has returned and its state is reached; states reached after ``called`` are of it.
-    ``returned``: the hook has returned before that; ``scheduled``: it scheduled a task. ``retrying`` is the verb that
-    waits for its next attempt, ``attempt`` the number of failed ones, ``alarm_at`` the moment of the next attempt or of
-    the timeout. ``left_alone``: it was STARTED when another process reconnected, and its type cannot do so. ``sets``
-    names its wants of attributes. ``values`` holds the last values of each metric by name and source,
-    ``metric_conditions`` the conditions on them, and ``streaks`` by condition and source how many values in a row
-    fulfilled it.
+    ``returned``: the hook has returned before that; ``scheduled``: it scheduled a task; ``waits_for``: the cause of its
+    wait. ``retrying`` is the verb that waits for its next attempt, ``attempt`` the number of failed ones, ``alarm_at``
+    the moment of the next attempt or of the timeout. ``left_alone``: it was STARTED when another process reconnected,
+    and its type cannot do so. ``sets`` names its wants of attributes. ``values`` holds the last values of each metric
+    by name and source, ``metric_conditions`` the conditions on them, and ``streaks`` by condition and source how many
+    values in a row fulfilled it.
     """
 
     guid: int
@@ -50,6 +50,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     called: float = 0.0
     returned: bool = False
     scheduled: bool = False
+    waits_for: str = ""
     left_alone: bool = False
     retrying: Verb | None = None
     alarm_at: float | None = None

@@ -77,11 +77,10 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> s
         return f"its {resource.retrying} {then} after {failures}: {resource.reason}"
     if resource.calling is None or resource.has_ended:
         return _reason_at_rest(state, resource, waiting)
+    reason = f"its {resource.calling} is running{f' after {failures}' if resource.attempt else ''}"
     if resource.calling == "deploy" and any(each.guids for each in waiting):
-        return "its deploy waits for connected resources"
-    if resource.rtype == "fedmon::TrainingPlan" and resource.state is ResourceState.RESERVED:
-        return "owners have not decided on it yet"
-    return f"its {resource.calling} is running{f' after {failures}' if resource.attempt else ''}"
+        reason = "its deploy waits for connected resources"
+    return f"{reason}; it waits for {resource.waits_for}" if resource.waits_for else reason
 
 
 def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:

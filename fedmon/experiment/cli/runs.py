@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.25
 MANY = 100
 """The table lists this many resources; a JSON document has all."""
-FOLDER = Path("experiments")
+_DURATIONS = re.compile(r"(?:[0-9.]+ (?:ms|s|min|h|d)\b ?)+")
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
@@ -71,7 +71,7 @@ def run(
     found = check(file, wait_all_ready=not each)
     if found.plan.errors:
         raise ImpossiblePlanError(one for one in found.placed.problems if one.severity == "error")
-    where = directory or found.description.local_dir or FOLDER
+    where = directory or found.description.local_dir or "experiments"
     description = replace(found.description, local_dir=str(at_home(where).absolute()))
     _log_no_failures()
     with (
@@ -274,7 +274,7 @@ class _Changes:
             times, _, _, names = zip(*those, strict=True)
             clock = datetime.datetime.fromtimestamp(times[-1]).astimezone().strftime("%H:%M:%S.%f")[:-3]
             yield f"{clock} {state.name} {joined(names, most=8)}"
-        blocker = shown.blocker.partition(": ")[0]  # the rest counts seconds
+        blocker = _DURATIONS.sub("", shown.blocker)
         if blocker and blocker != self._blocker:
             yield f"blocker: {shown.blocker}"
         self._blocker = blocker

@@ -23,7 +23,7 @@ from fedmon.experiment.errors import (
     TraceNotReadableError,
     told,
 )
-from fedmon.experiment.events import Measured
+from fedmon.experiment.events import Measured, WaitsFor
 from fedmon.experiment.natures import needed
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
@@ -63,8 +63,7 @@ class LinkedResource(ResourceManager):
     ``_watched`` the type whose moves have `look` called while it is STARTED. ``_reach`` is how many connections away
     its own moves are told, ``_listens_until`` the state that ends its callbacks.
 
-    ``waits_for`` says why a verb whose hook has returned is not done ("" if it waits for nothing). Callbacks of the
-    federation take ``lock``; `neighbour_moved`, which neighbours call, does not.
+    Callbacks of the federation take ``lock``; `neighbour_moved`, which neighbours call, does not.
     """
 
     _platform: ClassVar[str | None] = "fedmon"
@@ -77,7 +76,6 @@ class LinkedResource(ResourceManager):
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.lock = threading.RLock()
-        self.waits_for = ""
         self._subscriptions: list[Subscription] = []
         self._again = ""  # the verb that is called again when a neighbour moves
         self._silent_since = math.inf
@@ -199,10 +197,15 @@ class LinkedResource(ResourceManager):
         if all(self.ready(need.of) is not None for need in self._needs if need.verb == "deploy"):
             super().do_deploy()
 
+    @property
+    def waits_for(self) -> str:
+        """The cause of its verb's wait after the hook has returned; "" if it does not wait."""
+        return self._seen().waits_for
+
     def wait_for(self, what: str) -> None:
         """Set ``waits_for`` and log it."""
         if what != self.waits_for:
-            self.waits_for = what
+            self.ec.engine.note(WaitsFor(guid=self.guid, what=what))
             self.info(f"waits for {what}")
 
     def waits_for_silent(self, outcomes: Outcomes[Any]) -> bool:
@@ -248,8 +251,6 @@ class LinkedResource(ResourceManager):
 
     def _set_state(self, state: ResourceState, reason: str = "") -> None:
         super()._set_state(state, reason)
-        if state >= ResourceState.READY:
-            self.waits_for = ""
         if state >= self._listens_until:
             self.deafen()
         self._tell_around()

@@ -142,9 +142,12 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
         events.Connected(t=0, guid=1, other=2),
         events.DeployAsked(t=1, guids=(1, 2), group=1),
         events.Became(t=2, guids=(1,), state=ResourceState.RESERVED),
+        events.WaitsFor(t=2, guid=1, what="the owner of north to approve it"),
     )
 
-    assert explain(state, 1, 3).reason == "owners have not decided on it yet"
+    assert explain(state, 1, 3).reason == "its deploy is running; it waits for the owner of north to approve it"
+    ready = after(state, events.VerbReturned(t=3, guid=1, verb="deploy"), events.Became(t=3, guids=(1,), state=READY))
+    assert explain(ready, 1, 3).reason == "waiting to start"
     job = explain(state, 2, 3)
     assert job.reason == "its deploy waits for connected resources"
     assert (job.waits_for, job.chain) == ((1,), (2, 1))

@@ -71,6 +71,7 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     assert ec.get(dataset, "foundOn") == "a,b"
     assert ec.state(first) is NEW
     wait_until(lambda: "it waits for the owner of a, b to approve it" in str(ec.explain(plan)))
+    assert "it waits for the owner of a, b to approve it" in fedmon_here("experiment", "show", ec.run_dir).stdout
     wait_until(lambda: f"it waits for resource {plan} (fedmon::TrainingPlan) to be READY" in str(ec.explain(first)))
     for node_id in ("a", "b"):
         two.decide(node_id, "approve", ec.get(plan, "sha256"))
@@ -319,6 +320,19 @@ def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: 
 
     problems = {(one.kind, one.guids) for one in ec.plan().problems}
     assert problems == {("offline-node", (away,)), ("missing-part", (lost,))}
+
+
+def test_a_run_names_the_node_that_it_waits_for(two: TwoNodes, tmp_path: Path) -> None:
+    file = tmp_path / "away.toml"
+    file.write_text(
+        '[experiment]\nid = "away"\n'
+        '[[resource]]\nname = "north"\ntype = "fedmon::Node"\nattributes = { nodeId = "nobody" }\n'
+        '[[resource]]\ntype = "local::Process"\ndeploy = ["north is READY"]\nattributes = { command = ["true"] }\n'
+    )
+
+    done = fedmon_here("experiment", "run", file, "--dir", tmp_path, "--timeout", "5", environ=two.environ())
+
+    assert "which is NEW: its deploy is running; it waits for node nobody, which was not heard of\n" in done.stdout
 
 
 def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> None:
