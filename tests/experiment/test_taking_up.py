@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,77 +26,10 @@ from fedmon.experiment.calls import ResultLostError
 from fedmon.experiment.errors import InvalidExperimentError, UnknownTypeError
 from fedmon.experiment.events import Fired, SetWanted, Timer
 from fedmon.experiment.journal import NAME, Journal
-from tests.experiment.own_types import added, blocking, deployed, killed, killed_now, own, started
+from tests.experiment.own_types import added, blocking, deployed, killed_now, own, started
 from tests.support.waiting import stays, wait_until
 
-MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
-
-
-class Long(ResourceManager):
-    """Says STARTED, notes that it began, and goes on for long in its hook."""
-
-    _rtype = "test::Long"
-
-    def do_start(self) -> None:
-        super().do_start()
-        log(self, "start")
-        if "killed" in os.environ:
-            time.sleep(60)
-        self.set_stopped()
-
-
-class Countdown(ResourceManager):
-    """Goes on after its hook has returned, in this process alone."""
-
-    _rtype = "test::Countdown"
-
-    def do_start(self) -> None:
-        super().do_start()
-        log(self, "start")
-
-
-class Polling(ResourceManager):
-    """Puts its deploy off until it is allowed, as types of NEPI do."""
-
-    _rtype = "test::Polling"
-
-    @classmethod
-    def _register_attributes(cls) -> None:
-        cls._register_attribute(Attribute("note", "Set by a condition."))
-
-    def do_deploy(self) -> None:
-        if "killed" in os.environ:
-            self.ec.schedule("20ms", self.deploy)
-        else:
-            log(self, "deploy")
-            super().do_deploy()
-
-
-class Crashing(ResourceManager):
-    """Ends the process that takes it up, once."""
-
-    _rtype = "test::Crashing"
-
-    def do_start(self) -> None:
-        super().do_start()
-        log(self, "start")
-        if "killed" in os.environ:
-            time.sleep(60)
-
-    def do_reconnect(self, verb: str | None) -> None:
-        log(self, f"reconnect {verb}")
-        if "crashes" in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.set_stopped()
-
-
-for each in (Long, Countdown, Polling, Crashing):
-    ResourceFactory.register_type(each)
-
-
-def log(rm: ResourceManager, what: str) -> None:
-    with (Path(rm.ec.run_dir) / "log").open("a") as file:
-        file.write(f"{rm.guid} {what}\n")
+MARK = Path("/nonexistent")
 
 
 def put_off() -> None:
@@ -108,36 +37,23 @@ def put_off() -> None:
     MARK.write_text("done")
 
 
-OTHER = "from tests.experiment import test_taking_up as t\nfrom fedmon.experiment import *\nimport time\n"
-"""How the code of another process begins."""
+def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(ec: ExperimentController) -> None:
+    gate, ran = threading.Event(), []
 
+    def do_start(self: ResourceManager) -> None:
+        ran.append(self.ec)
+        self.set_started()
+        gate.wait(60)
+        self.set_stopped()
 
-def killed_at(folder: Path, code: str, until: str, **environment: str) -> Path:
-    """Run code in another process until its run has logged something; kill that, and return the run's folder."""
-    script = f"{OTHER}folder = {str(folder)!r}\n{code}\ntime.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **environment})
-    try:
-        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/[jl]*")))
-    finally:
-        process.kill()
-        process.wait()
-    return next(folder.glob("test/*"))
+    added(ec, own("test::Long", do_start=do_start))
+    started(ec)
+    left = killed_now(ec)
+    gate.set()
 
-
-def begun(*lines: str) -> str:
-    return "ec = ExperimentController('test', folder)\n" + "\n".join(lines) + "\nec.deploy()"
-
-
-def said(run: Path) -> list[str]:
-    return (run / "log").read_text().splitlines()
-
-
-def test_a_hook_in_whose_midst_the_process_was_killed_runs_again(tmp_path: Path) -> None:
-    run = killed_at(tmp_path, begun("ec.register_resource('test::Long')"), "1 start", killed="1")
-
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.wait_finished(timeout=60)
-    assert said(run) == ["1 start", "1 start"]
+    with ExperimentController.reconnect(left) as again:
+        assert again.wait_finished(timeout=60)
+    assert ran == [ec, again]
 
 
 @pytest.mark.parametrize("rtype", ["local::Process", "python::Function"])
@@ -160,96 +76,128 @@ def test_what_ended_before_the_hook_of_its_start_had_returned_does_not_start_aga
     assert (tmp_path / "log").read_text() == "ran\n"
 
 
-def test_what_is_not_taken_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = killed_at(tmp_path, begun("ec.register_resource('test::Countdown')"), '"verb-returned"', killed="1")
+def test_what_is_not_taken_up_is_said(ec: ExperimentController, caplog: pytest.LogCaptureFixture) -> None:
+    added(ec, own("test::Countdown", do_start=ResourceManager.set_started))
+    started(ec)
+    wait_until(lambda: ec.snapshot.resources[1].calling is None)
+    left = killed_now(ec)
 
     for _ in range(2):
-        ec = ExperimentController.reconnect(run)
-        assert "it was not taken up again: its type has no do_reconnect" in ec.explain(1).reason
+        again = ExperimentController.reconnect(left)
+        assert "it was not taken up again: its type has no do_reconnect" in again.explain(1).reason
         assert "its type has no do_reconnect" in caplog.text
-        assert "its type has no do_reconnect" in ec.wait_finished(1, timeout=0.05).reason
-        ec.give_up()
-    with ExperimentController.reconnect(run) as ec:
-        ec.stop(1)
-        assert "taken up" not in ec.explain(1).reason
-    assert said(run) == ["1 start"]
+        assert "its type has no do_reconnect" in again.wait_finished(1, timeout=0.05).reason
+        again.give_up()
+    with ExperimentController.reconnect(left) as again:
+        assert again.get_start_time(1) == ec.get_start_time(1)
+        again.stop(1)
+        assert "taken up" not in again.explain(1).reason
 
 
-def test_what_was_put_off_goes_on_once(tmp_path: Path) -> None:
-    lines = ("ec.register_resource('test::Polling')", "ec.set_with_conditions('note', 'on', 1, 1, 'READY')")
-    run = killed_at(tmp_path, begun(*lines), '"verb-returned"', killed="1")
+def test_what_was_put_off_goes_on_once(ec: ExperimentController) -> None:
+    ran = []
 
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.wait_started(1, timeout=60)
-        wait_until(lambda: ec.get(1, "note") == "on")
-    assert said(run) == ["1 deploy"]
+    def do_deploy(self: ResourceManager) -> None:
+        if self.ec is ec:
+            self.ec.schedule("20ms", self.deploy)
+        else:
+            ran.append(self.ec)
+            self.set_ready()
+
+    added(ec, own("test::Polling", do_deploy=do_deploy, own_attributes=(Attribute("note", "Set by a condition."),)))
+    ec.set_with_conditions("note", "on", 1, 1, "READY")
+    ec.deploy()
+    wait_until(lambda: ec.snapshot.resources[1].scheduled)
+
+    with ExperimentController.reconnect(killed_now(ec)) as again:
+        assert again.wait_started(1, timeout=60)
+        wait_until(lambda: again.get(1, "note") == "on")
+    assert ran == [again]
 
 
-def test_a_run_is_taken_up_though_that_crashed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = killed_at(tmp_path, begun("ec.register_resource('test::Crashing')"), "1 start", killed="1")
-    monkeypatch.setenv("crashes", "1")
+def test_a_run_is_taken_up_though_that_crashed_before(ec: ExperimentController) -> None:
+    gate, called, ran = threading.Event(), threading.Semaphore(0), []
+
+    def do_start(self: ResourceManager) -> None:
+        ran.append("start")
+        self.set_started()
+        gate.wait(60)
+
+    def do_reconnect(self: ResourceManager, verb: str | None) -> None:
+        ran.append(f"reconnect {verb}")
+        called.release()
+        gate.wait(60)
+        self.set_stopped()
+
+    added(ec, own("test::Crashing", do_start=do_start, do_reconnect=do_reconnect))
+    started(ec)
+    left = killed_now(ec)
     for _ in range(2):
-        killed(f"{OTHER}ec = ExperimentController.reconnect({str(run)!r})\ntime.sleep(30)")
-    monkeypatch.delenv("crashes")
+        again = ExperimentController.reconnect(left)
+        assert called.acquire(timeout=60)
+        again.give_up()
+    gate.set()
 
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.wait_finished(timeout=60)
-    assert said(run) == ["1 start", *["1 reconnect start"] * 3]
+    with ExperimentController.reconnect(left) as again:
+        assert again.wait_finished(timeout=60)
+    assert ran == ["start", *["reconnect start"] * 3]
 
 
-def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_has_a_name_runs_in_the_next_process(
+    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
-    lines = ("ec.schedule('5s', t.put_off)", "ec.schedule('1h', t.put_off)", "ec.schedule('1h', lambda: None)")
-    run = killed_at(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
+    for date, task in (("2s", put_off), ("1h", put_off), ("1h", lambda: None)):
+        ec.schedule(date, task)
+    left = killed_now(ec)
+    ec.shutdown()
 
-    with ExperimentController.reconnect(run) as ec:
+    with ExperimentController.reconnect(left) as again:
         wait_until((tmp_path / "mark").exists)
-        assert ec.schedule("0s", lambda: None) > 2
-    assert [event for event in (run / NAME).read_text().splitlines() if '"task-done"' in event] != []
+        assert again.schedule("0s", lambda: None) > 2
+    assert '"task-done"' in (left / NAME).read_text()
 
 
 def test_a_task_that_a_shutdown_dropped_does_not_run_in_the_next_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
-    with ExperimentController("test", tmp_path) as ec:
-        ec.schedule("2s", put_off)
+    ec.schedule("2s", put_off)
+    ec.shutdown()
 
     with ExperimentController.reconnect(ec.run_dir):
         assert stays(lambda: not (tmp_path / "mark").exists(), 2.5)
 
 
-def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
-    code = begun(
-        "ec.register_resource('local::Process', command=['false'], critical=False)",
-        "ec.register_resource('local::Process', command=['true'])",
-        "ec.register_condition(2, 'START', 1, 'FAILED', '1s')",
-    )
-    run = killed_at(tmp_path, code, '"guids":[1],"state":7')
+def test_timers_retries_and_numbers_go_on(ec: ExperimentController) -> None:
+    failing = ec.register_resource("local::Process", command=["false"], critical=False)
+    later = ec.register_resource("local::Process", command=["true"])
+    ec.register_condition(later, "START", failing, "FAILED", "1s")
+    ec.deploy()
+    assert ec.wait(failing, "FAILED", timeout=60)
 
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.wait_finished([2], timeout=60)
-        failed, began = ec.get_failed_time(1), ec.get_start_time(2)
+    with ExperimentController.reconnect(killed_now(ec)) as again:
+        assert again.wait_finished(later, timeout=60)
+        failed, began = again.get_failed_time(failing), again.get_start_time(later)
         assert failed is not None
         assert began is not None
         assert (began - failed).total_seconds() >= 1
-        assert ec.register_resource("local::Process", command=["true"]) == 3
+        assert again.register_resource("local::Process", command=["true"]) == 3
 
 
-def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> None:
-    run = killed_at(tmp_path, begun("ec.register_resource('local::Process', command=['false'])"), '"level":2')
+def test_a_failure_is_judged_once_and_what_it_meant_stays(ec: ExperimentController) -> None:
+    ec.get_resource(ec.register_resource("test::Plain")).fail("lost")
+    left = killed_now(ec)
 
-    with ExperimentController.reconnect(run) as ec:
-        assert (ec.failure_level, "which is critical, failed" in ec.wait_finished(1).reason) == (
-            FailureLevel.RM_FAILURE,
-            True,
-        )
-    with ExperimentController.reconnect(run, fm=OptionalFailures()) as ec:
-        assert ec.abort
+    with ExperimentController.reconnect(left) as again:
+        assert again.failure_level is FailureLevel.RM_FAILURE
+        assert "which is critical, failed" in again.wait_finished(1).reason
+    with ExperimentController.reconnect(left, fm=OptionalFailures()) as again:
+        assert again.abort
 
 
 def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(ec: ExperimentController) -> None:
-    added(ec, Countdown).fail("lost")
+    ec.get_resource(ec.register_resource("test::Plain")).fail("lost")
 
     with ExperimentController.reconnect(killed_now(ec, without='"level"')) as again:
         assert again.failure_level is FailureLevel.RM_FAILURE
@@ -311,23 +259,21 @@ def test_a_run_goes_on_with_credentials_that_are_given_and_with_changed_code(tmp
     assert ran == ["secret"]
 
 
-def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path) -> None:
-    code = begun(
-        "a = ec.call(sum, [1, 2])",
-        "b = ec.call(object)",
-        "d = ec.call(tuple, [1, 2])",
-        "c = ec.call(time.sleep, 60, after=[a, b, d])",
-    )
-    run = killed_at(tmp_path, code, '"guids":[4],"state":5')
+def test_results_of_functions_are_kept_where_they_can_be_written(ec: ExperimentController) -> None:
+    gate = threading.Event()
+    done = [ec.call(sum, [1, 2]), ec.call(object), ec.call(tuple, [1, 2])]
+    running = ec.call(gate.wait, 60, after=done)
+    started(ec, running)
+    left = killed_now(ec)
+    gate.set()
 
-    with ExperimentController.reconnect(run) as ec:
-        assert ec.result(1) == 3
-        with pytest.raises(ResultLostError):
-            ec.result(2)
-        with pytest.raises(ResultLostError):  # not [1, 2]
-            ec.result(3)
-        assert ec.wait(4, "FAILED", timeout=60)
-        assert "sleep is in no file: make it by ec.call" in ec.get_resource(4).reason
+    with ExperimentController.reconnect(left) as again:
+        assert again.result(1) == 3
+        for lost in (2, 3):  # which is not [1, 2]
+            with pytest.raises(ResultLostError):
+                again.result(lost)
+        assert again.wait(running, "FAILED", timeout=60)
+        assert "wait is in no file: make it by ec.call" in again.get_resource(running).reason
 
 
 def test_two_never_have_one_run(tmp_path: Path) -> None:
