@@ -135,22 +135,54 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
         process("b", ["true"], start="after a is STOPPED", more="colour = 3"),
         '[[resource]]\nname = "c"\ntype = "no::Type"\n',
         '[[resource]]\nname = "d"\ntype = "Collector"\n',
+        '[[resource]]\nname = "e"\ntype = "local::Process"\nconnect = ["d"]\nattributes = { command = ["true"] }\n'
+        'start = ["after d is STOPPED", "after 77 is READY"]\nset = [\n'
+        '{ attribute = "grace", value = "1s", when = "after d is STOPPED" },\n'
+        '{ attribute = "critical", value = false, when = "after d is STOPPED" },\n]\n',
     )
 
     found = document(shell("check", file, "--json"), code=2)
 
-    problems = {one["kind"]: one for one in found["problems"]}
-    assert {"condition-cycle", "wrong-attribute", "unknown-type", "missing-part"} <= problems.keys()
-    assert problems["wrong-attribute"]["place"] == f"{file}:10"
-    assert "colour" in problems["wrong-attribute"]["text"]
-    assert problems["unknown-type"]["line"] == 17
-    assert "resource 3 (c)" in problems["unknown-type"]["text"]
-    assert f"({file}:17)" in shell("check", file).stdout
+    problems = {(one["kind"], *one["guids"]): one for one in found["problems"]}
+    assert {key: one["line"] for key, one in problems.items()} == {
+        ("condition-cycle", 1, 2, 1): 3,
+        ("wrong-attribute", 2): 10,
+        ("unknown-type", 3): 17,
+        ("missing-part", 4): 20,
+        ("unknown-resource", 5, 77): 23,
+        ("wrong-attribute", 5): 23,
+        ("not-stopped", 5, 4): 23,
+    }
+    assert problems["wrong-attribute", 2]["place"] == f"{file}:10"
+    assert "colour" in problems["wrong-attribute", 2]["text"]
+    assert "resource 3 (c)" in problems["unknown-type", 3]["text"]
+    told = shell("check", file).stdout
+    assert f"({file}:17)" in told
+    assert "start of resource 1 (a) waits for resource 2 (b) to be STOPPED" in told
     refused = shell("run", file)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "condition-cycle" in refused.stderr
     assert f"errors in {file}; fedmon experiment check names" in shell("graph", file, "-o", "wrong.dot").stderr
+    drawn = Path("wrong.dot").read_text()
+    assert '4 -> 5 [label="set grace: STOPPED"' in drawn
+    assert "4 -> 5 [dir=none" in drawn
     assert not Path("experiments").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "said"),
+    [
+        ('type = "Collector"\nconnect = ["n"]', "refused-connection", "cannot be connected to itself"),
+        ('type = "Collector"\nguid = -3', "wrong-attribute", "guid -3 is not a positive whole number"),
+        ('type = "fedmon::Monitor"\nattributes = { metrics = ["host_cpu_buzy_ratio"] }', "wrong-attribute",
+         "did you mean 'host_cpu_busy_ratio'?"),
+    ],
+)  # fmt: skip
+def test_a_check_tells_once_what_registering_refuses(shell: Shell, part: str, kind: str, said: str) -> None:
+    found = document(shell("check", written("wrong.toml", f'[[resource]]\nname = "n"\n{part}\n'), "--json"), code=2)
+
+    (problem,) = (one for one in found["problems"] if one["kind"] != "missing-part")
+    assert (problem["kind"], problem["severity"], said in problem["text"]) == (kind, "error", True)
 
 
 def test_a_check_reads_xml_and_says_why_a_file_is_no_experiment(shell: Shell) -> None:

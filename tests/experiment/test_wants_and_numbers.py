@@ -8,7 +8,6 @@ import pytest
 
 from fedmon.experiment import ExperimentController, Metric, ResourceManager, Retry
 from fedmon.experiment.check.graph import ImpossiblePlanError
-from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
 from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, added, killed_now, plain, started
 from tests.support.waiting import wait_until
@@ -183,20 +182,12 @@ def test_a_number_that_the_journal_cannot_hold_is_refused(
         ec.measured(guid, name, value)
 
 
-def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentController) -> None:
+def test_a_member_that_is_named_twice_counts_once(ec: ExperimentController) -> None:
     one, two, three = plain(ec, 3)
+
     ec.register_condition([one, two], STOP, [two, three, two], STARTED, at_least=2)
-    (_, twice), *_ = ec.snapshot.resources[one].conditions
-    assert twice.group == (two, three)
-    for wrong in (
-        StateCondition(number=1, group=(two, two), state=STOPPED, at_least=2),
-        StateCondition(number=1, group=(two,), state=STOPPED, at_least=0),
-        StateCondition(number=1, group=(two,), state=STOPPED, timeout_s=-1.0),
-        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=float("inf"))),
-        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
-    ):
-        with pytest.raises(InvalidConditionError):
-            ec.registry.add_condition(one, START, wrong)
+
+    assert ec.get_resource(one).conditions == {STOP: [([two, three], STARTED, None)]}
 
 
 def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: ExperimentController) -> None:
