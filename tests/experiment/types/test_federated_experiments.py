@@ -18,21 +18,8 @@ from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
-from fedmon.experiment.types.job import Job
 from fedmon.researcher.federation import Federation
-from tests.experiment.own_types import (
-    DISCOVERED,
-    FAILED,
-    NEW,
-    READY,
-    RELEASED,
-    RESERVED,
-    START,
-    STARTED,
-    STOP,
-    STOPPED,
-    started,
-)
+from tests.experiment.own_types import DISCOVERED, FAILED, NEW, READY, RESERVED, START, STARTED, STOP, STOPPED, started
 from tests.experiment.types.conftest import job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.shell_here import fedmon_here
@@ -40,9 +27,8 @@ from tests.support.two_nodes import PLAN, TwoNodes
 from tests.support.waiting import pause, wait_until
 
 
-def foreseen(ec: ExperimentController, *guids: int) -> list[Problem]:
-    found = [ec.get_resource(guid) for guid in guids or ec.resources]
-    return [problem for each in found for problem in getattr(each, "foreseen", list)()]
+def datasets_missing(ec: ExperimentController) -> list[Problem]:
+    return [one for one in ec.plan().problems if one.kind == "missing-dataset"]
 
 
 def optional(two: TwoNodes) -> ExperimentController:
@@ -53,7 +39,7 @@ def optional(two: TwoNodes) -> ExperimentController:
 def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, ec: ExperimentController) -> None:
     nodes, plan = wired(ec, two.plan_named("Fresh"), "a", "b", description="How many rows?")
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
-    assert [(one.kind, one.severity) for one in foreseen(ec)] == [("approval-needed", "warning")] * 2
+    assert [(one.kind, one.severity) for one in ec.plan().problems] == [("approval-needed", "warning")] * 2
     (two.folder / "given.json").write_text('{"extra": 4}')
     first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20}, inputs=two.folder / "given.json")
     ec.enable_trace(first, "stdout")
@@ -219,14 +205,14 @@ def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
 def test_what_nodes_that_are_away_or_silent_may_still_give_is_no_error(
     two: TwoNodes, ec: ExperimentController, node_b: NodeProcess
 ) -> None:
-    nodes, plan = wired(ec, two.plan_named("Divided"), "a", "b", "c", atLeast=2)
+    nodes, _ = wired(ec, two.plan_named("Divided"), "a", "b", "c", atLeast=2)
     two.decide("a", "reject", two.fed.approve(two.plan_named("Divided")).ok["a"].sha256)
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes[:2])
 
-    assert {one.severity for one in foreseen(ec, plan)} == {"warning"}
+    assert {one.severity for one in ec.plan().problems} == {"warning"}
     pause(node_b.pid)
 
-    assert [(one.kind, one.severity) for one in foreseen(ec, dataset)] == [("missing-dataset", "warning")]
+    assert [(one.guids, one.severity) for one in datasets_missing(ec)] == [((dataset,), "warning")]
 
 
 def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: ExperimentController) -> None:
@@ -260,45 +246,20 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
     assert ec.get(alone, "samples") >= count  # of both times
 
 
-def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
-    two: TwoNodes, ec: ExperimentController
-) -> None:
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
-    job = job_on(ec, plan, [ec.register_resource("fedmon::Node", nodeId="a")], args={"reports": 1, "spin": True})
-    started(ec, job)
-    running = ec.get_resource(job)
-    assert isinstance(running, Job)
-    wait_until(lambda: running.handle is not None and running.handle.scalars["a"])
-    with ExperimentController("again", two.folder / "runs", federation=two.fed) as other:
-        again = other.register_resource("fedmon::Job")
-        resource = other.get_resource(again)
-        assert isinstance(resource, Job)
-        assert not resource.adopt()
-        resource._set_own("jobId", ec.get(job, "jobId"))
-
-        assert resource.adopt()
-        assert other.state(again) is STARTED
-        ec.shutdown()
-
-        wait_until(lambda: other.state(again) is FAILED)
-        assert "a: stopped (" in other.get_resource(again).reason
-    assert ec.state(job) is RELEASED
-
-
 def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_by_it(two: TwoNodes) -> None:
     with optional(two) as ec:
         nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
         dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
         absent = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})
-        assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
+        assert [(one.kind, one.guids, one.text) for one in ec.plan().problems] == [
             ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
             ("offline-node", (absent,), "node nobody was not heard of"),
         ]
         job = ec.register_resource("fedmon::Job", tags=["gone"])
-        lost = foreseen(ec)[-1]
+        lost = datasets_missing(ec)[-1]
         assert (lost.severity, lost.text) == ("error", "no dataset for tags gone: a, b: it offers none to you")
         ec.set(job, "atLeast", 1)
-        assert foreseen(ec)[-1].severity == "warning"  # other nodes may offer it
+        assert datasets_missing(ec)[-1].severity == "warning"  # other nodes may offer it
         ec.remove_resource(job)
 
         ec.deploy()
@@ -344,7 +305,7 @@ def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> N
         node = ec.register_resource("fedmon::Node", nodeId="a")
         twins = ec.register_resource("fedmon::Dataset", tags=["twins"], connectedTo=node)
         said = "node a offers more than one; set datasetId of a fedmon::Dataset: "
-        (problem,) = foreseen(ec)
+        (problem,) = ec.plan().problems
         assert (problem.kind, problem.guids, problem.text[: len(said)]) == ("missing-dataset", (twins,), said)
         chosen = problem.text[len(said) :].split()[0]
         one = ec.register_resource("fedmon::Dataset", tags=["twins"], datasetId=chosen, connectedTo=node)

@@ -47,6 +47,25 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
     assert ec.get(job, "outcome").startswith("a, b: stopped (")
 
 
+def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
+    two: TwoNodes, ec: ExperimentController
+) -> None:
+    job = running_job(two, ec, "a", args={"reports": 1, "spin": True})
+    wait_for_reports(ec, job)
+    with ExperimentController("again", two.folder / "runs", federation=two.fed) as other:
+        again: Any = other.get_resource(other.register_resource("fedmon::Job"))
+        assert not again.adopt()
+        again.note("jobId", ec.get(job, "jobId"))
+
+        assert again.adopt()
+        assert again.state is STARTED
+        ec.shutdown()
+
+        wait_until(lambda: again.state is FAILED)
+        assert "a: stopped (" in again.reason
+    assert ec.state(job) is RELEASED
+
+
 def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentController) -> None:
     job = running_job(two, ec, "a", tags=["cells"])
     assert ec.wait_finished(job, timeout=60), ec.explain(job)
