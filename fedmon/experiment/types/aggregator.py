@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
@@ -157,18 +156,12 @@ class Aggregator(LinkedResource):
         own("result", "Its result as JSON; only the names if it is large."),
     )  # fmt: skip
     own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
-
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._result: dict[str, Any] | None = None
-        self._is_done = False
+    _is_done = False
 
     @property
     def result(self) -> dict[str, Any] | None:
         """Its result, with arrays; None before it is STOPPED."""
-        if self._result is None and self.get("result") is not None:
-            self._result = saved_values(self.folder).get("values")
-        return self._result
+        return None if self.get("result") is None else saved_values(self.folder).get("values")
 
     def do_deploy(self) -> None:
         """Refuse to be READY without enough jobs."""
@@ -219,7 +212,6 @@ class Aggregator(LinkedResource):
         text = json.dumps(run_values.shown(found), ensure_ascii=False)
         if len(text) > MAX_ATTRIBUTE_BYTES:
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
-        self._result = found
         self.note("result", text)
         numbers = {name: float(value) for name, value in found.items() if isinstance(value, Real)}
         nth = int(1e6 * dict(self._seen().times)[ResourceState.STARTED])  # a process that reconnects skips those told
