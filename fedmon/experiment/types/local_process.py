@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from fedmon.experiment.attributes import Trace, Types
-from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
@@ -153,11 +152,8 @@ class LocalProcess(LinkedResource):
         Trace("stdout", "Its standard output.", enabled=True),
         Trace("stderr", "Its standard error.", enabled=True),
     )
-
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._process: SupervisedCommand | None = None
-        self._is_stopping = self._is_releasing = False
+    _process: SupervisedCommand | None = None
+    _is_stopping = _is_releasing = False
 
     def do_deploy(self) -> None:
         """Start the supervisor of commands."""

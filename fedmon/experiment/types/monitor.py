@@ -15,7 +15,6 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.check.plan import MEMORY_SHARE, unknown_metric
 from fedmon.experiment.natures import Need
-from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
@@ -65,12 +64,9 @@ class Monitor(LinkedResource):
         own("samples", "How many samples were recorded.", type=Types.Integer, default=0),
     )  # fmt: skip
     own_traces = (Trace("recording", "The recording, a SQLite file that `fedmon report` reads.", enabled=True),)
-
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._record: Record | None = None
-        self._watch: Watch | None = None
-        self._is_ending = False
+    _record: Record | None = None
+    _watch: Watch | None = None
+    _is_ending = False
 
     def do_start(self) -> None:
         """Begin, or wait for the first job to start."""
