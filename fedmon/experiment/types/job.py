@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,10 +122,10 @@ class Job(LinkedResource):
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def foreseen(self) -> list[Problem]:
-        """Return a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""
-        is_asked = self.get("tags") and not self.linked(Dataset)
-        return missing_dataset(self, severity="warning" if self.get("atLeast") else "error") if is_asked else []
+    def foreseen(self) -> Iterator[Problem]:
+        """Yield a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""
+        if self.get("tags") and not self.linked(Dataset):
+            yield from missing_dataset(self, None, "warning" if self.get("atLeast") else "error")
 
     def do_start(self) -> None:
         """Ask the nodes to run the plan, once those are online that are expected to come back or may have begun it."""

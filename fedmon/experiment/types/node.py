@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
@@ -75,12 +76,12 @@ class Node(LinkedResource):
         if is_new:
             self._tell_around()
 
-    def foreseen(self) -> list[Problem]:
-        """Return a problem if the node is away."""
+    def foreseen(self) -> Iterator[Problem]:
+        """Yield a problem if the node is away."""
         node = self.federation.nodes().get(self.node_id)
-        text = f"node {self.node_id} {_absence(node)}"
-        problem = Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)
-        return [problem] if is_gone(node) else []
+        if is_gone(node):
+            text = f"node {self.node_id} {_absence(node)}"
+            yield Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)
 
     def do_reconnect(self, verb: str | None) -> None:
         """Listen for the node again; a lost one has its whole grace again."""
@@ -180,18 +181,18 @@ class Dataset(LinkedResource):
         self.set_discovered()
         self.set_ready()
 
-    def foreseen(self) -> list[Problem]:
-        """Return a problem if online nodes do not offer it."""
-        return missing_dataset(self, self.get("datasetId"))
+    def foreseen(self) -> Iterator[Problem]:
+        """Yield a problem if online nodes do not offer it."""
+        return missing_dataset(self, self.get("datasetId"), "error")
 
 
-def missing_dataset(of: LinkedResource, dataset_id: str | None = None, severity: Severity = "error") -> list[Problem]:
-    """Return a problem if the online nodes of a resource, or all online ones, do not offer a dataset with its tags."""
+def missing_dataset(of: LinkedResource, dataset_id: str | None, severity: Severity) -> Iterator[Problem]:
+    """Yield a problem if the online nodes of a resource, or all online ones, do not offer a dataset with its tags."""
     online, tags = set(of.federation.nodes().online), of.get("tags")
     asked = [node.node_id for node in of.linked(Node) if node.get("nodeId")]
     present = [node_id for node_id in asked if node_id in online]
     if asked and not present:
-        return []  # the nodes say that they are offline
+        return  # the nodes say that they are offline
     outcomes, missing = of.federation.search(tags, nodes=present or None), list[NodeId]()
     silent = {node_id for node_id, one in outcomes.failed.items() if one.status in SILENT}
     try:
@@ -200,8 +201,9 @@ def missing_dataset(of: LinkedResource, dataset_id: str | None = None, severity:
         text = "" if found and not missing else _why_not(outcomes, missing, tags, dataset_id)
     except ResourceFailedError as error:
         text = str(error)
-    severity = "warning" if missing and silent.issuperset(missing) else severity
-    return [Problem(kind="missing-dataset", severity=severity, guids=(of.guid,), text=text)] if text else []
+    if text:
+        severity = "warning" if missing and silent.issuperset(missing) else severity
+        yield Problem(kind="missing-dataset", severity=severity, guids=(of.guid,), text=text)
 
 
 def _offering(outcomes: Outcomes[SearchReply], wanted: str | None) -> list[NodeId]:

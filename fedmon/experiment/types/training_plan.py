@@ -99,30 +99,25 @@ class TrainingPlanResource(LinkedResource):
             text = f"{error}; it must exist when it is deployed"
             yield Problem(kind="missing-part", severity="warning", guids=(self.guid,), text=text)
 
-    def foreseen(self) -> list[Problem]:
-        """Return a problem for each owner who has not approved it."""
-        if any(self.foreseen_here()):
-            return []
+    def foreseen(self) -> Iterator[Problem]:
+        """Yield a problem for each owner who has not approved it."""
         online, wanted = set(self.federation.nodes().online), self._wanted()
         asked = [node_id for node_id in wanted or sorted(online) if node_id in online]
-        if not asked:
-            return []  # the nodes say that they are offline
+        if not asked or any(self.foreseen_here()):  # else the nodes say that they are offline
+            return
         replies = self.federation.plan_status(self._given(), nodes=asked).ok
         rejected = [node_id for node_id, reply in replies.items() if reply.status is PlanStatus.REJECTED]
         total = len(wanted or replies)  # nodes that are away may still approve it
         is_lost = total - len(rejected) < self._needed(total)
-        found: list[Problem] = []
         for node_id, reply in replies.items():
-            severity: Severity = "warning"
+            severity: Severity = "error" if is_lost and node_id in rejected else "warning"
             if reply.status is PlanStatus.REJECTED:
-                severity = "error" if is_lost else severity
                 said = f"rejected it{f' ({reply.note})' if reply.note else ''}"
             else:
                 said = "has not decided yet" if reply.status is PlanStatus.PENDING else "has not seen it yet"
             if reply.status is not PlanStatus.APPROVED:
                 text = f"the owner of {node_id} {said}"
-                found.append(Problem(kind="approval-needed", severity=severity, guids=(self.guid,), text=text))
-        return found
+                yield Problem(kind="approval-needed", severity=severity, guids=(self.guid,), text=text)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
