@@ -87,7 +87,8 @@ class _Reader:
         try:
             return msgspec.convert(raw, kind, strict=self._strict)
         except msgspec.ValidationError as error:
-            reason = str(error).replace("`", "'").replace("$.", "").replace("$", where)
+            reason = str(error).replace("`array`", "a list").replace("`object`", "a table")
+            reason = reason.replace("`", "'").replace("$.", "").replace("$", where)
             reason = re.sub("Object (contains unknown|missing required) field", r"\1 key", reason)
             is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
             known = [field.encode_name for field in msgspec.structs.fields(kind)] if is_table else []

@@ -32,6 +32,7 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
         ("a = 1\nb == 2", "line 2"),
         (f"{ONE}conect = [1]", "resource a.*known are: .*connect"),
         ('[experiment]\nid = "e"\n[[resource]]\nname = "a"', "resource a.*type"),
+        ('[experiment]\nid = "e"\n[resource]\ntype = "t"', "Expected a list, got a table - at 'resource'"),
         (f"{ONE}connect = ['b']", "resource a.*'b'.*known are: a"),
         (f"{ONE}start = ['sometime']", "resource a: start condition 1.*write it like"),
         (f"{ONE}attributes = {{ when = 2026-01-01 }}", "resource a: when.*date"),
