@@ -139,6 +139,7 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
         'start = ["after d is STOPPED", "after 77 is READY"]\nset = [\n'
         '{ attribute = "grace", value = "1s", when = "after d is STOPPED" },\n'
         '{ attribute = "critical", value = false, when = "after d is STOPPED" },\n]\n',
+        '[[resource]]\nname = "f"\ntype = "fedmon::Job"\nattributes = { inputsFrom = "means" }\n',
     )
 
     found = document(shell("check", file, "--json"), code=2)
@@ -152,6 +153,8 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
         ("unknown-resource", 5, 77): 23,
         ("wrong-attribute", 5): 23,
         ("not-stopped", 5, 4): 23,
+        ("missing-part", 6): 33,
+        ("unknown-resource", 6): 33,
     }
     assert problems["wrong-attribute", 2]["place"] == f"{file}:10"
     assert "colour" in problems["wrong-attribute", 2]["text"]

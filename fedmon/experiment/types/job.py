@@ -17,7 +17,7 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.check.graph import Problem
-from fedmon.experiment.errors import TraceNotReadableError
+from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError
 from fedmon.experiment.journal import Reports
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment
@@ -121,6 +121,14 @@ class Job(LinkedResource):
         self._attempts = 0
 
     # --- starting -----------------------------------------------------------------------------------------------------
+
+    def foreseen_here(self) -> Iterator[Problem]:
+        """Yield a problem if the experiment does not have the resource whose result it takes."""
+        try:
+            if self.get("inputsFrom") is not None:
+                self.ec.get_resource(self.get("inputsFrom"))
+        except UnknownGuidError as error:
+            yield Problem(kind="unknown-resource", guids=(self.guid,), text=f"inputsFrom of {self.name}: {error}")
 
     def foreseen(self) -> Iterator[Problem]:
         """Yield a problem if online nodes do not offer a dataset with its ``tags``; with ``atLeast`` a warning."""
