@@ -291,7 +291,7 @@ def test_a_run_names_the_node_that_it_waits_for(two: TwoNodes, tmp_path: Path) -
         '[[resource]]\ntype = "local::Process"\ndeploy = ["north is READY"]\nattributes = { command = ["true"] }\n'
     )
 
-    done = fedmon_here("experiment", "run", file, "--dir", tmp_path, "--timeout", "5", environ=two.environ())
+    done = fedmon_here("experiment", "run", file, "--dir", tmp_path, "--timeout", "8", environ=two.environ())
 
     assert "which is NEW: its deploy is running; it waits for node nobody, which was not heard of\n" in done.stdout
 
