@@ -62,6 +62,8 @@ Resources are numbered as they come: the first is guid 1.
 | `timeouts` | by verb, in seconds: `timeouts.deploy = 3600.0`, such as for an approval |
 | `guid`, `traces`, `state`, `times` | written by `ec.save()`; a run begins with all NEW |
 
+A retry repeats a verb that raised or timed out. A command or a job that was STARTED and ended badly is not run again.
+
 A condition is a text, in which `after` and `when` may be left out:
 
 | text | holds when |
