@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
@@ -18,16 +19,14 @@ from fedmon.node.job.end import latest_end
 from fedmon.node.job.identity import identify
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.options import JobOptions, checked, read
-from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
+from tests.node.job.tool_runs import FEDMON, beside, recordings, wait_measured
 from tests.node.jobs_real import Program
+from tests.support.environment import plain_environment
+from tests.support.shell import fedmon
 from tests.support.waiting import wait_until
 
 HERE = Path("/tmp")
-
-
-def job(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run `fedmon job` with these words to its end."""
-    return subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=60)
+job = functools.partial(fedmon, "job")
 
 
 def test_words_become_options(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> 
 def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> None:
     script = f'cd "{tmp_path}" && rmdir "{tmp_path}" && "{FEDMON}" job -- echo ran'
 
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=60)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=plain_environment(), timeout=60)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "the folder . cannot be used: No such file or directory" in done.stderr
@@ -105,7 +104,7 @@ def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> N
 
 def test_without_words_a_terminal_gets_the_help() -> None:
     ours, theirs = pty.openpty()
-    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=environment(), timeout=60)
+    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=plain_environment(), timeout=60)
     os.close(theirs)
 
     assert (done.returncode, done.stderr) == (2, b"")
@@ -148,7 +147,7 @@ def test_results_that_were_asked_for_and_cannot_be_written_are_told(tmp_path: Pa
 
 
 def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Path) -> None:
-    environ = environment(SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="n[1-2]", SLURMD_NODENAME="n1")
+    environ = plain_environment(SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="n[1-2]", SLURMD_NODENAME="n1")
     words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--", "true"]
     hosts = JobFolder(tmp_path, "run", "4711").hosts
     hosts.mkdir(parents=True)
@@ -169,7 +168,10 @@ def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: 
     words = ["-d", str(tmp_path), "-p", "run", "--json"]
     command = job(*words, "--", "echo", "--json")
     with subprocess.Popen(
-        [FEDMON, "job", *words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [FEDMON, "job", *words, *beside(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=plain_environment(),
     ) as tool:
         wait_measured(tmp_path, hosts=2)
         program.end()

@@ -16,8 +16,9 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.machine import program
-from tests.node.job.tool_runs import FEDMON, environment, left, recordings, start, wait_measured
+from tests.node.job.tool_runs import FEDMON, left, recordings, start, wait_measured
 from tests.node.jobs_real import Program
+from tests.support.environment import plain_environment
 from tests.support.waiting import wait_until
 
 SLURM = {"SLURM_JOB_ID": "4711"}
@@ -122,7 +123,7 @@ class Job:
         """Tell whether a process that starts now, on this host, obeys a stop from then."""
         identity = job or identify({}, hostname="n1", pid=1)
         with Program() as process:
-            return changed >= run_start(process.pid, self.folder, identity, host, environ or environment())
+            return changed >= run_start(process.pid, self.folder, identity, host, environ or plain_environment())
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_a_stop_that_was_faster_than_a_launcher_is_heard_in_the_first_run_of_a_s
         earlier = tmp_path / where / "recordings" / "4711" / "n1.fmr"
         earlier.parent.mkdir(parents=True)
         earlier.touch()
-    environ = environment(**SLURM, SLURM_JOB_START_TIME=str(int(changed) - 60 + begin))
+    environ = plain_environment(**SLURM, SLURM_JOB_START_TIME=str(int(changed) - 60 + begin))
     identity = identify(environ, hostname="n1", pid=1)
 
     assert job.obeys(changed, job.host("n1", expected=1), environ=environ, job=identity) == is_heard
@@ -201,9 +202,8 @@ def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_g
     # The kernel counts the start of a process in hundredths of a second.
     tick = f"'{sys.executable}' -c pass"
     script = f"{tick}; echo FINISHED > .ipc-4711; {tick}; '{FEDMON}' job -q -i 0.2"
-    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "mpirun").chmod(0o755)
-    environ = environment(FEDMON_JOB_ID="4711")
+    program(tmp_path, "mpirun", script)
+    environ = plain_environment(FEDMON_JOB_ID="4711")
 
     first = subprocess.run([tmp_path / "mpirun"], cwd=tmp_path, env=environ, capture_output=True, timeout=60)
     (recording,) = recordings(tmp_path)
@@ -233,7 +233,7 @@ def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all
 
 def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
     started = functools.partial(
-        start, tmp_path, command=["cat"], environ=environment(FEDMON_JOB_ID="4711"), stdin=subprocess.PIPE
+        start, tmp_path, command=["cat"], environ=plain_environment(FEDMON_JOB_ID="4711"), stdin=subprocess.PIPE
     )
     with started("-p", "one") as one, started("-p", "two") as two:
         wait_measured(tmp_path, hosts=2)

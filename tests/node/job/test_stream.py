@@ -23,9 +23,10 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
 from fedmon.researcher.samples.watch import LiveSample
-from tests.node.job.tool_runs import environment, numbers, start
+from tests.node.job.tool_runs import numbers, start
 from tests.node.measure.pipelines import pipeline_of
 from tests.support.brokers import Broker
+from tests.support.environment import plain_environment
 from tests.support.listener import Listener
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -186,7 +187,7 @@ def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_mergi
 ) -> None:
     folder = JobFolder(tmp_path, None, "4711")
     node = f"job-4711-{file_name(os.uname().nodename)}"
-    environ = environment(FEDMON_JOB_ID="4711")
+    environ = plain_environment(FEDMON_JOB_ID="4711")
     words = ("-i", "0.2", "--broker", mosquitto.url)
     with (
         start(tmp_path, *words, command=["cat"], environ=environ, stdin=subprocess.PIPE) as tool,

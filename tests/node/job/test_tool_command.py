@@ -18,7 +18,6 @@ import pytest
 from fedmon.common.errors import StorageError
 from tests.node.job.tool_runs import (
     FEDMON,
-    environment,
     fitting,
     is_measured,
     logs,
@@ -27,6 +26,7 @@ from tests.node.job.tool_runs import (
     the,
     wait_measured,
 )
+from tests.support.environment import plain_environment
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
@@ -69,7 +69,7 @@ def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) ->
 
 
 def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp_path: Path) -> None:
-    environ = environment(FEDMON_JOB_ID="fit")
+    environ = plain_environment(FEDMON_JOB_ID="fit")
 
     with (
         start(tmp_path, command=["cat"], environ=environ, stdin=subprocess.PIPE) as first,
@@ -90,7 +90,7 @@ def test_commands_of_one_job_are_told_from_first_to_last_with_a_failed_one_until
     is_requeued: bool, tmp_path: Path
 ) -> None:
     for script, begin in (("sleep 1; exit 3", 1000), ("sleep 1", 1000 + is_requeued)):
-        environ = environment(SLURM_JOB_ID=f"{10**9}", SLURM_JOB_START_TIME=str(begin))
+        environ = plain_environment(SLURM_JOB_ID=f"{10**9}", SLURM_JOB_START_TIME=str(begin))
         with start(tmp_path, "-i", "0.2", command=["sh", "-c", script], environ=environ) as process:
             process.wait(60)
     (path,) = map(str, recordings(tmp_path))
@@ -145,7 +145,9 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
         except (StorageError, ValueError):  # it is being made
             return 0
 
-    with subprocess.Popen(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment(**environ)) as tool:
+    with subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", hidden, "sh", script], env=plain_environment(**environ)
+    ) as tool:
         try:
             # The orphan and its child among them.
             wait_until(lambda: processes() >= 3, what="the orphan among the processes of the job")
@@ -212,7 +214,7 @@ def at_terminal(*words: str) -> tuple[int, int]:
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
-        os.execvpe(words[0], words, environment())
+        os.execvpe(words[0], words, plain_environment())
     return pid, terminal
 
 
@@ -308,9 +310,9 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
     look = f"ls /proc/$$/fd > '{tmp_path}/descriptors'; exit 3"
     closed = f'exec "{FEDMON}" job -d "{tmp_path}" -- sh -c "$1" <&- >&- 2>&-'
 
-    done = subprocess.run(["sh", "-c", closed, "sh", look], env=environment(), timeout=60)
+    done = subprocess.run(["sh", "-c", closed, "sh", look], env=plain_environment(), timeout=60)
     absent = f'exec "{FEDMON}" job -d "{tmp_path}/other" -- none 2>&-'
-    not_found = subprocess.run(["sh", "-c", absent], env=environment(), timeout=60)
+    not_found = subprocess.run(["sh", "-c", absent], env=plain_environment(), timeout=60)
 
     assert (done.returncode, not_found.returncode) == (3, 127)
     assert not {"0", "2"} & {*(tmp_path / "descriptors").read_text().split()}
@@ -351,7 +353,7 @@ def test_a_stop_before_the_command_has_begun_holds_up_nothing(tmp_path: Path) ->
     stopped = "import os, signal\nreal = os.execvp\n"
     stopped += "os.execvp = lambda *words: (os.kill(os.getpid(), signal.SIGSTOP), real(*words))\n"
     (tmp_path / "sitecustomize.py").write_text(stopped)
-    environ = environment(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    environ = plain_environment(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     with start(tmp_path / "saved", command=["sh", "-c", "exit 7"], environ=environ) as process:
         assert process.wait(60) == 7
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.node.job.machine import program
-from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, start, the
+from tests.node.job.tool_runs import FEDMON, fitting, is_measured, logs, start, the
 from tests.node.jobs_real import Program, cgroups
+from tests.support.environment import plain_environment
 from tests.support.waiting import wait_until
 
 AGAIN = "it is looked for again"
@@ -24,9 +25,9 @@ AGAIN = "it is looked for again"
 def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, scheduler: str) -> None:
     ends_at, job_id = int(time.time()) + 20, f"{10**9 + os.getpid()}"
     environ = {
-        "slurm": environment(SLURM_JOB_ID=job_id, SLURM_JOB_END_TIME=str(ends_at)),
-        "pbs": environment(PBS_JOBID=job_id, PBS_WALLTIME="20"),
-        "oar": environment(OAR_JOB_ID=job_id, OAR_JOB_WALLTIME_SECONDS="20"),
+        "slurm": plain_environment(SLURM_JOB_ID=job_id, SLURM_JOB_END_TIME=str(ends_at)),
+        "pbs": plain_environment(PBS_JOBID=job_id, PBS_WALLTIME="20"),
+        "oar": plain_environment(OAR_JOB_ID=job_id, OAR_JOB_WALLTIME_SECONDS="20"),
     }[scheduler]
     with Program(environ=environ), start(tmp_path / "saved", "-i", "0.2", environ=environ) as tool:
         tool.wait(60)
@@ -50,10 +51,10 @@ def ended(folder: Path, job_id: str) -> Iterator[None]:
 def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp_path: Path) -> None:
     # A host where nothing of the job runs yet, as the second one of a job before its first step
     job_id = str(10**9 + os.getpid())
-    daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
+    daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", plain_environment(SLURM_JOB_ID=job_id)
     daemon.symlink_to("/bin/sh")
     tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -q -i 0.2 -c 0.2 -d "{folder}"'
-    with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept, ended(folder, job_id):
+    with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=plain_environment()) as kept, ended(folder, job_id):
         wait_until(lambda: is_measured(folder))
 
         # when two steps follow one another
@@ -69,7 +70,7 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
 
 def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_its_processes(tmp_path: Path) -> None:
     with cgroups("pids", "freezer") as (_empty, own), Program(cgroups=[own]) as program:
-        environ = environment(SLURM_JOB_ID=str(10**9 + os.getpid()), FEDMON_JOB_CGROUPS=own.name)
+        environ = plain_environment(SLURM_JOB_ID=str(10**9 + os.getpid()), FEDMON_JOB_CGROUPS=own.name)
         with start(tmp_path, "-i", "0.2", environ=environ):
             wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
             program.end()
@@ -93,7 +94,7 @@ UNKNOWN = {
 def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
     tmp_path: Path, variable: str, job_id: str, scheduler: str
 ) -> None:
-    environ = environment(**{variable: job_id})
+    environ = plain_environment(**{variable: job_id})
     for name, lines in UNKNOWN[scheduler].items():
         environ |= program(tmp_path / "bin", name, f"{lines}\nexit 1")
 

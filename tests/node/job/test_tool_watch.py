@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,9 +16,9 @@ import pytest
 from fedmon.common.store.damage import DamagedFileError
 from fedmon.common.store.recording import Recording
 from tests.node.job.tool_runs import (
+    FEDMON,
     begin,
     beside,
-    environment,
     fitting,
     is_measured,
     left,
@@ -30,12 +29,13 @@ from tests.node.job.tool_runs import (
     wait_measured,
 )
 from tests.node.jobs_real import Program
+from tests.support.environment import plain_environment
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 
 def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: Program) -> None:
-    with start(tmp_path, "-i", "300", "--pid", str(program.pid), environ=environment()) as tool:
+    with start(tmp_path, "-i", "300", "--pid", str(program.pid), environ=plain_environment()) as tool:
         wait_measured(tmp_path)
         program.end()
         said = tool.communicate(timeout=60)  # long before the next sample is due
@@ -180,15 +180,12 @@ def test_what_200_killed_runs_recorded_can_be_read(tmp_path: Path, program: Prog
 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
-    words = " ".join(
-        [str(Path(sys.executable).with_name("fedmon")), "job", "-q", "-i", "0.2", "-c", "0.5", "-d", f"'{tmp_path}'"]
-    )
     script = (
-        f"{words} & tool=$!; sleep 60 & other=$!; echo FINISHED > '{tmp_path}/x';"
+        f"{FEDMON} job -q -i 0.2 -c 0.5 -d '{tmp_path}' & tool=$!; sleep 60 & other=$!; echo FINISHED > '{tmp_path}/x';"
         f" until [ -e '{tmp_path}/go' ]; do sleep 0.1; done; kill $tool; wait $tool; code=$?; kill $other; exit $code"
     )
 
-    environ = environment(FEDMON_JOB_ID=f"7-{os.getpid()}")
+    environ = plain_environment(FEDMON_JOB_ID=f"7-{os.getpid()}")
     with subprocess.Popen(["sh", "-c", script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
         wait_measured(tmp_path)
         wait_until(lambda: 3 in the(tmp_path).columns.get("job_processes", ()))  # few samples under load

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,10 @@ from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import seqs
 from tests.node.jobs_real import Program
+from tests.support.environment import plain_environment
 from tests.support.waiting import wait_until
 
 FEDMON = str(Path(sys.executable).with_name("fedmon"))
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return an environment of a job on this machine, without what the shell of the suite happens to hold."""
-    return {"PATH": os.environ["PATH"], **more}
 
 
 @contextlib.contextmanager
@@ -46,7 +41,7 @@ def begin(
     """Start the tool, which records into ``folder``."""
     words = [FEDMON, "job", "--quiet", "-d", str(folder), *options, *(["--", *command] if command else [])]
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | popen
-    return subprocess.Popen(words, env=dict(environ or environment()), text=False, **given)
+    return subprocess.Popen(words, env=dict(environ or plain_environment()), text=False, **given)
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
