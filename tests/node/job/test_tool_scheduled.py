@@ -68,15 +68,16 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     assert found.job["reason"] == f".ipc-{job_id}: it says FINISHED"
 
 
-def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_its_processes(tmp_path: Path) -> None:
+def test_a_job_whose_first_hierarchy_is_empty_is_measured_by_the_one_that_holds_it(tmp_path: Path) -> None:
     with cgroups("pids", "freezer") as (_empty, own), Program(cgroups=[own]) as program:
         environ = plain_environment(SLURM_JOB_ID=str(10**9 + os.getpid()), FEDMON_JOB_CGROUPS=own.name)
         with start(tmp_path, "-i", "0.2", environ=environ):
             wait_until(lambda: is_measured(tmp_path) and starts(tmp_path))
             program.end()
 
-    assert (the(tmp_path).job["method"], the(tmp_path).job["pids"]) == ("cgroup", [program.pid])
-    assert "the job's cgroup cannot be watched, its processes are" in logs(tmp_path)
+    found = the(tmp_path)
+    assert (found.job["method"], found.job["pids"]) == ("cgroup", [program.pid])
+    assert 'job_method_info{of="members",method="cgroup-v1"}' in found.columns
 
 
 UNKNOWN = {

@@ -74,6 +74,8 @@ def named(hierarchies: Hierarchies, root: Path, path: str) -> JobCgroup:
     folders = {name: base / inside for name, base in hierarchies.items() if is_cgroup(base / inside)}
     if not folders:
         raise NotFoundError(f"cgroup {str(inside)!r} not found below {root}; /proc/PID/cgroup names that of a process")
+    # A scheduler may move no process into some of the groups that it makes, and these count nothing.
+    folders = {name: folder for name, folder in folders.items() if members_of(folder)} or folders
     return JobCgroup(path=f"/{inside}", folders=folders)
 
 

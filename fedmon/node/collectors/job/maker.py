@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import resource
 import threading
@@ -25,8 +24,6 @@ from fedmon.node.collectors.job.collectors import (
 from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Members, is_thread
 from fedmon.node.collectors.job.process import Birth, read_birth
 from fedmon.node.collectors.job.tree import ProcessTree
-
-logger = logging.getLogger(__name__)
 
 TREE, SIGNS = "tree", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
@@ -71,11 +68,10 @@ class JobMaker:
         """Find the job's processes and its cgroup, and read them once.
 
         ``starts`` maps some of the processes to their start, in clock ticks since the boot: a reused number is refused;
-        some of several may have ended. With starts, the processes are watched if ``cgroup`` cannot be. Processes in
-        ``exclude`` are not the job's, nor are their descendants. Processes in ``overhead``, with their starts, are not
-        the job's either, but their descendants are; the same holds for later ones for which ``is_overhead_now`` is
-        true. A JobCgroup was made for this job and may be empty. Raises InvalidInputError, NotFoundError and
-        ConflictError for processes and cgroups that cannot be watched.
+        some of several may have ended. Processes in ``exclude`` are not the job's, nor are their descendants. Processes
+        in ``overhead``, with their starts, are not the job's either, but their descendants are; the same holds for
+        later ones for which ``is_overhead_now`` is true. A JobCgroup was made for this job and may be empty. Raises
+        InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: {self._roots.proc} not found")
@@ -85,15 +81,9 @@ class JobMaker:
             if isinstance(cgroup, JobCgroup):
                 return self._of_cgroup(cgroup, excluded, mono)
             if cgroup is not None:
-                try:
-                    job_cgroup = named(found, self._roots.cgroup, cgroup)
-                    self._check_inside(job_cgroup, () if starts else pids)
-                    return self._of_cgroup(job_cgroup, excluded, mono)
-                except (NotFoundError, InvalidInputError) as error:
-                    if not starts:
-                        raise
-                    # A scheduler may keep lists of processes in hierarchies that count nothing for us.
-                    logger.info("the job's cgroup cannot be watched, its processes are: %s", error)
+                job_cgroup = named(found, self._roots.cgroup, cgroup)
+                self._check_inside(job_cgroup, () if starts else pids)
+                return self._of_cgroup(job_cgroup, excluded, mono)
             births = self._roots_of(pids, starts or {})
             marked, proc = os.fsencode(marker), self._roots.proc
             # A scheduler's list may lack older processes. Of a command the tool itself, or its shell, bears the marker.
