@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
@@ -76,8 +76,8 @@ class JobReading:
         self.is_last = self.is_over = False
         self.awaits_end = False
         self.switches: tuple[int, int] | None = None
-        self.totals: list[Callable[[], Mapping[str, float | None]]] = []
-        """Counters of slower lanes, for the last reading, at which they are not due."""
+        self.totals: Callable[[], Mapping[str, float | None]] = dict
+        """Counters of a slower lane, for the last reading, at which it is not due."""
         self._read(mono)
 
     def read(self, now: Instant) -> None:
@@ -144,8 +144,7 @@ class TreeCollector:
             values[key] = tree.counts[index]
         self._io(values, reasons)
         if watched.is_last or watched.switches is not None:
-            for totals in watched.totals:
-                values.update(totals())
+            values.update(watched.totals())
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -154,9 +153,10 @@ class TreeCollector:
         report: dict[str, str | None] = dict.fromkeys(metrics)
         if self._peak:
             report[PEAK] = None
-        reason, unread = self._watched.tree.unread()
-        unreadable = unread == len(self._watched.tree.living) and unread > 0
-        return {**report, **dict.fromkeys(_IO, self._partial(reason, unread) if unreadable else None)}
+        values: Values = {}
+        reasons: Reasons = {}
+        self._io(values, reasons)
+        return report | _report(Reading(values, reasons))
 
     def close(self) -> None:
         """Close every file."""
@@ -184,17 +184,11 @@ class TreeCollector:
         values[BUSY] = round(min(busy / cpus, 1.0), 6)
 
     def _io(self, values: Values, reasons: Reasons) -> None:
-        counts = self._watched.tree.counts
-        reason, unread = self._watched.tree.unread()
-        text = self._partial(reason, unread) if unread else ""
-        is_nothing_known = unread >= len(self._watched.tree.living) and not any(counts[process.READ_CHARS :])
-        for key, index in _IO.items():
-            values[key] = None if unread and is_nothing_known else counts[index]
-            if unread:
-                reasons[key] = text
-
-    def _partial(self, reason: str, unread: int) -> str:
-        return f"{reason}: io of {unread} of {len(self._watched.tree.living)} processes cannot be read"
+        living, counts = self._watched.tree.living, self._watched.tree.counts
+        values.update({key: counts[index] for key, index in _IO.items()})
+        unread = _Unread("io", len(living), [each.unread_io for each in living if each.unread_io])
+        # Those that ended may have been read.
+        unread.tell(values, reasons, () if any(counts[process.READ_CHARS :]) else tuple(_IO), partly=tuple(_IO))
 
 
 class StatusCollector:
@@ -211,7 +205,7 @@ class StatusCollector:
         self._watched = watched
         self._switches: dict[_Thread, tuple[int, int]] = {}
         self._ended = (0, 0)
-        watched.totals.append(self._totals)
+        watched.totals = self._totals
 
     def collect(self, _now: Instant) -> Reading:
         """Read every process; unreadable ones are left out, and the reason says how many."""
@@ -318,8 +312,8 @@ class SmapsCollector:
 class _Unread:
     """Counts the processes whose file of one kind cannot be read; a context for reading the file of one process."""
 
-    def __init__(self, file: str, living: int) -> None:
-        self._file, self._living, self._why = file, living, Counter[str]()
+    def __init__(self, file: str, living: int, reasons: Sequence[str] = ()) -> None:
+        self._file, self._living, self._why = file, living, Counter(reasons)
 
     def __enter__(self) -> None: ...
 

@@ -147,11 +147,6 @@ class ProcessTree:
                 self._add_up()
                 self._members.settled(self._processes)
 
-    def unread(self) -> tuple[str, int]:
-        """Return the reason why ``io`` of living processes cannot be read, and of how many; "" and 0 if it can."""
-        unread = [process.unread_io for process in self.living if process.unread_io]
-        return (unread[0], len(unread)) if unread else ("", 0)
-
     def note_peak(self, size_bytes: int) -> None:
         """Note that one process had so much resident memory at some time."""
         self.peak_resident_bytes = max(self.peak_resident_bytes, size_bytes)
