@@ -96,13 +96,12 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdent
     if scheduler == "pbs":
         known["array_job_id"], known["array_index"] = _pbs_array(job_id)
         known["cluster"] = _text(job_id.partition(".")[2]) or known["cluster"]
-    pattern = {"slurm": _NUMBER, "pbs": _PBS_ID, "oar": _NUMBER}.get(scheduler)
     return JobIdentity(
         scheduler=scheduler,
         job_id=_text(job_id),
         key=job_key(job_id),
         host=own_name(hostname, nodes),
-        raw_id=job_id if pattern and pattern.fullmatch(job_id) else None,
+        raw_id=_raw_id(scheduler, job_id),
         gpus=given_gpus(environ),
         **{"user": read(_text, "USER", "LOGNAME"), **known},
     )
@@ -125,7 +124,7 @@ def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentit
         job_id=job_id,
         key=job_key(job_id),
         host=hostname,
-        raw_id=None if scheduler == "slurm" and not _NUMBER.fullmatch(job_id) else job_id,
+        raw_id=_raw_id(scheduler, job_id),
         array_job_id=array,
         array_index=index,
         inside=False,
@@ -184,6 +183,10 @@ def _first(environ: Mapping[str, str], parse: Callable[[str], T], *names: str) -
         with contextlib.suppress(OSError, ValueError):
             return parse(text)
     return None
+
+
+def _raw_id(scheduler: SchedulerName, job_id: str) -> str | None:
+    return job_id if (_PBS_ID if scheduler == "pbs" else _NUMBER).fullmatch(job_id) else None
 
 
 def _pbs_array(job_id: str) -> tuple[str | None, int | None]:
