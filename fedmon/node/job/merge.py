@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 _STAGE = ".merge-"
 _LEFT_BEHIND_S = 3600.0
 """A merge that has not changed its folder for so long was killed."""
-_MOST_MISSING = 1000
-"""Ratio to the real length of a file above which its head is damaged itself."""
 _LOG = "-wal"
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
@@ -121,7 +119,6 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
     copy = stage / "copy.fmr"
     is_whole = _copied(path, copy)
-    _lengthen(copy)
     try:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
@@ -146,19 +143,6 @@ def _copied(path: Path, copy: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         shutil.copyfile(path.with_name(path.name + _LOG), copy.with_name(copy.name + _LOG))
     return _stamp(path) == before
-
-
-def _lengthen(copy: Path) -> None:
-    """Give a file that was cut off the length in its head: SQLite reads nothing of a shorter one.
-
-    Source: the SQLite file format, section 1.3: page size at offset 16 (1 means 65536), number of pages at offset 28.
-    """
-    with copy.open("r+b") as file:
-        head, size = file.read(32), copy.stat().st_size
-        page = int.from_bytes(head[16:18], "big")
-        expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
-        if head.startswith(b"SQLite format 3\0") and size < expected <= _MOST_MISSING * size:
-            file.truncate(expected)
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
