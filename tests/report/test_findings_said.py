@@ -209,8 +209,10 @@ SAID: dict[str, Said] = {
         samples, case(*(node(name, host=full(0.5, 1, 0.5), samples=4) for name in "ab"), job=None),
         ("There are only 8 samples of these nodes.",), N),
     "nodes that recorded nothing are named": Said(
-        absent_nodes, case(node("a", job={}, document=CLUSTER), node("b", document=CLUSTER)), ("2 of the 3 nodes",), P,
-        ("c.cluster", "b")),
+        absent_nodes, case(node("a", job={}, document=CLUSTER), node("b", document=CLUSTER)),
+        ("Of 3 nodes of the job, 2 recorded nothing",), P, ("c.cluster", "b")),
+    "an only node that recorded nothing is one of one": Said(
+        absent_nodes, case(node("b", document={"cpus": 1})), ("Of 1 node of the job, 1 recorded nothing",), P, ("b",)),
     "the end is that of a node on which the job failed, and its begin the first": Said(
         ending, case(node("a", job={}, document=WELL), node("b", job={}, document=FAILED)),
         ("The job failed: exit code 3 after 16 min 40 s. Noted reason: the disk was full.",)),

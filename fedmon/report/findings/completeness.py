@@ -150,7 +150,7 @@ def absent_nodes(case: Case) -> Finding | None:
         name="absent-nodes",
         severity=Severity.PROBLEM,
         title="Nodes without a recording",
-        text=f"{len(missing)} of the {plural(len(named) or len(case.nodes), 'node')} of the job recorded nothing:"
+        text=f"Of {plural(len(named) or len(case.nodes), 'node')} of the job, {len(missing)} recorded nothing:"
         f" {joined(missing)}. The rest of this report leaves them out.",
         advice="Start the tool on every node, once each; look at the logs of these hosts.",
         figures={"nodes": float(len(missing))},
