@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
 from tests.batch.loads import Loads
@@ -28,7 +27,7 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
     environ = psutil.Process(pids[-1]).environ()
 
     identity = identify(environ, hostname=socket.gethostname(), pid=pids[-1])
-    found = JobSearch(identity, environ=environ, run=runner(environ)).find()
+    found = JobSearch(identity, environ=environ).find()
     oar.run("oardel", job)
     oar.wait_state(job, "Error", "Terminated")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import Confidence, Found, JobSearch, look_up
 from fedmon.node.job.identity import identify
 from tests.batch.daemons import command
@@ -25,10 +24,8 @@ def names(found: Found) -> list[str]:
 
 def asked(slurm: Slurm, job_id: str) -> Found:
     """Find a job from outside, as a node does."""
-    environ, host = slurm.environ, socket.gethostname()
-    _, found = look_up(
-        job_id, scheduler="slurm", environ=environ, hostname=host, run=runner(environ), exclude=[os.getpid()]
-    )
+    host = socket.gethostname()
+    _, found = look_up(job_id, scheduler="slurm", environ=slurm.environ, hostname=host, exclude=[os.getpid()])
     return found
 
 
@@ -36,7 +33,7 @@ def inside(slurm: Slurm, pid: int) -> Found:
     """Find the job which a process belongs to with that process's own environment."""
     environ = psutil.Process(pid).environ()
     identity = identify(environ, hostname=socket.gethostname(), pid=pid)
-    return JobSearch(identity, environ=environ, run=runner(environ), exclude=[os.getpid()]).find()
+    return JobSearch(identity, environ=environ, exclude=[os.getpid()]).find()
 
 
 def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: Slurm) -> None:

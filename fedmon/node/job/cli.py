@@ -153,16 +153,14 @@ class ToolRun:
         from fedmon.node.job.monitor import JobMonitor
 
         has_command = bool(self._options.command)
-        ending = RunEnd(channel, has_command=has_command, check=self._stop_file.check)
         monitor = JobMonitor(
-            self._options, self._identity, members=self._members, environ=self._environ, channel=channel,
-            stop=ending.wait,
-        )  # fmt: skip
+            self._options, self._identity, members=self._members, environ=self._environ, channel=channel
+        )
         monitor.start()
         if self._options.verbose:
             self._configure(monitor)
-        early = None if not has_command and ending.wait(0.0) else monitor.early_end
-        end = early or ending.wait_for_end(monitor.look_after)
+        ending = RunEnd(channel, has_command=has_command, check=self._stop_file.check)
+        end = ending.wait_for_end(monitor.look_after)
         logger.info("the run ends: %s", end.reason)
         lost = monitor.finish(end)
         ignore_signals(of_command=has_command)
@@ -186,7 +184,7 @@ class ToolRun:
                 monitor.close()
         if self._options.json:
             self._print_json(end.reason, end.exit_code, is_merged=is_merged)
-        if early is None:
+        if end is not monitor.early_end:
             self._announce(told)
         return 0 if monitor.problem is None else monitor.problem.exit_code
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -30,14 +29,10 @@ Runner = Callable[[Sequence[str], float], str]
 """Runs an argument list within a time in seconds, and returns its output. Raises CommandError."""
 
 
-def runner(environ: Mapping[str, str]) -> Runner:
-    """Return a runner of commands in this environment: its PATH finds them, and they get SLURM_CONF and the like."""
-    return functools.partial(run, environ=environ)
-
-
 def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) -> str:
     """Run a command in English and without input, and return its output, at most 8 MiB of it.
 
+    The environment's PATH finds it, and it gets SLURM_CONF and the like.
     Raises CommandError if it is absent, cannot be started, fails, or does not end within ``timeout_s``: its session is
     killed.
     """

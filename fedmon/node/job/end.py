@@ -81,11 +81,7 @@ class RunEnd:
         self._asked_at: float | None = None
         self._asked_by = ""
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a possible end, which `wait_for_end` returns; the stop of searches."""
-        return self._channel.has_message(timeout_s) or self._check() is not None
-
-    def wait_for_end(self, look_after: Callable[[], str | None]) -> End:
+    def wait_for_end(self, look_after: Callable[[], End | None]) -> End:
         """Return why the run ends; ``look_after`` and the own check are called about once a second."""
         look_at = time.monotonic()
         while True:
@@ -96,7 +92,9 @@ class RunEnd:
                 self._channel.has_message(left_s)
                 continue
             look_at = time.monotonic() + LOOK_S
-            if (reason := look_after() or self._check()) is not None:
+            if (end := look_after()) is not None:
+                return end
+            if (reason := self._check()) is not None:
                 return End(reason=reason)
 
     def _heard(self) -> End | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmon import __version__
+from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import JOB_PREFIX
@@ -25,8 +25,7 @@ from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Monitor
 from fedmon.node.cgroup import remove_cgroup
 from fedmon.node.collectors.job.cgroup import JobCgroup
-from fedmon.node.job.commands import runner
-from fedmon.node.job.end import NEAR, End, latest_end
+from fedmon.node.job.end import LOOK_S, NEAR, End, latest_end
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.options import JobOptions
@@ -45,6 +44,8 @@ MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
 ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
 _DESCRIBE_EVERY_S = 60.0
+_LOOK_AGAIN_S = 2.0
+"""Longest pause between two looks for the job; each reads about all processes of the machine."""
 BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
@@ -60,8 +61,8 @@ logger = logging.getLogger(__name__)
 class JobMonitor:
     """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
 
-    ``channel`` is that of the command, if there is one; ``stop`` ends a search for the job. ``early_end`` is set if
-    there is nothing to wait for, ``problem`` if the job is not measured.
+    ``channel`` is that of the command, if there is one. ``early_end`` is set if there is nothing to wait for,
+    ``problem`` if the job is not measured.
     """
 
     def __init__(
@@ -72,13 +73,12 @@ class JobMonitor:
         members: Membership,
         environ: Mapping[str, str],
         channel: Channel,
-        stop: Callable[[float], bool],
     ) -> None:
         self._options, self._identity, self._environ = options, identity, environ
-        self._members, self._channel, self._stop = members, channel, stop
+        self._members, self._channel = members, channel
         self._search: JobSearch | None = None
+        self._look_at, self._pauses = 0.0, Backoff(LOOK_S / 2, longest_s=_LOOK_AGAIN_S)
         self._is_watched = False
-        self._first_start: int | None = None
         self._gpus: list[dict[str, Any]] = []
         self.counts_events = shutil.which("perf") is not None
         self._pipeline = Pipeline(
@@ -100,7 +100,7 @@ class JobMonitor:
             self._stream = JobStream(options.broker, self._pipeline, members.node_id)
         self._job = _first_description(identity, options)
         self._describe_at = 0.0
-        self._ends_at = math.inf
+        self._ends_at = latest_end(identity, first_start=None)
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         self.problem: FedmonError | None = None
@@ -116,21 +116,18 @@ class JobMonitor:
 
             self._pipeline.start()
             self._search = JobSearch(
-                self._identity, environ=self._environ, run=runner(self._environ),
-                pids=self._options.pids, exclude=(os.getpid(),), stop=self._stop,
-            )  # fmt: skip
-            self._find(self._search)
-            self._pipeline.sampler.sample_now()
+                self._identity, environ=self._environ, pids=self._options.pids, exclude=(os.getpid(),)
+            )
+            self._look(self._search)
         if self._stream is not None:
             self._stream.start()
         self._pipeline.follow(self._options.interval, live=True)
         self._gpus = self._pipeline.hardware()["gpus"]
-        self._ends_at = latest_end(self._identity, first_start=self._first_start)
 
-    def look_after(self) -> str | None:
+    def look_after(self) -> End | None:
         """Do periodic work, about once a second; return why to end, if the job has no more processes or time."""
         if time.time() >= self._ends_at:
-            return NEAR
+            return End(reason=NEAR)
         self._pipeline.follow(self._options.interval, live=True)
         if (gpus := self._pipeline.hardware()["gpus"]) != self._gpus:  # NVML can take seconds to start
             self._gpus = gpus
@@ -140,19 +137,20 @@ class JobMonitor:
             # Loaded while the job runs: its caller would wait for that at the end.
             importlib.import_module("fedmon.node.job.merge")
         if self._search is None:
-            return None
+            return self.early_end
         pids = self._pipeline.jobs.pids().get(self._identity.key)
         if pids is None:
             if self._is_watched and not self._search.goes_on:
-                return ALL_GONE
+                return End(reason=ALL_GONE)
             if self._is_watched:
                 logger.info("%s, and it is looked for again until the run is ended", ALL_GONE)
             self._is_watched = False
-            self._find_again(self._search)
+            if self.early_end is None and time.monotonic() >= self._look_at:
+                self._look(self._search)
         elif pids and not any(Path(f"/proc/{pid}").exists() for pid in pids):
             # The next sample tells whether there are new ones, and that may be far away.
             self._pipeline.sampler.sample_now()
-        return None
+        return self.early_end
 
     def describe(self) -> dict[str, Any]:
         """Write the present description into the recording, and return it."""
@@ -162,6 +160,8 @@ class JobMonitor:
 
     def finish(self, end: End) -> int:
         """Take the last sample and write everything; return the number of lost samples."""
+        if self._search is not None and "method" not in self._job and self.early_end is None:
+            self._look(self._search, is_last=True)
         self._job |= {"ended": _moment(utc_now()), "exit_code": end.exit_code, "reason": end.reason}
         document = self._document()
         self._pipeline.jobs.command_ended(self._identity.key, end.switches)
@@ -213,35 +213,28 @@ class JobMonitor:
         except FedmonError as error:  # it ended before it could be read
             logger.warning("the command is not measured: %s", error)
 
-    def _find(self, search: JobSearch) -> None:
+    def _look(self, search: JobSearch, *, is_last: bool = False) -> None:
+        """Look for the job once, and watch it if it is found."""
         try:
-            self._watch(search.find())
-            self._is_watched = True
+            self._watch(search.find(is_last=is_last))
         except FedmonError as error:
-            logger.warning("the job is not measured, only its host: %s", error)
+            self._look_at = time.monotonic() + self._pauses.next_s()
+            if "method" in self._job:  # between two steps
+                return
+            if self.problem is None:
+                logger.warning("the job is not measured, only its host: %s", error)
             self.problem = error
-            if search.goes_on:
-                logger.info("the job is looked for again until the run is ended")
-            else:
+            if not search.goes_on:
                 self.early_end = End(reason=str(error))
-
-    def _find_again(self, search: JobSearch) -> None:
-        found = search.again()
-        if found is None:
-            return
-        try:
-            self._watch(found)
-        except FedmonError as error:  # it has ended since it was found
-            logger.info("the job is not measured: %s", error)
             return
         self.problem, self._is_watched = None, True
+        self._describe_at = 0.0
+        self._pauses.reset()
         self._pipeline.sampler.sample_now()
-        self.describe()
 
     def _watch(self, found: Found) -> None:
         for method, why in found.tried:
             logger.info("the job was not found by %s: %s", method, why)
-        self._first_start = min(found.starts.values(), default=None)
         self._pipeline.jobs.add(
             self._identity.key, pids=found.pids, cgroup=found.cgroup, marker=found.marker, starts=found.starts,
             exclude=(os.getpid(),), overhead=found.overhead, is_overhead_now=is_overhead_now,
@@ -256,6 +249,8 @@ class JobMonitor:
             "pids": list(found.pids),
             "cgroup": found.cgroup,
         }
+        first_start = min(found.starts.values(), default=None)
+        self._ends_at = min(self._ends_at, latest_end(self._identity, first_start=first_start))
 
     # --- the description ---------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import CommandError, run, runner
+from fedmon.node.job.commands import CommandError, run
 from tests.node.job.machine import program
 from tests.support.requirements import require
 from tests.support.waiting import has_ended, wait_until
@@ -20,7 +20,7 @@ from tests.support.waiting import has_ended, wait_until
 def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", 'printf "%s|" "$@" "$LC_ALL" "$SLURM_CONF"; echo oh >&2')
     environ["SLURM_CONF"] = "/site/slurm.conf"
-    output = runner(environ)(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 60.0)
+    output = run(["scontrol", "a b", "$(touch pwned)", "; ls", "*"], 60.0, environ=environ)
 
     assert output == "a b|$(touch pwned)|; ls|*|C|/site/slurm.conf|"
 

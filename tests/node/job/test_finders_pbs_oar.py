@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError, answer
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, schedulers
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, is_same_job, job_attributes
 from tests.node.job.machine import TOOL, V1, Commands, Machine, environment, recorded
 
 PBS = {"PBS_JOBID": "123.server"}
@@ -18,7 +18,7 @@ def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
     patterns: Sequence[str] = (),
 ) -> Found:  # fmt: skip
-    return machine.search(environ, commands, host=host, cgroup_patterns=patterns).find(retries=0)
+    return machine.search(environ, commands, host=host, cgroup_patterns=patterns).find()
 
 
 # --- PBS -------------------------------------------------------------------------------------------------------------
@@ -102,14 +102,14 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(machine: Ma
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
 def test_the_answer_of_pbs_for_no_job_is_an_error(name: str) -> None:
     with pytest.raises(CommandError):
-        schedulers.job_attributes(answer(*recorded(f"pbs_pro/{name}")), "4711.server", command="qstat")
+        job_attributes(answer(*recorded(f"pbs_pro/{name}")), "4711.server", command="qstat")
 
 
 def test_a_server_may_be_written_with_and_without_its_domain() -> None:
-    assert schedulers.is_same_job("123.server", "123.server.site")
-    assert schedulers.is_same_job("123", "123.server")
-    assert not schedulers.is_same_job("123.server", "123.server2")
-    assert not schedulers.is_same_job("123[1].server", "123[2].server")
+    assert is_same_job("123.server", "123.server.site")
+    assert is_same_job("123", "123.server")
+    assert not is_same_job("123.server", "123.server2")
+    assert not is_same_job("123[1].server", "123[2].server")
 
 
 @pytest.mark.parametrize(
@@ -122,23 +122,19 @@ def test_a_server_may_be_written_with_and_without_its_domain() -> None:
     ],
 )
 def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
-    tmp_path: Path, environ: dict[str, str], answers: list[str], why: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, environ: dict[str, str], answers: list[str], why: str
 ) -> None:
-    monkeypatch.setattr("fedmon.node.job.finders.search._AGAIN_S", 0.0)
     machine, commands = Machine(tmp_path), Commands(*map(recorded, answers))
     machine.put(TOOL, "fedmon", cgroup="/site/alice_1")
     machine.put(5001, session=5001)
-    search = machine.search(environ, commands, host="n1", stop=lambda _s: False)
-    with pytest.raises(JobNotFoundError) as not_found:
-        search.find(60.0)
+    search = machine.search(environ, commands, host="n1")
+    for _ in range(2):
+        with pytest.raises(JobNotFoundError) as not_found:
+            search.find()
+        assert why in dict(not_found.value.tried)["scheduler"]
 
-    assert why in dict(not_found.value.tried)["scheduler"]
-    assert search.again() is None
-    assert len(commands.asked) == 1
     machine.put(60, environ=environ)
-    found_again = search.again()
-    assert found_again is not None
-    assert (found_again.pids, len(commands.asked)) == ((60,), 1)
+    assert (search.find().pids, len(commands.asked)) == ((60,), 1)
 
 
 # --- OAR -------------------------------------------------------------------------------------------------------------
@@ -157,7 +153,7 @@ def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path
     machine.put(TOOL, "fedmon", parent=28356, environ=inside, cgroup=group)
     machine.put(70, cgroup="/oar/alice_11")
     job_id = "1" if where == "outside" else ""
-    got = machine.search(inside, job_id=job_id, scheduler="oar").find(retries=0)
+    got = machine.search(inside, job_id=job_id, scheduler="oar").find()
 
     assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
     assert {*got.overhead} == {28354, 28355}

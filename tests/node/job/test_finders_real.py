@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.commands import runner
 from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
@@ -28,11 +27,11 @@ MARKER = {"SLURM_JOB_ID": JOB_ID}
 NOBODY = {"PATH": "/nowhere"}
 
 
-def test_a_scontrol_that_hangs_costs_its_share_of_the_time_and_the_job_is_found(tmp_path: Path) -> None:
+def test_a_scontrol_that_hangs_is_given_up_and_the_job_is_found(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", "sleep 600")
     with Program(environ=MARKER) as job:
         identity = named(JOB_ID, "slurm", hostname="n")
-        got = JobSearch(identity, environ=environ, run=runner(environ)).find(0.8, retries=5)
+        got = JobSearch(identity, environ=environ, command_s=0.3).find()
 
     assert (got.pids, got.method) == ((job.pid,), "environment")
     assert dict(got.tried)["scheduler"] == "scontrol did not end within 0.3 s"
@@ -49,17 +48,18 @@ def test_a_number_that_was_given_again_is_never_the_jobs(machine: Machine) -> No
         rows = "".join(f"{pid} {JOB_ID} 0 0 0\n" for pid in (60, 61))
         return f"PID JOBID STEPID LOCALID GLOBALID\n{rows}"
 
-    got = machine.search({}, meanwhile, job_id=JOB_ID).find(retries=0)
+    got = machine.search({}, meanwhile, job_id=JOB_ID).find()
 
     assert got.starts == {61: 100}
 
 
 def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(machine: Machine) -> None:
     search = machine.search(MARKER)
-    assert search.again() is None
+    with pytest.raises(JobNotFoundError):
+        search.find()
 
     machine.put(60, environ=MARKER)
-    assert search.find(retries=0).pids == (60,)
+    assert search.find().pids == (60,)
 
 
 def test_a_tool_that_is_named_as_a_job_is_refused(machine: Machine) -> None:
@@ -67,15 +67,20 @@ def test_a_tool_that_is_named_as_a_job_is_refused(machine: Machine) -> None:
         machine.search({}, pids=(60, TOOL)).find()
 
 
-def test_without_a_scheduler_the_script_that_started_the_tool_is_the_job_and_nobody_waits(machine: Machine) -> None:
+def test_the_script_that_started_the_tool_is_the_job_once_nothing_else_has_come(machine: Machine) -> None:
     machine.put(50, "bash")
     machine.put(51, "run.sh", parent=50)
     machine.put(52, "work", parent=51)
     machine.put(60, "mpirun", parent=51)
     machine.put(TOOL, "fedmon", parent=60)
-    got = machine.search({}).find(60.0)
+    search = machine.search({})
+    with pytest.raises(JobNotFoundError):
+        search.find()
+    assert search.goes_on
+    got = search.find(is_last=True)
 
     assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
+    assert not search.goes_on
 
 
 @pytest.mark.parametrize("service", ["sshd", "tmux: server", "screen", "containerd-shim", "supervisord"])
@@ -84,13 +89,13 @@ def test_a_tool_that_nobody_of_a_job_started_finds_none(machine: Machine, servic
     machine.put(60, "other", parent=50)
     machine.put(TOOL, "fedmon", parent=50)
     with pytest.raises(JobNotFoundError, match="no program of the job started this tool"):
-        machine.search({}).find()
+        machine.search({}).find(is_last=True)
 
 
 def test_an_id_is_looked_for_with_the_scheduler_that_writes_it_and_is_there(machine: Machine, tmp_path: Path) -> None:
     machine.put(60, environ={"OAR_JOB_ID": "7"})
     machine.put(61, environ={"PBS_JOBID": "7.server"})
-    look = functools.partial(look_up, scheduler=None, hostname="n", run=Commands(), roots=machine.roots, timeout_s=0.3)
+    look = functools.partial(look_up, scheduler=None, hostname="n", run=Commands(), roots=machine.roots)
 
     commands = {}
     for name in ("scontrol", "oarstat"):
@@ -109,7 +114,7 @@ def test_a_job_is_watched_on_though_some_of_its_processes_ended_since_it_was_fou
     with Program(environ=MARKER) as job, Watch() as watch:
         with Program(environ=MARKER) as short:
             identity = named(JOB_ID, "slurm", hostname="n")
-            got = JobSearch(identity, environ={}, run=runner(NOBODY)).find(2.0, retries=0)
+            got = JobSearch(identity, environ=NOBODY).find()
         watch.watches.add("a", pids=got.pids, starts=got.starts, marker=got.marker)
 
         assert {short.pid, job.pid} == {*got.pids}

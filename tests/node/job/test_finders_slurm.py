@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError
-from fedmon.node.job.finders.schedulers import listed_pids
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, listed_pids
 from tests.node.job.machine import KERNEL_THREAD, TOOL, V1, Commands, Machine, environment, recorded, said
 from tests.support.requirements import require
 
@@ -42,7 +39,7 @@ def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] | None = None, job_id: str = ""
 ) -> Found:
     environ = environ if environ is not None else environment("slurm/cgroup/batch")
-    return machine.search(environ, commands, job_id=job_id).find(retries=0)
+    return machine.search(environ, commands, job_id=job_id).find(is_last=True)
 
 
 @pytest.mark.parametrize("job_id", ["", "1"])
@@ -203,28 +200,16 @@ def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(mach
 
 def test_a_job_that_is_not_visible_yet_is_looked_for_again(machine: Machine) -> None:
     machine.put(TOOL, "fedmon")
-    looks: list[str] = []
-
-    def late(argv: Sequence[str], timeout_s: float) -> str:
-        looks.append(argv[0])
-        if len(looks) == 2:
-            machine.put(60, environ=JOB)
-        raise CommandError("no steps")
-
-    got = machine.search(JOB, late, stop=lambda _s: False).find(60.0, retries=5)
-
-    assert (got.pids, len(looks)) == ((60,), 3)
-
-
-def test_a_search_ends_at_once_when_the_tool_is_stopped(machine: Machine) -> None:
-    machine.put(TOOL, "fedmon")
-    stop = threading.Event()
-    stop.set()
     commands = Commands(said("scontrol listpids 1", HEADER, status=1))
+    search = machine.search(JOB, commands)
     with pytest.raises(JobNotFoundError):
-        machine.search(JOB, commands, stop=stop.wait).find(60.0)
+        search.find()
+    assert search.goes_on
 
-    assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue"]
+    machine.put(60, environ=JOB)
+
+    assert (search.find().pids, search.goes_on) == ((60,), False)
+    assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue", "scontrol"]
 
 
 def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the_jobs(machine: Machine) -> None:

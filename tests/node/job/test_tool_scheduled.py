@@ -21,15 +21,23 @@ from tests.support.waiting import wait_until
 AGAIN = "it is looked for again"
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
-def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, scheduler: str) -> None:
+@pytest.mark.parametrize(("scheduler", "is_late"), [("slurm", False), ("pbs", True), ("oar", False)])
+def test_a_run_ends_before_the_time_limit_of_the_scheduler_also_if_the_job_comes_later(
+    tmp_path: Path, scheduler: str, *, is_late: bool
+) -> None:
     ends_at, job_id = int(time.time()) + 20, f"{10**9 + os.getpid()}"
     environ = {
         "slurm": plain_environment(SLURM_JOB_ID=job_id, SLURM_JOB_END_TIME=str(ends_at)),
         "pbs": plain_environment(PBS_JOBID=job_id, PBS_WALLTIME="20"),
         "oar": plain_environment(OAR_JOB_ID=job_id, OAR_JOB_WALLTIME_SECONDS="20"),
     }[scheduler]
-    with Program(environ=environ), start(tmp_path / "saved", "-i", "0.2", environ=environ) as tool:
+    with contextlib.ExitStack() as stack:
+        if not is_late:
+            stack.enter_context(Program(environ=environ))
+        tool = stack.enter_context(start(tmp_path / "saved", "-i", "0.2", environ=environ))
+        if is_late:
+            wait_until(lambda: is_measured(tmp_path / "saved"))
+            stack.enter_context(Program(environ=environ))
         tool.wait(60)
 
     job = the(tmp_path / "saved").job

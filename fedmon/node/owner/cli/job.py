@@ -86,16 +86,13 @@ def add_scalar(
 
 def _found(job_id: str, scheduler: Literal["slurm", "pbs", "oar"] | None, patterns: Sequence[str]) -> dict[str, Any]:
     # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
-    from fedmon.node.job.commands import runner
     from fedmon.node.job.finders import look_up
 
-    environ = dict(os.environ)
     identity, found = look_up(
         job_id,
         scheduler=scheduler,
-        environ=environ,
+        environ=dict(os.environ),
         hostname=socket.gethostname(),
-        run=runner(environ),
         exclude=(os.getpid(),),
         cgroup_patterns=patterns,
     )
