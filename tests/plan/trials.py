@@ -54,7 +54,7 @@ def run_source(
     **changes: Any,
 ) -> Ran:
     """Run a plan, with changes to its order."""
-    order = kept_jobs().order(new_id(), level=None, minimum=None, name=name, memory_bytes=2**31, **changes)
+    order = kept_jobs().order(new_id(), level=None, name=name, memory_bytes=2**31, **changes)
     kept_jobs().launcher.launch(order, source.encode(), inputs)
     folder = JobFolder(Path(order.folder))
     ending = kept_jobs().ending(folder)

@@ -80,7 +80,6 @@ def check(
         # The limits of a node with default settings.
         limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
         level=None,
-        minimum=None,
         dataset=None if dataset is None else dataset_at(dataset),
         arguments=arguments,
         inputs_format=inputs_format,
@@ -119,7 +118,7 @@ def _tried(
             why = "; ".join(": ".join(each) for each in reasons.items())
         line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
         line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
-        order = msgspec.structs.replace(order, level=level, minimum=level)
+        order = msgspec.structs.replace(order, level=level)
         folder = stack.enter_context(trials.running(order, source.source, content))
         for event in _followed(folder, news):
             events.append(event)

@@ -136,7 +136,6 @@ class Trials:
             interpreter=interpreter,
             limits=_LIMITS,
             level=level,
-            minimum=level,
             arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
             devices=list(devices),
         )

@@ -50,10 +50,9 @@ _TRACE_FILES = 4
 _LONGEST_CHARACTER = 4
 
 
-def is_weaker(level: Level | None, minimum: Level | None) -> bool:
-    """Return True if a level confines less than another; None confines nothing."""
-    ranks = (*LEVELS, None)
-    return ranks.index(level) > ranks.index(minimum)
+def is_weaker(level: Level, minimum: Level) -> bool:
+    """Return True if a level confines less than another."""
+    return LEVELS.index(level) > LEVELS.index(minimum)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +89,8 @@ class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One job, as its keeper gets it. ``inputs_format`` is None without inputs, ``rules`` without a release gate.
 
-    ``level`` is the confinement, ``minimum`` the weakest that the owner allows; a keeper starts nothing below it. Both
-    are None only when a user tries a plan without a sandbox; see confinement.py, which fills in the defaults.
+    ``level`` is the confinement, None only when a user tries a plan without a sandbox; see confinement.py, which fills
+    in the defaults.
     """
 
     job_id: str = ""
@@ -102,7 +101,6 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = ""
     limits: Limits
     level: Level | None
-    minimum: Level | None
     trace_bytes: int = 1_048_576
     dataset: GivenDataset | None = None
     arguments: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from fedmon.common.wire.runs import JobState, Problem
 from fedmon.node.cgroup import JobGroup, kill_in
 from fedmon.node.collectors.job.family import descendants
 from fedmon.node.collectors.job.process import Birth, find_birth
-from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, is_weaker, remove_tree, write_ending
+from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
 from fedmon.node.runs.sandbox import bubblewrap, kernel, process
 from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
@@ -111,10 +111,6 @@ class Keeper:
         if me is not None:
             os.pwrite(self._lock, b"%d %d\n" % (me.pid, me.start), 0)
         order = msgspec.json.decode(Path(f"/proc/self/fd/{given}").read_bytes(), type=JobOrder)
-        if is_weaker(order.level, order.minimum):
-            return _not_started(
-                f"this machine confines plans by {order.level}, and the owner demands {order.minimum} ([runs] sandbox)"
-            )
         asked = signals.asked() or self._folder.stop_asked()  # it may have come before a signal could
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())

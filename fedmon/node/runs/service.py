@@ -399,7 +399,6 @@ class Runs:
             runtime=str(self.confinement.runtime),
             limits=admitted.limits,
             level=level,
-            minimum=runs.sandbox,
             trace_bytes=runs.trace_bytes,
             dataset=admitted.dataset,
             arguments=request.arguments,

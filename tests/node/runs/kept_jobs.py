@@ -57,12 +57,7 @@ class KeptJobs:
 
     def order(self, job_id: str, *, level: Level | None = "landlock", **changes: Any) -> JobOrder:
         limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
-        given: dict[str, Any] = {
-            "interpreter": self.interpreter,
-            "node_id": "node-1",
-            "name": "plan.py",
-            "minimum": "limits",
-        }
+        given: dict[str, Any] = {"interpreter": self.interpreter, "node_id": "node-1", "name": "plan.py"}
         return JobOrder(
             job_id=job_id,
             folder=str(self.folder / job_id),

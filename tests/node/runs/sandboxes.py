@@ -108,7 +108,6 @@ class Machine:
             "runtime": str(self.runtime),
             "limits": LIMITS,
             "level": level,
-            "minimum": level,
             "trace_bytes": 65_536,
             "dataset": GivenDataset(
                 dataset_id="d", name="given", data_type="folder", path=str(self.given), tags=[], shape=None

@@ -118,14 +118,6 @@ def test_a_keeper_that_cannot_be_forked_is_told_as_such(tmp_path: Path, monkeypa
     assert (ending.state, ending.reason) == (JobState.NOT_STARTED, said)
 
 
-@pytest.mark.parametrize("level", ["limits", None])
-def test_a_keeper_starts_nothing_below_the_level_that_the_owner_demands(jobs: KeptJobs, level: Level | None) -> None:
-    ending, folder = jobs.run("print('ran')\nreturn {}", f"weak-{level}", level=level, minimum="landlock")
-
-    assert (ending.state, "owner demands landlock" in ending.reason) == (JobState.NOT_STARTED, True)
-    assert folder.trace("stdout", 0, 100).text == ""
-
-
 def test_output_that_ends_within_a_character_is_shown_whole_once_the_job_is_over(jobs: KeptJobs) -> None:
     _, folder = jobs.run(r"os.write(1, b'1 \xe2\x82'); return {}", "cut")
     wait_until(lambda: not folder.is_alive(), what="the end of its keeper")

@@ -84,7 +84,6 @@ def test_a_level_that_confines_nothing_does_not_pass(
         interpreter=look_at(None),
         limits=LIMITS,
         level=weaker,
-        minimum=None,
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
     )
 
@@ -98,7 +97,7 @@ def test_a_level_that_confines_nothing_does_not_pass(
 
 
 def test_a_keeper_that_cleans_up_late_takes_nothing_from_the_next_trial(trials: Trials) -> None:
-    order = JobOrder(name="waits", interpreter=look_at(None), limits=LIMITS, level="limits", minimum="limits")
+    order = JobOrder(name="waits", interpreter=look_at(None), limits=LIMITS, level="limits")
     with trials.running(order, plan_of("return {}")) as first:
         first.wait()
     with trials.running(order, plan_of("signal.pause()")) as second:
