@@ -296,8 +296,39 @@ class JobFolder:
         return self.events(max(0, size - max_bytes)).events
 
     def trace(self, name: str, offset: int, max_bytes: int) -> TracePiece:
-        """Return a piece of ``stdout`` or ``stderr``; see read_trace."""
-        return read_trace(self.path / name, offset, max_bytes, is_over=not self.is_alive())
+        """Return the kept bytes of ``stdout`` or ``stderr`` from ``offset`` on, ``max_bytes`` at most, as text.
+
+        A character is not cut in two: its beginning waits for the rest while the keeper lives. Bytes that are not UTF-8
+        become U+FFFD.
+        """
+        is_over = not self.is_alive()
+        chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
+        with storage_errors(self.path / name, "read"):
+            files = sorted((int(each.suffix[1:]), each) for each in self.path.glob(f"{name}.*"))
+            for first, each in files:
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    each.open("rb", buffering=0) as file,
+                ):  # else it was removed
+                    total = first + os.fstat(file.fileno()).st_size
+                    start = start if chunk else max(offset, first)
+                    at = start + len(chunk)
+                    if first <= at < total:
+                        file.seek(at - first)
+                        chunk += file.read(most - len(chunk))
+        start = min(offset, total) if files and not chunk else start
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
+        # The beginning of a character whose end is not kept.
+        if rest == len(chunk) and (is_over or start + rest < total):
+            text, rest = chunk.decode(errors="replace"), 0
+        return TracePiece(
+            offset=start,
+            text=text,
+            next_offset=start + len(chunk) - rest,
+            size_bytes=total,
+            skipped_bytes=max(0, start - offset),
+        )
 
     def stop(self, state: JobState, reason: str) -> bool:
         """Ask the keeper to end the job with this state and reason; return False if no keeper lives.
@@ -398,37 +429,6 @@ class TraceWriter:
         if len(self._starts) > _TRACE_FILES:
             Path(f"{self._path}.{self._starts.pop(_TRACE_FILES // 2)}").unlink()
         return made(Path(f"{self._path}.{self._total}"), os.O_WRONLY)
-
-
-def read_trace(path: Path, offset: int, max_bytes: int, *, is_over: bool = False) -> TracePiece:
-    """Return the kept bytes from ``offset`` on, ``max_bytes`` at most, as text; raises StorageError.
-
-    A character is not cut in two: its beginning waits for the rest, unless the trace ``is_over``. Bytes that are not
-    UTF-8 become U+FFFD.
-    """
-    chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
-    with storage_errors(path, "read"):
-        files = sorted((int(each.suffix[1:]), each) for each in path.parent.glob(f"{path.name}.*"))
-        for first, each in files:
-            with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:  # removed by the keeper
-                total = first + os.fstat(file.fileno()).st_size
-                start = start if chunk else max(offset, first)
-                at = start + len(chunk)
-                if first <= at < total:
-                    file.seek(at - first)
-                    chunk += file.read(most - len(chunk))
-    start = min(offset, total) if files and not chunk else start
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
-    if rest == len(chunk) and (is_over or start + rest < total):  # the beginning of a character whose end is not kept
-        text, rest = chunk.decode(errors="replace"), 0
-    return TracePiece(
-        offset=start,
-        text=text,
-        next_offset=start + len(chunk) - rest,
-        size_bytes=total,
-        skipped_bytes=max(0, start - offset),
-    )
 
 
 def remove_tree(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -10,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.wire.runs import TracePiece
-from fedmon.node.runs.folder import TraceWriter, read_trace
+from fedmon.node.runs.folder import JobFolder, TraceWriter
 from tests.support.full_disk import files_of_at_most
 
 
-def whole(path: Path, max_bytes: int = 1000) -> tuple[str, int]:
+def whole(folder: Path, max_bytes: int = 1000) -> tuple[str, int]:
     """Read page by page until nothing comes; return the text and how much was skipped."""
     text, skipped, offset = "", 0, 0
     while True:
-        page = read_trace(path, offset, max_bytes)
+        page = JobFolder(folder).trace("t", offset, max_bytes)
         text, skipped = text + page.text, skipped + page.skipped_bytes
         if page.next_offset == offset:
             return text, skipped
@@ -31,13 +32,13 @@ def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(t
     for start in range(0, len(printed), 777):
         trace.write(printed[start : start + 777])
 
-    text, skipped = whole(tmp_path / "t")
+    text, skipped = whole(tmp_path)
 
     last = len(text) - 2048
     assert 1024 <= last <= 2048
     assert text.encode() == printed[:2048] + printed[-last:]
     assert skipped == len(printed) - len(text)
-    assert read_trace(tmp_path / "t", 0, 10).size_bytes == len(printed)
+    assert JobFolder(tmp_path).trace("t", 0, 10).size_bytes == len(printed)
     assert sum(each.stat().st_size for each in tmp_path.iterdir()) == len(text)
 
 
@@ -50,13 +51,12 @@ def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(t
 )
 def test_any_page_is_what_was_printed_there(pieces: list[bytes], size: int, offset: int, page: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "t"
-        trace = TraceWriter(path, size_bytes=size)
+        trace = TraceWriter(Path(folder) / "t", size_bytes=size)
         for piece in pieces:
             trace.write(piece)
         printed = b"".join(pieces)
 
-        found = read_trace(path, offset, page)
+        found = JobFolder(Path(folder)).trace("t", offset, page)
 
         assert found.size_bytes == len(printed)
         assert found.offset == min(offset, len(printed)) + found.skipped_bytes
@@ -68,24 +68,25 @@ def test_a_character_is_not_cut_in_two(tmp_path: Path) -> None:
     trace = TraceWriter(tmp_path / "t", size_bytes=1000)
     trace.write("aé€😀".encode() * 20)
 
-    assert whole(tmp_path / "t", max_bytes=7) == ("aé€😀" * 20, 0)
+    assert whole(tmp_path, max_bytes=7) == ("aé€😀" * 20, 0)
 
 
 def test_the_beginning_of_a_character_waits_for_its_rest(tmp_path: Path) -> None:
+    lock = JobFolder(tmp_path).prepare()  # that of a living keeper
     trace = TraceWriter(tmp_path / "t", size_bytes=1000)
     begun, rest = "😀".encode()[:2], "😀".encode()[2:]
 
     trace.write(b"a" + begun)
-    found = [read_trace(tmp_path / "t", offset, 1000) for offset in (0, 1)]
+    found = [JobFolder(tmp_path).trace("t", offset, 1000) for offset in (0, 1)]
     trace.write(rest)
 
     assert [(each.text, each.next_offset) for each in found] == [("a", 1), ("", 1)]
-    assert read_trace(tmp_path / "t", 1, 1000).text == "😀"
+    assert JobFolder(tmp_path).trace("t", 1, 1000).text == "😀"
+    os.close(lock)
 
 
 def test_a_reader_beside_a_fast_writer_sees_only_what_was_printed_there(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    trace = TraceWriter(path, size_bytes=8192)
+    trace = TraceWriter(tmp_path / "t", size_bytes=8192)
     line = 8
     stop = threading.Event()
 
@@ -100,7 +101,7 @@ def test_a_reader_beside_a_fast_writer_sees_only_what_was_printed_there(tmp_path
     wrong, offset = [], 0
     try:
         for _ in range(1500):
-            page = read_trace(path, offset, 1024)
+            page = JobFolder(tmp_path).trace("t", offset, 1024)
             first = -page.offset % line
             for start in range(first, len(page.text) - line + 1, line):
                 expected = f"{(page.offset + start) // line:07d}\n"
@@ -121,8 +122,8 @@ def test_a_full_disk_loses_what_is_printed_and_stops_nobody(tmp_path: Path) -> N
     with files_of_at_most(len(b"kept")):
         trace.write(b"lost" * 100)
 
-    assert read_trace(tmp_path / "t", 0, 100).text == "kept"
+    assert JobFolder(tmp_path).trace("t", 0, 100).text == "kept"
 
 
 def test_where_nothing_was_printed_there_is_nothing(tmp_path: Path) -> None:
-    assert read_trace(tmp_path / "t", 5, 100) == TracePiece(offset=5, text="", next_offset=5, size_bytes=0)
+    assert JobFolder(tmp_path).trace("t", 5, 100) == TracePiece(offset=5, text="", next_offset=5, size_bytes=0)
