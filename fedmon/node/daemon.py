@@ -1,8 +1,8 @@
 """The node daemon: puts the parts together, connects, and stops in order.
 
 Threads: the router's owns the registers and serves requests, the owner's commands and timers; the transport connects;
-the sampler measures; the control server listens to the owner; workers check plans and transfer files. The main thread
-starts and stops the others, and waits for signals.
+the sampler measures; the control server listens to the owner; workers check plans, transfer files, try the sandbox and
+look at jobs. The main thread starts and stops the others, and waits for signals.
 """
 
 from __future__ import annotations
@@ -369,7 +369,6 @@ class Daemon:
         self._actor.post(node.take_up)  # before the owner can ask for a job
         self._control.start()
         stack.callback(lambda: self._control.stop(min(1.0, self._stop_by.left_s())))
-        node.runs.start_up()
         stack.callback(node.runs.close)
         node.workers.start()
         stack.callback(node.workers.stop)

@@ -1,4 +1,4 @@
-"""Workers beside the router, for slow work: checks of plans, and transfers of plans, inputs and results."""
+"""Workers beside the router, for slow work: checks of plans, transfers, trials of the sandbox, and looks at jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal, TypeVar
 
 from fedmon.common.errors import FedmonError
 
-Kind = Literal["checks", "plans", "inputs", "results"]
+Kind = Literal["checks", "plans", "inputs", "results", "sandbox", "watching"]
 T = TypeVar("T")
 
-THREADS: dict[Kind, int] = {"checks": 1, "plans": 1, "inputs": 4, "results": 4}
-"""Threads of each kind of work; plans are fetched by one, so that their requests are answered in order."""
+THREADS: dict[Kind, int] = {"checks": 1, "plans": 1, "inputs": 4, "results": 4, "sandbox": 1, "watching": 1}
+"""Threads of each kind of work; a single one keeps the order, as that of requests whose plans are fetched."""
 _AGAIN_S = 0.5
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,12 @@ class Workers:
                 self._waiting[kind].put(lambda: None)
 
     def post(
-        self, kind: Kind, work: Callable[[], T], done: Callable[[T | FedmonError], object], *, most: float = math.inf
+        self,
+        kind: Kind,
+        work: Callable[[], T],
+        done: Callable[[T | FedmonError], object] = lambda _: None,
+        *,
+        most: float = math.inf,
     ) -> bool:
         """Have work done; ``done`` gets its outcome on the router's thread. Return False if ``most`` wait already."""
         if self._waiting[kind].qsize() >= most:

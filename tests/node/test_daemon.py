@@ -60,7 +60,7 @@ def test_what_cannot_be_done_at_a_start_is_logged_and_the_rest_is_done(
 ) -> None:
     # given plans of which one is no Python and another lost its file, and neither defaults nor room for a copy
     folder, lost = tmp_path / "n", b"lost = 1\n"
-    with bench(folder, is_ready=False, node={"default_plans_dir": str(tmp_path / "none")}) as node:
+    with bench(folder, is_ready=False, runs=NO_RUNS, node={"default_plans_dir": str(tmp_path / "none")}) as node:
         for source in (lost, b"def f(:\n"):
             node.ask(approval(source))
         (folder / "plans" / digest(lost)).unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import time
@@ -13,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 import fedmon
-from fedmon.common.actor import Actor
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
@@ -36,6 +36,7 @@ from fedmon.node.runs.folder import (
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
+from fedmon.node.workers import Workers
 
 LOOK_AGAIN_S, _SELDOM_S = 60.0, 600.0
 """The pause after a look that failed, as on a full disk, and after one that did not find the strongest level."""
@@ -166,59 +167,60 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     they may change during a look.
     """
 
-    level: Level | None
-    reasons: Mapping[str, str]
-    interpreter: Interpreter | None
+    level: Level | None = None
+    reasons: Mapping[str, str] = {}
+    interpreter: Interpreter | None = None
     problem: str = ""
-    looked_with: tuple[object, ...] = ()
+    looked_with: tuple[object, ...]
 
 
 class Confinement:
-    """Looks for the strongest level until it works, and again if that changes or is doubted, on another thread.
+    """Has a worker look for the strongest level until it works, and again if that changes or is doubted.
 
     ``found`` is the last finding, and ``is_known`` False unless it holds for the present settings. ``on_found()`` is
-    called on that thread after each look, and must only hand over. Other methods belong to one thread.
+    called after each look. Without ``is_heard`` there is none. Belongs to the node's worker.
     """
 
     def __init__(
-        self, settings: RunsSettings, folder: Path, launcher: Launcher, on_found: Callable[[], object]
+        self,
+        settings: RunsSettings,
+        folder: Path,
+        launcher: Launcher,
+        workers: Workers,
+        *,
+        is_heard: bool,
+        on_found: Callable[[], object],
     ) -> None:
         self.runtime = folder / "runtime"
         self.found: Ground | None = None
         self._told: tuple[Level | None, str] | None = None
-        self._settings, self._on_found = settings, on_found
+        self._settings, self._workers, self._is_heard, self._on_found = settings, workers, is_heard, on_found
         self._trials = Trials(launcher, folder / "trial", self.runtime)
-        self._actor = Actor("fedmon-confinement")
-        self._looked_at = 0.0
-        self._cancel_next: Callable[[], None] = lambda: None
+        self._looked_at = self._due = 0.0
 
     @property
     def is_known(self) -> bool:
         """True if the last finding holds for the present settings."""
         return self.found is not None and self.found.looked_with == _looked_with(self._settings)
 
-    def start(self) -> None:
-        """Begin to look, if plans may run here."""
-        self._actor.start()
-        if self._settings.enabled:
-            self._actor.post(self._look)
+    def look_if_due(self) -> None:
+        """Begin to look, if plans may run here and it is time for it; called about once a second."""
+        settings, now = self._settings, time.monotonic()
+        if self._is_heard and settings.enabled and now >= self._due:
+            self._looked_at, self._due = now, math.inf
+            self._workers.post("sandbox", lambda: self._look(settings), lambda found: self._take(found, settings))
 
     def follow(self, settings: RunsSettings) -> None:
         """Look again if settings changed that matter here, or if the last look did not find the strongest level."""
         is_changed = _looked_with(settings) != _looked_with(self._settings)
         self._settings = settings
-        if settings.enabled and (is_changed or (self.found is not None and self.found.level != LEVELS[0])):
-            self._actor.post(self._look)
+        if is_changed or (self.found is not None and self.found.level != LEVELS[0]):
+            self._due = 0.0
 
     def doubt(self) -> None:
         """Look again, at most once a minute: a job could not be started, so the last finding may hold no longer."""
         if self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
-            self.found = None
-            self._actor.post(self._look)
-
-    def stop(self, timeout_s: float) -> None:
-        """Look no more."""
-        self._actor.close(timeout_s=timeout_s, drop=True)
+            self.found, self._due = None, 0.0
 
     def ground(self) -> tuple[Level, Interpreter] | None:
         """Return the level and the Python of plans, None while a look is under way. Raises DeclinedError."""
@@ -235,17 +237,18 @@ class Confinement:
             )
         return found.level, found.interpreter
 
-    def _look(self) -> None:
-        self._cancel_next()
-        settings, self._looked_at = self._settings, time.monotonic()
-        found = Ground(level=None, reasons={}, interpreter=None, looked_with=_looked_with(settings))
+    def _look(self, settings: RunsSettings) -> Ground:
         try:
             python = look_at(settings.python)
             lay_out(self.runtime, python=python.executable)
             level, reasons = self._trials.strongest_level(python, settings.devices)
-            found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
-        except (FedmonError, OSError) as error:
-            found = msgspec.structs.replace(found, problem=str(error))
+        except OSError as error:
+            raise FedmonError(str(error)) from error
+        return Ground(level=level, reasons=reasons, interpreter=python, looked_with=_looked_with(settings))
+
+    def _take(self, found: Ground | FedmonError, settings: RunsSettings) -> None:
+        if isinstance(found, FedmonError):
+            found = Ground(problem=str(found), looked_with=_looked_with(settings))
         self.found = found
         told = found.level, without_paths(found.problem)  # the folder of each trial has another name
         if told != self._told:
@@ -254,8 +257,7 @@ class Confinement:
                 logger.error("no plan can run on this node: %s", found.problem)
             logger.info("plans run at level %s, the least is %s", found.level or "none", settings.sandbox)
         if found.level != LEVELS[0]:
-            pause_s = LOOK_AGAIN_S if found.problem else _SELDOM_S
-            self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)
+            self._due = min(self._due, time.monotonic() + (LOOK_AGAIN_S if found.problem else _SELDOM_S))
         self._on_found()
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.actor import Actor
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
 from fedmon.common.files import storage_errors
@@ -127,7 +126,7 @@ class ActiveJob:
 
 
 class Runs:
-    """The jobs of one node; belongs to its worker, except `start_up` and `close`.
+    """The jobs of one node; belongs to its worker, except `close`.
 
     ``boot()`` returns the node's present boot, ``send(message)`` sends scalars to their researcher,
     ``push(researchers)`` sends the outbox. ``is_heard`` is False on a wire without messages about runs.
@@ -148,16 +147,14 @@ class Runs:
         is_heard: bool,
     ) -> None:
         self._registers, self._policy, self._settings = registers, policy, settings
-        self._boot, self._push, self._is_heard, self._measuring = boot, push, is_heard, measuring
+        self._boot, self._push, self._measuring, self._workers = boot, push, measuring, workers
         self.folder = folder / "runs"
         self.register = registers.jobs
-        self._workers = workers
         self._admission = Admission(policy, registers.plans, registers.datasets, folder)
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(
-            settings.runs, folder, self.launcher, on_found=lambda: workers.hand_over(self._start_waiting)
+            settings.runs, folder, self.launcher, workers, is_heard=is_heard, on_found=self._start_waiting
         )
-        self._watching = Actor("fedmon-runs-watching")
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
         self._poked_jobs: set[str] = set()
@@ -272,14 +269,9 @@ class Runs:
 
     # --- the life of the node --------------------------------------------------------------------------------------
 
-    def start_up(self) -> None:
-        """Begin to look how plans can be confined here; from any thread."""
-        self._watching.start()
-        if self._is_heard:
-            self.confinement.start()
-
     def take_up(self) -> None:
-        """Continue the jobs of an earlier daemon: follow them, take their ends, or report them as lost."""
+        """Look how plans can be confined, and follow the jobs of an earlier daemon, or report them as lost."""
+        self.confinement.look_if_due()
         with storage_errors(self.folder):
             self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         for record in self.register.going_on():
@@ -297,6 +289,7 @@ class Runs:
 
     def tick(self) -> None:
         """Look after every job; about once a second."""
+        self.confinement.look_if_due()
         for active in list(self._active.values()):
             self._guarded(active, self._look_after)
         self._scalars.flush()
@@ -308,10 +301,8 @@ class Runs:
         self._registers.quotas.measure_anew()
 
     def close(self) -> None:
-        """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
-        self.confinement.stop(1.0)
+        """End the launcher; jobs continue, and the next daemon finds them. From any thread."""
         self.launcher.stop()
-        self._watching.close(timeout_s=1.0, drop=True)
 
     # --- how a job begins ------------------------------------------------------------------------------------------
 
@@ -331,29 +322,28 @@ class Runs:
         self._workers.post(
             "inputs",
             lambda: fetch_inputs(inputs, active.folder.path, max_bytes=most, allowed_urls=urls),
-            lambda found: self._fetched(active, request, found),
+            lambda fetched: self._launch(active, request, None, fetched),
         )
-
-    def _fetched(self, active: ActiveJob, request: Run, fetched: int | FedmonError) -> None:
-        if isinstance(fetched, int):
-            self._launch(active, request, None, fetched)
-        elif active.phase is Phase.START:
-            self._give_up(active, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
 
     def _start_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for launch in waiting:
             launch()
 
-    def _launch(self, active: ActiveJob, request: Run, admitted: Admitted | None, fetched: int | None = None) -> None:
+    def _launch(
+        self, active: ActiveJob, request: Run, admitted: Admitted | None, fetched: int | FedmonError | None = None
+    ) -> None:
         """Hand a job to a keeper, if it was not stopped meanwhile; ``fetched`` is closed here.
 
         Without ``admitted`` the job had to wait, and the owner's rules are asked again.
         """
         with contextlib.ExitStack() as opened:
-            if fetched is not None:
+            if isinstance(fetched, int):
                 opened.callback(os.close, fetched)
             if active.phase is not Phase.START:
+                return
+            if isinstance(fetched, FedmonError):
+                self._give_up(active, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
                 return
             try:
                 admitted = admitted or self._admitted_again(active, request)
@@ -363,14 +353,14 @@ class Runs:
                     opened.pop_all()
                     return
                 inputs = admitted.inputs if fetched is None else fetched
-                self.launcher.launch(self._order(active, request, admitted, *ground), admitted.source, inputs)
+                order = self._order(active, request, admitted, *ground)
+                active.phase = Phase.KEEPER
+                self.launcher.launch(order, admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
                 self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
                 reason = str(problem) if isinstance(problem, DeclinedError) else NOT_STARTED
                 self._give_up(active, JobState.NOT_STARTED, reason)
-                return
-        active.phase = Phase.KEEPER
 
     def _admitted_again(self, active: ActiveJob, request: Run) -> Admitted:
         refusal = self._policy.refusal(request.researcher_id)
@@ -493,24 +483,22 @@ class Runs:
 
     def _watch(self, active: ActiveJob, started: Started | None) -> None:
         """Measure the processes of a job as a stream, on another thread: a look at /proc takes milliseconds."""
-        if self._measuring.enabled and started is not None:
-            # Not the job's id, which jobs of other nodes on this machine have, too. No process leaves a pid namespace.
-            marker = f"TMPDIR={active.folder.path / TMP}"
-            job_id, name = active.job.job_id, active.job.name[:200]
-            self._watching.post(lambda: self._measured(job_id, pids=[started.pid], name=name, marker=marker))
+        if not self._measuring.enabled or started is None:
+            return
+        # Not the job's id, which jobs of other nodes on this machine have, too. No process leaves a pid namespace.
+        marker = f"TMPDIR={active.folder.path / TMP}"
+        job_id, name = active.job.job_id, active.job.name[:200]
 
-    def _measured(self, job_id: str, **processes: Any) -> None:
-        try:
-            self._measuring.jobs.add(job_id, **processes)
-            self._measuring.sampler.sample_now(f"{JOB_STREAM}{job_id}")  # its energy counts from its first sample
-        except NotFoundError:
-            pass  # it has ended already
-        except FedmonError as error:
-            logger.info("job %s is not watched: %s", job_id, error)
+        def watch() -> None:
+            try:
+                self._measuring.jobs.add(job_id, pids=[started.pid], name=name, marker=marker)
+                self._measuring.sampler.sample_now(f"{JOB_STREAM}{job_id}")  # its energy counts from its first sample
+            except NotFoundError:
+                pass  # it has ended already
+            except FedmonError as error:
+                logger.info("job %s is not watched: %s", job_id, error)
 
-    def _unwatched(self, job_id: str) -> None:
-        with contextlib.suppress(FedmonError):  # it was not watched
-            self._measuring.jobs.remove(job_id)
+        self._workers.post("watching", watch)
 
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
@@ -525,7 +513,7 @@ class Runs:
     def _let_go(self, active: ActiveJob) -> None:
         self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
         if self._measuring.enabled:
-            self._watching.post(lambda: self._unwatched(active.job.job_id))
+            self._workers.post("watching", lambda: self._measuring.jobs.remove(active.job.job_id))
         self._scalars.ended(active.record.researcher_id)
 
     # --- how a job ends --------------------------------------------------------------------------------------------

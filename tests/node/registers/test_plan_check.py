@@ -19,6 +19,7 @@ from fedmon.node.registers.plans import PlanRecord
 from tests.node.owner.owner_desks import done
 from tests.node.runs.run_desks import bench, digest
 from tests.support.envelopes import approval
+from tests.support.node_process import NO_RUNS
 from tests.support.waiting import wait_until
 
 TOO_MUCH = {
@@ -100,7 +101,7 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a node that cannot start the reader of a plan
-    with bench(tmp_path / "n", is_ready=False) as node:
+    with bench(tmp_path / "n", is_ready=False, runs=NO_RUNS) as node:
         node.local.workers.start()
         plans, sha256 = node.local.registers.plans, digest(DECLARING)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
@@ -124,7 +125,7 @@ def test_a_plan_that_cannot_be_read_at_the_moment_is_read_again(
 
 def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(tmp_path: Path) -> None:
     # given a node that reads a plan
-    with bench(tmp_path / "n", is_ready=False) as node:
+    with bench(tmp_path / "n", is_ready=False, runs=NO_RUNS) as node:
         node.local.workers.start()
         node.local.registers.plans.register(LONG, name="long")
         node.local.check_plan(digest(LONG))

@@ -16,6 +16,7 @@ from fedmon.node.daemon import MAX_DOWNLOADS
 from tests.node.runs.run_desks import ALICE, Bench, bench
 from tests.support.envelopes import approval
 from tests.support.historic_repository import HistoricRepository
+from tests.support.node_process import NO_RUNS
 
 SOURCE = b"x = 1\n"
 
@@ -25,7 +26,7 @@ def opened(folder: Path, **sections: Any) -> Iterator[tuple[Bench, HistoricRepos
     """Open a node that may fetch from a repository; its workers do not work yet, as if that were slow."""
     with HistoricRepository() as repository:
         allowed = {"allowed_urls": [repository.url]}
-        with bench(folder, is_ready=False, repository=allowed, **sections) as node:
+        with bench(folder, is_ready=False, runs=NO_RUNS, repository=allowed, **sections) as node:
             yield node, repository
 
 
@@ -55,7 +56,7 @@ def test_a_request_that_is_repeated_while_its_plan_is_fetched_counts_once(tmp_pa
 
 
 def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
-    with bench(tmp_path / "n", is_ready=False) as node:
+    with bench(tmp_path / "n", is_ready=False, runs=NO_RUNS) as node:
         node.local.workers.start()
         node.receive(by_url("http://127.0.0.1:1/plan.py"))
         before = replies(node, 1)[-1]

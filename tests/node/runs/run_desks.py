@@ -50,7 +50,6 @@ class Bench:
     def __init__(self, path: Path, *, is_ready: bool = True) -> None:
         self.handed_over: list[Callable[[], object]] = []
         self.is_full, self.refused = False, 0
-        self.refuses_next = False
         self.sent: list[Outgoing] = []
         self.settings = load_node(path, {})
         self.local = LocalNode(
@@ -63,11 +62,10 @@ class Bench:
         )
         self.path = path
         self.runs = self.local.runs
-        if is_ready:
-            self.runs.start_up()
-            self.local.workers.start()
-            wait_until(lambda: self.runs.confinement.is_known, what="the level of confinement")
         self.runs.take_up()
+        if is_ready:
+            self.local.workers.start()
+            self.wait(lambda: self.runs.confinement.is_known, what="the level of confinement")
 
     def ask(self, request: Request) -> dict[str, Any]:
         """Return the reply to a request."""
@@ -181,12 +179,11 @@ class Bench:
         return audited(self.path, event)
 
     def _post(self, job: Callable[[], object]) -> bool:
-        is_refused, self.refuses_next = self.is_full or self.refuses_next, False
-        if is_refused:
+        if self.is_full:
             self.refused += 1
         else:
             self.handed_over.append(job)
-        return not is_refused
+        return not self.is_full
 
     def _send(self, outgoing: Outgoing) -> bool:
         codec.decode_reply(outgoing.payload)

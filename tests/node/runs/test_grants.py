@@ -451,7 +451,7 @@ def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_pat
             assert node.offer("cells", "cells", "all") != ward.datasets["cells"]
         else:
             wait_until(lambda: utc_now() > until, what="the end of a grant")
-        node.runs.start_up()
+        node.local.workers.start()
 
         job = node.over(request.job_id)["job"]
 

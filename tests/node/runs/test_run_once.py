@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
-import threading
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import seconds_from_now
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import NoAnswerError, StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
+from fedmon.node.owner.control import DaemonNotRunningError, call_daemon
 from fedmon.node.runs import confinement
 from fedmon.node.runs.folder import EVENTS, LOCK, STOP, JobFolder
 from fedmon.node.runs.register import JobRegister
@@ -54,24 +55,6 @@ FLOOD = WAITS.replace(
         time.sleep(1)
         context.report(last=1)""",
 )
-STOPS_FIRST = """
-import sys
-from fedmon.node.daemon import main
-from fedmon.node.owner.control import call_daemon
-from fedmon.node.runs.service import Runs
-
-start_up, job_id = Runs.start_up, sys.argv.pop(1)
-
-
-def stopped(runs):
-    call_daemon(runs.folder.parent, "run-stop", job_id=job_id)
-    start_up(runs)
-
-
-Runs.start_up = stopped
-main()
-"""
-"""A node whose owner stops a job in the moment in which it takes the first commands."""
 
 
 def begun(node: Bench, source: bytes = WAITS) -> str:
@@ -107,14 +90,16 @@ def test_the_news_of_a_job_wait_for_the_worker_only_once(tmp_path: Path) -> None
     with bench(tmp_path / "n") as node:  # where no other job has ended
         node.work()
 
-        node.refuses_next = True  # the news that it cannot take are told with the next
+        node.is_full = True  # the news that it cannot take are told with the next
         job_id = node.begin(REPORTS)
+        wait_until(lambda: node.refused, what="the first news")
+        node.is_full = False
         wait_until(node.files(job_id).ending, what="the end of the plan")
         wait_until(lambda: node.handed_over, what="the news")
-        refused, waiting = node.refused, len(node.handed_over)
+        waiting = len(node.handed_over)
         outcome = node.over(job_id)
 
-    assert (refused, waiting, outcome["job"]["scalars"]) == (1, 1, 5)
+    assert (waiting, outcome["job"]["scalars"]) == (1, 5)
 
 
 def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
@@ -242,7 +227,7 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
         # when two jobs are asked for, one of which is stopped before the node has looked
         told = [node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))["job"] for job_id in jobs]
         node.ask(Stop(job_id=jobs[1], **envelope()))
-        node.runs.start_up()
+        node.local.workers.start()
 
         # then one runs and the other does not
         assert [(job["state"], job["sandbox"]) for job in told] == [("starting", None)] * 2
@@ -252,7 +237,7 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
     with bench(tmp_path / "n", is_ready=False, runs={"python": "/bin/false"}) as node:
         job_id = node.begin()
-        node.runs.start_up()
+        node.local.workers.start()
 
         job = node.over(job_id)["job"]
 
@@ -324,9 +309,8 @@ def test_a_damaged_record_costs_no_other_job(tmp_path: Path) -> None:
 
 def test_a_node_of_another_wire_tries_no_sandbox(tmp_path: Path) -> None:
     with bench(tmp_path / "n", is_ready=False, node={"wire": "fedbiomed4"}) as node:
-        before = threading.enumerate()
-        node.runs.start_up()
-        assert "fedmon-confinement" not in {each.name for each in threading.enumerate() if each not in before}
+        node.work()
+        assert node.local.workers._waiting["sandbox"].empty()
 
 
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
@@ -384,25 +368,18 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         assert node.over(goes_on)["job"]["state"] == "stopped-by-owner"
 
 
-class StoppedFirst(NodeProcess):
-    """A node whose owner stops a job of an earlier one in the moment in which it takes the first commands."""
-
-    job_id = ""
-
-    def command(self) -> list[str]:
-        """Return the words that start the node."""
-        return [sys.executable, "-c", STOPS_FIRST, self.job_id, "--dir", str(self.folder)]
-
-
 def test_a_new_daemon_stops_a_job_whenever_its_owner_asks(tmp_path: Path) -> None:
     with bench(tmp_path / "n") as node:
         job_id = begun(node)
-    folder = JobFolder(tmp_path / "n" / "runs" / job_id)
-    process = StoppedFirst(tmp_path / "n")
-    process.job_id = job_id
 
-    with process:
-        ending = wait_until(folder.ending, what=process.log)
+    def asked() -> object:
+        with contextlib.suppress(DaemonNotRunningError, NoAnswerError):
+            return call_daemon(tmp_path / "n", "run-stop", job_id=job_id)
+        return None
+
+    with NodeProcess(tmp_path / "n") as process:
+        wait_until(asked, what="the moment in which it takes the first commands")
+        ending = wait_until(JobFolder(tmp_path / "n" / "runs" / job_id).ending, what=process.log)
 
     assert ending.state is JobState.STOPPED_BY_OWNER
 
@@ -502,4 +479,4 @@ def test_a_sandbox_that_no_longer_works_is_looked_at_again(tmp_path: Path, monke
         monkeypatch.setattr(sys, "executable", "/nonexistent/python")
         node.runs.launcher._end_process()
         assert node.over(node.begin(PLAN, cells))["job"]["state"] == "not-started"
-        wait_until(lambda: "cannot start the launcher" in str(node.runs.confinement.found), what="the reason")
+        node.wait(lambda: "cannot start the launcher" in str(node.runs.confinement.found), what="the reason")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fedmon.node.runs import confinement
 from fedmon.node.runs.confinement import Confinement, lay_out
 from fedmon.node.runs.folder import ENDING_BYTES
 from fedmon.node.runs.launcher import Launcher
+from fedmon.node.workers import Workers
 from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import wait_until
 
@@ -74,8 +76,20 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
     assert confinement.LOOK_AGAIN_S <= 60.0
     monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.01)
     problems: list[str] = []
-    launcher, no_python = Launcher(print), RunsSettings(python=Path("/bin/false"))
-    looking = Confinement(no_python, tmp_path, launcher, lambda: problems.append(str(looking.found)))
+    launcher, workers = Launcher(print), Workers(lambda job: bool(job()) or True)
+    no_python = RunsSettings(python=Path("/bin/false"))
+    looking = Confinement(
+        no_python, tmp_path, launcher, workers, is_heard=True, on_found=lambda: problems.append(str(looking.found))
+    )
+
+    def wait(condition: Callable[[], bool], what: str) -> None:
+        def found() -> bool:
+            looking.look_if_due()
+            return condition()
+
+        wait_until(found, timeout_s=20.0, what=what)
+
+    workers.start()
     try:
         with contextlib.ExitStack() as fault:
             if most_bytes is None:
@@ -83,13 +97,12 @@ def test_plans_can_run_within_a_minute_of_the_end_of_a_fault_that_is_logged_once
                 fault.callback((tmp_path / name).unlink)
             else:
                 fault.enter_context(files_of_at_most(most_bytes))
-            looking.start()
-            wait_until(lambda: "does not answer" in caplog.text, timeout_s=20.0, what="another fault")
+            wait(lambda: "does not answer" in caplog.text, "another fault")
             looking.follow(RunsSettings())
             seen = f"cannot write {tmp_path / name}"
-            wait_until(lambda: str(problems).count(seen) > 4, timeout_s=20.0, what="the fifth look")
+            wait(lambda: str(problems).count(seen) > 4, "the fifth look")
         assert caplog.text.count("no plan can run on this node: cannot write") == 1
-        wait_until(lambda: "cannot write" not in problems[-1], timeout_s=20.0, what="a look without the fault")
+        wait(lambda: "cannot write" not in problems[-1], "a look without the fault")
     finally:
-        looking.stop(5.0)
+        workers.stop()
         launcher.stop()
