@@ -358,7 +358,6 @@ class Runs:
                 self.launcher.launch(order, admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
-                self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
                 reason = str(problem) if isinstance(problem, DeclinedError) else NOT_STARTED
                 self._give_up(active, JobState.NOT_STARTED, reason)
 
@@ -453,11 +452,9 @@ class Runs:
             job = over(active.job, ending, energy_j=energy_j)
             if ending.state is JobState.SUCCEEDED and not self._is_approved(job.sha256):
                 job = msgspec.structs.replace(job, state=JobState.PLAN_REJECTED, reason=WITHDRAWN)
+            active.change(usage=job.usage)
             active.note(numbers=ending.numbers)
-            if job.group:
-                leaving_bytes = ending.result_bytes if job.state is JobState.SUCCEEDED else 0
-                self._scalars.cost(active.record, job, ending.ended, leaving_bytes)
-            self._let_go(active)
+            self._unwatch(active)
             self._take_end(active, job, ending)
 
     def _take(self, active: ActiveJob, event: Event) -> None:
@@ -504,17 +501,15 @@ class Runs:
         killed = active.folder.kill_leftovers()
         logger.warning("job %s has no keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = active.job.started is not None or active.folder.had_keeper()
-        self._let_go(active)
+        self._unwatch(active)
         if began:
             self._give_up(active, JobState.LOST, LOST)
         else:
             self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
 
-    def _let_go(self, active: ActiveJob) -> None:
-        self._registers.quotas.job_ended(active.job.job_id, active.record.researcher_id)
+    def _unwatch(self, active: ActiveJob) -> None:
         if self._measuring.enabled:
             self._workers.post("watching", lambda: self._measuring.jobs.remove(active.job.job_id))
-        self._scalars.ended(active.record.researcher_id)
 
     # --- how a job ends --------------------------------------------------------------------------------------------
 
@@ -598,7 +593,7 @@ class Runs:
 
         The next look repeats it on a full disk.
         """
-        if job.state is JobState.NOT_STARTED:
+        if job.state is JobState.NOT_STARTED and active.phase is Phase.KEEPER:
             self.confinement.doubt()
         is_held = job.state is JobState.HELD
         leaves = None if is_held else result
@@ -640,9 +635,10 @@ class Runs:
             active.tell(problem)
             return
         self._active.pop(job.job_id, None)
-        if job.group and leaves is not None and record.decision is not None:
-            self._scalars.cost(record, job, time.time(), leaves.size_bytes)
-            self._scalars.ended(record.researcher_id)
+        self._registers.quotas.job_ended(job.job_id, record.researcher_id)
+        if job.group and job.usage.wall_s is not None:
+            self._scalars.cost(record, 0 if leaves is None else leaves.size_bytes)
+        self._scalars.ended(record.researcher_id)
         self._push([record.researcher_id])
 
 
@@ -727,11 +723,12 @@ class ScalarSender:
         )
         self._take(researcher_id, scalar)
 
-    def cost(self, record: JobRecord, job: JobReport, t: float, result_bytes: int) -> None:
-        """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome.
+    def cost(self, record: JobRecord, result_bytes: int) -> None:
+        """Take the cost of a run that is over or held: it is recorded for its researcher, and goes out before that.
 
         It is taken again, and replaces the earlier one, once a held result leaves.
         """
+        job, t = record.job, time.time()
         cost = RunCost(
             job_id=job.job_id,
             group=job.group,

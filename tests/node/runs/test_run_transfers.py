@@ -10,6 +10,7 @@ import pytest
 
 from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel, RunLimits
+from fedmon.node.runs import confinement
 from fedmon.node.runs import outcome as results
 from tests.node.runs.kept_jobs import plan_of
 from tests.node.runs.run_desks import Bench, bench, digest
@@ -83,13 +84,20 @@ def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: Histo
     ],
 )
 def test_inputs_that_are_not_the_announced_ones_start_nothing(
-    node: Bench, repository: HistoricRepository, content: bytes, fields: dict[str, Any], says: str
+    node: Bench,
+    repository: HistoricRepository,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    fields: dict[str, Any],
+    says: str,
 ) -> None:
+    monkeypatch.setattr(confinement, "LOOK_AGAIN_S", 0.0)
     job_id = node.begin(ECHO, inputs=inputs(repository.put("x", content), **fields))
     job = node.over(job_id)["job"]
 
     assert job["state"] == "not-started"
     assert says in job["reason"]
+    assert node.runs.confinement.is_known  # no sandbox is in doubt
     assert not (node.path / "runs" / job_id / "lock").exists()
 
 
@@ -151,6 +159,7 @@ def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
         return [(one["job"]["state"], one["result"]) for one in node.outcomes() if one["job"]["job_id"] == job_id]
 
     assert (stopped["state"], stopped["result"]) == ("stopped-by-owner", None)
+    assert stopped["usage"]["wall_s"] > 0
     wait_until(lambda: len(repository.files) > stored, what="the end of the upload")
     assert stays(lambda: told() == [("stopped-by-owner", None)], 0.3)
     assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
