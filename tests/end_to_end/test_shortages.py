@@ -102,7 +102,8 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
             with (folder / "node.toml").open("a") as file:
                 file.write('\n[runs]\ndevices = ["/dev/null"]\n')  # another sandbox, so that it is tried anew
             node.signal(signal.SIGHUP)
-            wait_until(lambda: sandbox(site) is None, what="the look that fails")
+            words = ("node", "status", "--dir", str(folder))
+            wait_until(lambda: "NONE CAN RUN" in fedmon_here(*words).stdout, what="the look that fails")
             wait_until(lambda: "north" in alice.nodes().online, what="the node to be online")
             run = alice.run(f"sha256:{SHA256}", tags=["cells"])
             wait_until(lambda: run.states()["north"].is_over, what="the refusal")

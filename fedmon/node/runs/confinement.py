@@ -163,22 +163,20 @@ class Trials:
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of one look; ``level`` is None if no level works, ``reasons`` are the problems of stronger ones.
 
-    ``problem`` says why the look failed; then there is no level. ``looked_with`` are the settings that it holds for:
-    they may change during a look.
+    ``problem`` says why the look failed; then there is no level.
     """
 
     level: Level | None = None
     reasons: Mapping[str, str] = {}
     interpreter: Interpreter | None = None
     problem: str = ""
-    looked_with: tuple[object, ...]
 
 
 class Confinement:
     """Has a worker look for the strongest level until it works, and again if that changes or is doubted.
 
-    ``found`` is the last finding, and ``is_known`` False unless it holds for the present settings. ``on_found()`` is
-    called after each look. Without ``is_heard`` there is none. Belongs to the node's worker.
+    ``found`` is the last finding, None unless it holds for the present settings. ``on_found()`` is called after each
+    look. Without ``is_heard`` there is none. Belongs to the node's worker.
     """
 
     def __init__(
@@ -198,11 +196,6 @@ class Confinement:
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._looked_at = self._due = 0.0
 
-    @property
-    def is_known(self) -> bool:
-        """True if the last finding holds for the present settings."""
-        return self.found is not None and self.found.looked_with == _looked_with(self._settings)
-
     def look_if_due(self) -> None:
         """Begin to look, if plans may run here and it is time for it; called about once a second."""
         settings, now = self._settings, time.monotonic()
@@ -216,16 +209,18 @@ class Confinement:
         self._settings = settings
         if is_changed or (self.found is not None and self.found.level != LEVELS[0]):
             self._due = 0.0
+        if is_changed:
+            self.found = None
 
     def doubt(self) -> None:
         """Look again, at most once a minute: a job could not be started, so the last finding may hold no longer."""
-        if self.is_known and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
+        if self.found is not None and time.monotonic() > self._looked_at + LOOK_AGAIN_S:
             self.found, self._due = None, 0.0
 
     def ground(self) -> tuple[Level, Interpreter] | None:
         """Return the level and the Python of plans, None while a look is under way. Raises DeclinedError."""
         found, minimum = self.found, self._settings.sandbox
-        if found is None or not self.is_known:
+        if found is None:
             return None
         why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
         if found.level is None or found.interpreter is None or is_weaker(found.level, minimum):
@@ -244,12 +239,12 @@ class Confinement:
             level, reasons = self._trials.strongest_level(python, settings.devices)
         except OSError as error:
             raise FedmonError(str(error)) from error
-        return Ground(level=level, reasons=reasons, interpreter=python, looked_with=_looked_with(settings))
+        return Ground(level=level, reasons=reasons, interpreter=python)
 
     def _take(self, found: Ground | FedmonError, settings: RunsSettings) -> None:
-        if isinstance(found, FedmonError):
-            found = Ground(problem=str(found), looked_with=_looked_with(settings))
-        self.found = found
+        if _looked_with(settings) != _looked_with(self._settings):
+            return  # they changed during the look, and the next one is due
+        self.found = found = Ground(problem=str(found)) if isinstance(found, FedmonError) else found
         told = found.level, without_paths(found.problem)  # the folder of each trial has another name
         if told != self._told:
             self._told = told

@@ -65,7 +65,7 @@ class Bench:
         self.runs.take_up()
         if is_ready:
             self.local.workers.start()
-            self.wait(lambda: self.runs.confinement.is_known, what="the level of confinement")
+            self.wait(lambda: self.runs.confinement.found, what="the level of confinement")
 
     def ask(self, request: Request) -> dict[str, Any]:
         """Return the reply to a request."""
