@@ -16,7 +16,6 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.collectors.job.family import descendants
-from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs import cli_check
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
@@ -24,7 +23,7 @@ from fedmon.plan.values import arguments_of
 from tests.node.runs.kept_jobs import plan_of
 from tests.support.requirements import require
 from tests.support.shell_here import document
-from tests.support.waiting import wait_until
+from tests.support.waiting import has_ended, wait_until
 
 PLAN = """
 import numpy as np
@@ -167,12 +166,7 @@ def test_an_interrupted_check_leaves_nothing_running(
     # then the plan and all else that it had started end, and no file is left
     assert len(started) >= 2
     assert list(temporary.iterdir()) == []
-    wait_until(lambda: not {(each.pid, each.start) for each in started} & alive(started), what="the end of the plan")
-
-
-def alive(processes: list[Birth]) -> set[tuple[int, int]]:
-    now = (find_birth(each.pid) for each in processes)
-    return {(each.pid, each.start) for each in now if each is not None and not each.is_zombie}
+    wait_until(lambda: all(has_ended(each.pid) for each in started), what="the end of the plan")
 
 
 def test_what_is_no_plan_file_is_told_before_anything_runs(tmp_path: Path) -> None:
