@@ -24,7 +24,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.files import storage_errors
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.wire.runs import JobState, Level, Problem, Scalar, TracePiece, Usage
 from fedmon.node.cgroup import kill_in, left_folders, remove_cgroup
 from fedmon.node.collectors.job.family import with_limit
@@ -335,8 +335,8 @@ class JobFolder:
         if not self.is_alive():
             return False
         if not self._read(STOP):
-            with contextlib.suppress(OSError):  # on a full disk it ends without its reason
-                self._write(STOP, msgspec.json.encode(Verdict(state, reason)))
+            with contextlib.suppress(StorageError):  # on a full disk it ends without its reason
+                write_whole(self.path / STOP, msgspec.json.encode(Verdict(state, reason)), mode=FILE_MODE)
         # A keeper that has not written its number yet looks for the file afterwards.
         keeper = self.keeper()
         if keeper is not None:
@@ -372,12 +372,6 @@ class JobFolder:
             file.seek(offset)
             return file.read(most)
         return b""
-
-    def _write(self, name: str, content: bytes) -> None:
-        staged = self.path / f".{name}"
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
-            file.write(content)
-        staged.replace(self.path / name)
 
 
 def write_ending(folder: Path, ending: Ending) -> None:
