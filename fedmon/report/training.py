@@ -27,8 +27,8 @@ class LearningCurve(NamedTuple):
     values: Floats
 
 
-Points: TypeAlias = list[tuple[Floats, Floats, Floats]]
-"""Times, steps and values."""
+Points: TypeAlias = list[tuple[Floats, Floats, Floats, Floats]]
+"""Boots, monotonic times, steps and values: a wall clock that is set changes no order."""
 
 
 class _Run(NamedTuple):
@@ -71,9 +71,10 @@ class Trainings:
             if metric == VALUE and (steps := block.columns.get(name.replace(VALUE, STEP, 1))) is not None:
                 known &= ~np.isnan(steps)
                 if known.any():
-                    t, told = block.t[known], steps[known]
-                    self._points[group][labels.get("name", ""), block.node_id, job].append((t, told, values[known]))
-                    self._note(block.node_id, job, t, told)
+                    boots, told = np.full(known.sum(), float(block.boot)), steps[known]
+                    point = (boots, block.mono[known], told, values[known])
+                    self._points[group][labels.get("name", ""), block.node_id, job].append(point)
+                    self._note(block.node_id, job, block.t[known], told)
             elif metric in COSTS and known.any():
                 key, cost = (metric, block.node_id, job), (float(block.t[known][-1]), float(values[known][-1]))
                 self._costs[group][key] = max(self._costs[group].get(key, cost), cost)
@@ -125,15 +126,21 @@ class Trainings:
 
 
 def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> list[LearningCurve]:
-    """Return a curve for each number, or unless joined one for each time that steps began again; of equal the mean."""
+    """Return a curve for each number, or unless joined one for each time that steps began again; of equal the mean.
+
+    Steps that go back less far are those of a program that continued from a checkpoint.
+    """
     found: list[LearningCurve] = []
     again = 0
     for number in sorted(pieces):
-        t, steps, values = (np.concatenate(parts) for parts in zip(*pieces[number], strict=True))
-        order = np.argsort(t, kind="stable")
+        boots, mono, steps, values = (np.concatenate(parts) for parts in zip(*pieces[number], strict=True))
+        order = np.lexsort((mono, boots))
         steps, values = steps[order], values[order]
-        cuts = [] if is_joined else (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
-        for part in np.split(np.arange(len(steps)), cuts):
+        begins = [0]
+        for back in (np.flatnonzero(np.diff(steps) < 0) + 1).tolist():
+            if not is_joined and steps[back] <= steps[begins[-1]]:
+                begins.append(back)
+        for part in np.split(np.arange(len(steps)), begins[1:]):
             at, places, counts = np.unique(steps[part], return_inverse=True, return_counts=True)
             found.append(LearningCurve(node_id, number + again, at, np.bincount(places, values[part]) / counts))
             again += 1

@@ -283,6 +283,11 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
          "3 others": {5: 1, 6: 2, 9: 2, 10: 4, 13: 3, 14: 6}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
+    "a program that continued from a checkpoint has one line, also if its clock was set back": (
+        [samples(training([5.0, 4.0, 3.0, 2.0], [0.0, 1.0, 2.0, 3.0]), stream="user", mono=[0, 1, 2, 3],
+                 t=[T0 + at for at in (50, 51, 50.5, 51.5)]),
+         samples(training([3.0, 1.0], [3.0, 4.0]), stream="user", boot=2)],
+        "reported_loss_by_step", {"n1": {0: 5, 1: 4, 2: 3, 3: 2.5, 4: 1}}),
 }  # fmt: skip
 
 
