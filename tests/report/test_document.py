@@ -30,7 +30,7 @@ from fedmon.report.findings.case import WORDS, Case, Finding, Node, Severity
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from fedmon.report.totals import ClockStep
-from tests.report.cases import ENDED, case, gauge, node
+from tests.report.cases import ENDED, case, node
 from tests.report.recorded_job import GIB, RecordedJob, write_job
 from tests.report.tables import HOSTILE, T0, Column, recording, samples
 from tests.report.tables import made as charts_of
@@ -392,13 +392,16 @@ def test_a_long_fact_has_the_width_of_the_page_and_a_long_title_says_that_it_goe
     assert text.splitlines()[:2] == ["Job 4711 (a-word a-word a-word a-word a…", "=" * 40]
 
 
-def test_values_of_several_trainings_are_told_apart() -> None:
-    values = {name: gauge(name, value) for group, value in (("", 3.0), (',group="a"', 1.0), (',group="b"', 2.0))
-              for name in [f'user_value{{name="loss"{group}}}']}  # fmt: skip
+def test_values_of_several_trainings_are_told_apart_and_a_last_one_that_is_not_finite(tmp_path: Path) -> None:
+    trainings = {"": [3.0, 3.0], ',group="a"': [1.0, None], ',group="b"': [None, None]}
+    columns = {f'user_{what}{{name="loss"{group}}}': each for group, values in trainings.items()
+               for what, each in (("value", values), ("step", [6, 7]))}  # fmt: skip
+    with Source([recording(tmp_path / "a", samples(columns, stream="user"))]) as source:
+        rows = user_table(choose(source).read()).rows
 
-    rows = user_table(case(node("n1", user=values), job=None)).rows
-
-    assert [(row[0], row[2]) for row in rows] == [("loss", "3"), ("Training a: loss", "1"), ("Training b: loss", "2")]
+    assert [row[:1] + row[2:] for row in rows] == [
+        ("loss", "3", "7"), ("Training a: loss", "not finite", "7"), ("Training b: loss", "not finite", "7"),
+    ]  # fmt: skip
 
 
 def test_a_table_tells_the_figures_of_each_node() -> None:

@@ -22,7 +22,6 @@ from fedmon.report.findings.case import Case, Finding
 from fedmon.report.findings.completeness import main_streams
 from fedmon.report.source import Paths, Source, opened, told_number
 from fedmon.report.subject import Subject, choose
-from fedmon.report.totals import SeriesTotal
 
 if TYPE_CHECKING:
     from fedmon.report.charts import Chart, Charts
@@ -189,23 +188,20 @@ def _marks(case: Case) -> TextTable:
 
 def user_table(case: Case) -> TextTable:
     """Return one row for each node and value that a program reported, the jobs of one training together."""
-    found: dict[tuple[str, str], tuple[SeriesTotal, SeriesTotal | None]] = {}
+    found: dict[tuple[str, str], tuple[float, str, str]] = {}
     for node in case.nodes:
-        steps = {(labels.get("name"), labels.get("job")): total for labels, total in node.all("user_step")}
-        for labels, total in node.all("user_value"):
-            name, group = labels.get("name", ""), labels.get("group")
+        values, steps = ({(labels.get("group"), labels.get("name", ""), labels.get("job")): total
+                          for labels, total in node.all(metric)} for metric in ("user_value", "user_step"))  # fmt: skip
+        for each in values | steps:
+            group, name, _ = each
+            value, step = values.get(each), steps.get(each)
+            last_t = max(one.last_t for one in (value, step) if one is not None)
             key = f"Training {group}: {name}" if group else name, node.name
-            if key not in found or total.last_t > found[key][0].last_t:
-                found[key] = total, steps.get((labels.get("name"), labels.get("job")))
-    rows = tuple(
-        (
-            shown(name, 60),
-            shown(where, 60),
-            significant(last.last, 4),
-            MISSING if step is None else significant(step.last),
-        )
-        for (name, where), (last, step) in found.items()
-    )
+            if key not in found or last_t > found[key][0]:
+                # A step without a value at its time is of one that was not finite.
+                last = "not finite" if value is None or value.last_t < last_t else significant(value.last, 4)
+                found[key] = last_t, last, MISSING if step is None else significant(step.last)
+    rows = tuple((shown(name, 60), shown(where, 60), *told) for (name, where), (_, *told) in found.items())
     return TextTable(headers=("Name", "Node", "Last value", "Last step"), rows=rows,
                      numeric=frozenset({2, 3})).cut(_MOST_VALUES, "row")  # fmt: skip
 
