@@ -587,6 +587,8 @@ class Reporter:
         """Answer `monitor`; None for a resend."""
         if request.action == "resend":
             return None
+        from fedmon.node.collectors.hardware import hardware  # by which a machine of several is counted once
+
         ticks = self._ticks
         found = {} if ticks is None else ticks.sampler.capabilities()
         return MonitorReply(
@@ -595,5 +597,6 @@ class Reporter:
             streams=self._stream_names,
             capabilities=found,
             metrics=sorted(name for name, reason in found.items() if reason is None),
+            hardware={**hardware()},
             **echo(request, self.node_id),
         )

@@ -18,6 +18,9 @@ from fedmon.common.ids import NodeId
 from fedmon.common.settings.values import ResearcherSettings
 from fedmon.compat.nebula import Reporter
 from fedmon.node.broker_link import BrokerLink
+from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.hardware import hardware
+from fedmon.report import Source
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.samples.watch import LiveSample
@@ -94,6 +97,8 @@ async def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing
             told = watch.capabilities[NodeId("node-3")]
         await until(lambda: record.counts.stored > 0)
         await asyncio.to_thread(record.stop)
+        with Source(tmp_path / "store.sqlite") as source:
+            assert source.hosts[0].machine.strip() == hardware(THIS_MACHINE)["boot_id"]
         expected = federation.session.roster.expected(Moment(mono=time.monotonic(), utc=utc_now()))
         pinged = await asyncio.to_thread(federation.ping, nodes=["node-3"])
         listed = await asyncio.to_thread(federation.datasets, nodes=["node-3"])
