@@ -409,17 +409,18 @@ def test_a_table_tells_the_figures_of_each_node() -> None:
                for way in ("receive", "transmit") for interface, amount in (("ib0", 9), ("eth0", 1))}  # fmt: skip
     seen = case(
         node("a", host={"node_energy_joules_total": 7200.0, **network}, hole_seconds=30.0),
-        node("b", host={"host_cpu_busy_ratio": 0.5}),
+        node("b" * 90, host={"host_cpu_busy_ratio": 0.5}),
         job=None,
     )
 
-    nodes = node_table(seen)
+    nodes, text = node_table(seen), summary(seen, [], width=80)
 
     told = [dict(zip(nodes.headers, row, strict=True)) for row in nodes.rows]
     assert [(row["Node"], row["CPUs busy"], row["Network in / out"], row["Energy"], row["Gaps"]) for row in told] == [
         ("a", MISSING, "10.0 GiB / 10.0 GiB", "2 Wh", "30.0 s (3.0 %)"),
-        ("b", "50 %", MISSING, MISSING, MISSING),
+        ("b" * 90, "50 %", MISSING, MISSING, MISSING),
     ]
+    assert re.fullmatch("b+…  +50 % .*", text.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,7 @@ def _table(case: Case, width: int) -> list[str]:
     """Return the nodes, with as many columns as fit."""
     nodes = node_table(case)
     widths = [max(map(len, column)) + 2 for column in zip(nodes.headers, *nodes.rows, strict=True)]
+    widths[0] = min(widths[0], width // 2)  # a longer name is cut
     kept = max([1, *(at for at in range(len(widths) + 1) if sum(widths[:at]) - 2 <= width)])
     lines = table(nodes.headers[:kept], [row[:kept] for row in nodes.rows], width=width).splitlines()
     return [*lines, f"{nodes.title}."] if nodes.title else lines

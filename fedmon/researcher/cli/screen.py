@@ -88,9 +88,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rows=self.rows[:rows], more=self.more + left_out)
 
     def narrowed(self, width: int) -> Table:
-        """Return the table without empty columns, and with as many as fit; the first two and those of order 0 stay."""
+        """Return the table without empty columns, and with as many as fit; the first two and those of order 0 stay.
+
+        Those of order 0 are cut where the table is drawn, so that a long name takes no more than half of the width.
+        """
         columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
-        widths = [max(map(len, column)) for column in columns]
+        widths = [min(max(map(len, column)), width if order else width // 2)
+                  for column, order in zip(columns, self.orders, strict=True)]  # fmt: skip
         shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
         while any(self.orders[at] for at in shown[2:]) and sum(widths[at] + GAP for at in shown) - GAP > width:
             shown.remove(max(shown, key=lambda at: (self.orders[at], at)))
@@ -339,13 +343,13 @@ GPU = Group(
 def _values(state: WatchState) -> Iterable[Subject]:
     for node, _, latest in state.streams("user"):
         for labels, _ in latest.each("user_value"):
-            yield (node, labels.get("name", "")), latest, labels
+            yield (node, labels.get("name", ""), labels.get("job", MISSING)), latest, labels
 
 
 USER = Group(
     name="user",
     title="REPORTED VALUES",
-    about=("node", "name"),
+    about=("node", "name", "job"),
     subjects=_values,
     columns=(
         Column("value", value("user_value"), 1),

@@ -206,15 +206,22 @@ def test_jobs_have_a_group_of_their_own_and_hosts_tell_their_power() -> None:
     assert [cell.text for cell in tables["HOSTS"].rows[0].cells] == ["north", "250 W"]
 
 
-def test_values_that_programs_report_are_shown_by_name() -> None:
+@pytest.mark.parametrize(
+    ("name", "jobs"), [("loss", {"": []}), ("a" * 256, {"": []}), ("loss", {',job="1"': ["1"], ',job="2"': ["2"]})]
+)
+def test_values_that_programs_report_are_shown_by_name_and_job(name: str, jobs: dict[str, list[str]]) -> None:
     state = WatchState(Clock())
-    state.take(
-        labelled(live("north", 0, stream="user"), {'user_value{name="loss"}': 0.25, 'user_step{name="loss"}': 7.0})
-    )
+    told: dict[str, float | None] = {
+        f'user_{what}{{name="{name}"{job}}}': value for job in jobs for what, value in (("value", 0.25), ("step", 7.0))
+    }
+    state.take(labelled(live("north", 0, stream="user"), told))
 
-    (table,) = composed(state).tables
+    screen = composed(state, width=80)
 
-    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "▇"]
+    assert [[cell.text for cell in row.cells] for row in screen.tables[0].rows] == [
+        ["north", name, *job, "0.25", "7", " " * 9 + "▇"] for job in jobs.values()
+    ]
+    assert max(map(len, text_screen(screen, width=80).splitlines())) <= 80
 
 
 def test_a_job_is_shown_until_it_was_silent_for_three_intervals_of_its_node() -> None:
