@@ -61,7 +61,7 @@ def number(value: float) -> str:
         return scaled(value).rstrip()
     if float(value).is_integer():
         return str(int(value))
-    return f"{value:.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def percent(ratio: float) -> str:
