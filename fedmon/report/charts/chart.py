@@ -171,8 +171,8 @@ def _gaps(bins: Bins, subject: Subject) -> Iterator[tuple[float, float, str]]:
 
 
 def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Collection[str]) -> Sequence[Chart]:
-    """Return the main charts: reported values, by step or else over time, then those of a job or nodes."""
-    over_steps = [chart for chart in made if chart.is_over_steps]
+    """Return the main charts: reported values, by step and of most nodes first, then those of a job or nodes."""
+    over_steps = sorted((chart for chart in made if chart.is_over_steps), key=lambda chart: -len(chart.lines))
     over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
                  and not chart.is_over_steps and chart.title not in by_step]  # fmt: skip
     chosen = [*over_steps, *over_time][:MOST_REPORTED]

@@ -154,7 +154,7 @@ def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
     margin = 0.06 * (high - begin) or 0.1 * abs(high) or 1.0
     axes.set_ylim(0.0 if begin == 0.0 and low >= 0 else begin - margin, high + margin)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 6)))
 
 
 def _time_axis(axes: Any, charts: Charts) -> None:

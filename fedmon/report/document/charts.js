@@ -20,11 +20,11 @@
   let palette = dark.matches ? palettes.dark : palettes.light;
   let isPrinted = false, zoom = null;
 
-  const number = (value) => {
+  const number = (value, digits = 3) => {
     if (value == null) return "–";
     const size = Math.abs(value);
     if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(2);
-    return String(+value.toPrecision(size >= 1000 ? 5 : 3));
+    return String(+value.toPrecision(size >= 1000 ? 5 : digits));
   };
   const days = end - begin > 172800;
   const clock = (t, increment) => {
@@ -141,7 +141,7 @@
           for (let t = first; data.span[0] + t <= high + 1e-9; t += increment) found.push(data.span[0] + t);
           return found;
         } : undefined },
-      { ...axis, size: 54, values: (_, ticks) => ticks.map(number) }],
+      { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => number(tick, 6)) }],
       tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       hooks: {
         drawAxes: overSteps ? [] : [gaps],

@@ -201,7 +201,7 @@ def user_table(case: Case) -> TextTable:
                 # A step without a value at its time is of one that was not finite.
                 last = "not finite" if value is None or value.last_t < last_t else significant(value.last, 4)
                 found[key] = last_t, last, MISSING if step is None else significant(step.last)
-    rows = tuple((shown(name, 60), shown(where, 60), *told) for (name, where), (_, *told) in found.items())
+    rows = tuple((shown(name, 120), shown(where, 60), *told) for (name, where), (_, *told) in found.items())
     return TextTable(headers=("Name", "Node", "Last value", "Last step"), rows=rows,
                      numeric=frozenset({2, 3})).cut(_MOST_VALUES, "row")  # fmt: skip
 

@@ -526,9 +526,18 @@ def test_a_recording_without_main_charts_shows_its_others_first(tmp_path: Path) 
     assert [one.name for one in found.first] == ["threads_per_node"]
 
 
+def test_of_reported_values_those_of_most_nodes_are_shown_first(tmp_path: Path) -> None:
+    layers = [reported("a", "one", at, 2.0 - at, at, name=layer) for at in (0, 1) for layer in "abcdefg"]
+    losses = [reported(node, "one", 9 + at, 2.0 - at, at) for at in (0, 1) for node in "ab"]
+
+    found = made(tmp_path / "a", *layers, *losses)
+
+    assert [one.title for one in found.first[:2]] == ["Reported: loss, by step", "Reported: a, by step"]
+
+
 def test_marks_of_an_axis_are_even_minutes_and_whole_rounds_unless_steps_are_parts_of_rounds(tmp_path: Path) -> None:
     minutes = samples({CPU: [0.1, 0.2, 0.3] * 20}, step_s=10.0)
-    rounds = samples(training([1.0, 0.5, 0.3, 0.2], [0.0, 1.0, 2.0, 3.0]), stream="user")
+    rounds = samples(training([0.925, 0.92, 0.917, 0.915], [0.0, 1.0, 2.0, 3.0]), stream="user")
 
     found = made(tmp_path / "a", minutes, rounds)
 
@@ -536,6 +545,8 @@ def test_marks_of_an_axis_are_even_minutes_and_whole_rounds_unless_steps_are_par
     marks = [label.get_text() for label in axes["cpu_load"].get_xticklabels()]
     assert marks == ["04:40", "04:42", "04:44", "04:46", "04:48"]
     assert all(mark == round(mark) for mark in axes["training"].get_xticks())
+    values = [label.get_text() for label in axes["training"].get_yticklabels()]
+    assert values == [f"{mark:g}" for mark in axes["training"].get_yticks()]
     parts = made(tmp_path / "b", samples(training([3.0, 2.0, 1.0], [0.25, 0.5, 1.0]), stream="user"))
     assert len(figure(parts.first[0], parts).axes[0].get_xticks()) > 3
 
