@@ -132,7 +132,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label; each
     of its values gets a separate chart. ``is_stack`` says that the lines are parts of one whole. Values of events come
-    at any time, so that nothing is missing between two.
+    at any time: only a long pause between two is a gap.
     """
 
     name: str

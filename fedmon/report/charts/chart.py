@@ -48,6 +48,8 @@ _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
 """The part of a sum at its begin and end in which some nodes have no samples."""
+_PAUSE = 10.0
+"""Ratio to the usual distance from which two events have a pause between them, such as the end of a training."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -397,7 +399,7 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
     """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
     order = np.argsort(binned.t, kind="stable")
     t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
-    gaps = np.zeros(max(0, len(t) - 1), dtype=bool) if is_event else binned.gaps
+    gaps = np.diff(t) > _PAUSE * usual_distance(np.diff(t)) if is_event and len(t) > 1 else binned.gaps
     half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
     after = np.searchsorted(t, x)
     left, right = np.clip(after - 1, 0, len(t) - 1), np.clip(after, 0, len(t) - 1)

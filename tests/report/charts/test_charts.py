@@ -281,6 +281,10 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
          for job in range(1, 10)] + [samples({"host_threads": [1.0]}, seq=400)], "job_cpu_per_node",
         {**{f"user mode job {job}": {4 * job + 1: job, 4 * job + 2: 2 * job} for job in range(4, 10)},
          "3 others": {5: 1, 6: 2, 9: 2, 10: 4, 13: 3, 14: 6}}),
+    "between two trainings nothing is invented": (
+        [samples({CPU: [0.5] * 104}), samples({series("user_value", name="loss"): [4.0, 3.0, 2.0, 1.0] * 2},
+                                              t=[T0 + at for at in (0, 1, 2, 4, 100, 101, 102, 103)], stream="user")],
+        "reported_loss_per_node", {"Reported": {0: 4, 1: 3, 2: 2, 3: 1.5, 4: 1, 100: 4, 101: 3, 102: 2, 103: 1}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
     "a program that continued from a checkpoint has one line, also if its clock was set back": (
