@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
+from fedmon.common.ids import made_at
 from fedmon.common.metrics.table import MISSING
 from fedmon.common.text import joined, moment, size
 from fedmon.report.amounts import significant
@@ -187,16 +188,18 @@ def _marks(case: Case) -> TextTable:
 
 
 def user_table(case: Case) -> TextTable:
-    """Return one row for each node and value that a program reported, the jobs of one training together."""
+    """Return one row for each node, job and value that a program reported, the runs of one training together."""
     found: dict[tuple[str, str], tuple[float, str, str]] = {}
     for node in case.nodes:
         values, steps = ({(labels.get("group"), labels.get("name", ""), labels.get("job")): total
                           for labels, total in node.all(metric)} for metric in ("user_value", "user_step"))  # fmt: skip
         for each in values | steps:
-            group, name, _ = each
+            group, name, job = each
             value, step = values.get(each), steps.get(each)
             last_t = max(one.last_t for one in (value, step) if one is not None)
-            key = f"Training {group}: {name}" if group else name, node.name
+            # Runs of plans are many: of those outside of groups the last is told.
+            of_job = f"{name} (job {job})" if job and not made_at(job) else name
+            key = f"Training {group}: {name}" if group else of_job, node.name
             if key not in found or last_t > found[key][0]:
                 # A step without a value at its time is of one that was not finite.
                 last = "not finite" if value is None or value.last_t < last_t else significant(value.last, 4)
