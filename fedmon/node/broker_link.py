@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import secrets
 import threading
+import time
 from collections.abc import Callable
 
 from fedmon.common import __version__
@@ -25,6 +26,8 @@ BACKLOG = 600
 QUESTIONS = Bound(4_000, 32 * 2**20)
 """Requests that may wait for their answer."""
 ASK_AGAIN_S = 0.5
+RETURN_S = 3.0
+"""How long batches still wait after a lost connection is back: researchers are back that late, and cannot ask again."""
 
 
 class BrokerLink:
@@ -64,6 +67,7 @@ class BrokerLink:
         self._topic, self._changed = topics.status(node_id), threading.Condition()
         self._backlog, self._limit = collections.deque[bytes](), backlog
         self._state = ("online", "")
+        self._send_from = 0.0
         self.dropped = 0
         self._transport = BrokerConnection(
             broker,
@@ -129,6 +133,7 @@ class BrokerLink:
     def stop(self, timeout_s: float, *, reason: str = "stopped") -> None:
         """Say farewell, and why, and end the connection."""
         with self._changed:
+            self._send_from = 0.0
             self._send_backlog()
             self.dropped += len(self._backlog)
             self._backlog.clear()
@@ -142,8 +147,10 @@ class BrokerLink:
 
     def _send_backlog(self) -> None:
         topic = topics.monitoring(self._node_id)
-        while self._backlog and self._transport.is_connected and self._transport.publish(topic, self._backlog[0]):
-            self._backlog.popleft()
+        with self._changed:
+            may_send = time.monotonic() >= self._send_from and self._transport.is_connected
+            while may_send and self._backlog and self._transport.publish(topic, self._backlog[0]):
+                self._backlog.popleft()
 
     def _answer(self, topic: str, payload: bytes) -> None:
         address = topics.parse(topic)
@@ -178,8 +185,10 @@ class BrokerLink:
     def _on_link(self, link: Link) -> None:
         if link.up:
             self.announce()
-            with self._changed:
-                self._send_backlog()
+            self._send_from = time.monotonic() + RETURN_S if self._send_from else 0.0
+            self._actor.at(self._send_from, self._send_backlog)
+        else:
+            self._send_from = float("inf")
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
         if topic == self._topic:

@@ -149,9 +149,18 @@ def test_batches_without_a_connection_wait_and_go_out_in_order_the_oldest_droppe
         wait_until(lambda: len(listener.batches("host")) >= 3, what="the waiting batches")
         link.send(b'{"stream": "host", "seq": 6}')
         wait_until(lambda: len(listener.batches("host")) >= 4, what="the next batch")
+    mosquitto.kill()
+    wait_until(lambda: not link.is_connected, what="the end of the connection")
+    link.send(b'{"stream": "host", "seq": 7}')
+    mosquitto.start()
+    wait_until(lambda: link.is_connected, what="the connection")
+    link.send(b'{"stream": "host", "seq": 8}')
+    with Listener(mosquitto) as late:
+        wait_until(lambda: len(late.batches("host")) >= 2, what="the waiting batches")
         link.stop(1.0)
 
     assert [batch["seq"] for batch in listener.batches("host")] == [3, 4, 5, 6]
+    assert [batch["seq"] for batch in late.batches("host")] == [7, 8], "researchers come back a little later"
     assert (kept, link.dropped) == ([True, True, True, False, False], 2)
 
 
