@@ -22,7 +22,8 @@ COUNT = 480
 _TOO_SOON = 0.25
 """Readings closer than this part of the usual distance have no rate: in so short a time the coarse steps of a counter
 look like a peak."""
-_GAP = 1.75
+_GAP, _PAUSE = 1.75, 10.0
+"""Ratios to the usual distance from which values are missing, and from which programs had nothing to report."""
 
 
 class SeriesKey(NamedTuple):
@@ -87,10 +88,12 @@ class _Stream:
         middles = sorted((hole.after_t + hole.until_t) / 2 for hole in self.time.holes)
         sampled = np.cumsum(self.has_samples)
         apart = np.diff(t)
-        is_far = apart > _GAP * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
-        if self.name != HOST:  # a program grew from nothing or ended meanwhile
+        is_reported = is_user_stream(self.name)
+        far = _PAUSE if is_reported else _GAP
+        is_far = apart > far * usual_distance(apart) if len(apart) else np.zeros(0, dtype=np.bool_)
+        if self.name != HOST and not is_reported:  # a program grew from nothing or ended meanwhile
             is_far[:1] = is_far[-1:] = True
-        has_samples = sampled[steps[1:] - 1] > sampled[steps[:-1]]
+        has_samples = is_reported | (sampled[steps[1:] - 1] > sampled[steps[:-1]])
         return np.asarray((np.diff(np.searchsorted(middles, t)) > 0) | (is_far & has_samples))
 
 

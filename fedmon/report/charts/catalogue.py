@@ -131,8 +131,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a chart, for any nodes and devices.
 
     ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label; each
-    of its values gets a separate chart. ``is_stack`` says that the lines are parts of one whole. Values of events come
-    at any time: only a long pause between two is a gap.
+    of its values gets a separate chart. ``is_stack`` says that the lines are parts of one whole.
     """
 
     name: str
@@ -146,7 +145,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     each: str = ""
     without: tuple[str, ...] = ()
     is_stack: bool = False
-    is_event: bool = False
 
 
 DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", "port", "chip", "sensor", "mig", "link",
@@ -241,7 +239,7 @@ def _exception(name: str, group: Group, title: str, lines: str, limits: str = ""
 
 
 EXCEPTIONS: tuple[Figure, ...] = (
-    _exception("reported", Group.USER, "Reported", "user_value=", each="name", is_event=True),
+    _exception("reported", Group.USER, "Reported", "user_value=", each="name"),
     _exception("job_cpu", Group.JOB, "Job: CPUs used",
                "job_cpu_user_seconds_total=user_mode job_cpu_system_seconds_total=kernel",
                quantity=Quantity.CPUS, is_stack=True),

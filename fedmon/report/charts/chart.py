@@ -48,8 +48,6 @@ _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
 """The part of a sum at its begin and end in which some nodes have no samples."""
-_PAUSE = 10.0
-"""Ratio to the usual distance from which two events have a pause between them, such as the end of a training."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -251,7 +249,7 @@ class _Maker:
     def _over_time(self, figure: Figure, each: str, parts: Sequence[_Part]) -> list[Chart]:
         name = _file_name(f"{figure.name}_{each}" if figure.each else figure.name)
         title = f"{figure.title}: {each}" if figure.each else figure.title
-        lines = {part: on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event) for part in parts}
+        lines = {part: on_grid(self._bins.of(part.key), self.x, part.name) for part in parts}
         nodes = sorted({part.node for part in parts}, key=natural)
         devices: dict[str, dict[str, list[Line]]] = {part.name: {} for part in parts}
         for part in sorted(parts, key=lambda part: natural(part.node)):
@@ -395,18 +393,17 @@ def _told(curve: LearningCurve, x: Floats) -> Floats:
     return row
 
 
-def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
+def on_grid(binned: Binned, x: Floats, label: str) -> Line:
     """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
     order = np.argsort(binned.t, kind="stable")
     t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
-    gaps = np.diff(t) > _PAUSE * usual_distance(np.diff(t)) if is_event and len(t) > 1 else binned.gaps
     half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
     after = np.searchsorted(t, x)
     left, right = np.clip(after - 1, 0, len(t) - 1), np.clip(after, 0, len(t) - 1)
     nearest = np.where(np.abs(x - t[left]) <= np.abs(t[right] - x), left, right)
     is_near = np.abs(x - t[nearest]) <= half * 1.001
     inside = (after > 0) & (after < len(t))
-    inside[inside] &= ~gaps[after[inside] - 1]
+    inside[inside] &= ~binned.gaps[after[inside] - 1]
     rows = []
     for values in (mean, low, high):
         row = np.where(inside, np.interp(x, t, values), np.nan)
