@@ -121,11 +121,11 @@ def described(parcel_format: str, view: memoryview) -> list[dict[str, Any]]:
     """Describe each entry and array of a result for its owner: its kind, range, first values, and small counts."""
     values, arrays = contents(parcel_format, view)
     entries = []
-    for name, value in values.items():
-        if value is not None or all(place != [name] for place, *_ in arrays):
+    for place, value in _entries(values):
+        if value is not None or all(place != where for where, *_ in arrays):
             leaves = list(_flat(value))
             kinds = " and ".join(dict.fromkeys(_kind(each) for each in leaves))
-            entries.append(_entry(name, kinds or "empty", leaves))
+            entries.append(_entry(spelled(place), kinds or "empty", leaves))
     for place, descr, shape, _, offset in arrays:
         size = _item_bytes(descr) * math.prod(shape)
         kind = f"array {' x '.join(map(str, shape)) or 'of one'} of {descr.lstrip('<>|')}"
@@ -166,6 +166,13 @@ def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:
 def _numbers(size_bytes: int) -> int:
     """Return how many numbers hold this many bytes."""
     return max(1, -(-size_bytes // _NUMBER_BYTES))
+
+
+def _entries(values: dict[str, Any]) -> Iterator[tuple[list[str | int], Any]]:
+    """Yield the values of mappings, each with its place, and an empty mapping as it is."""
+    for name, value in values.items():
+        inner = _entries(value) if isinstance(value, dict) and value else [([], value)]
+        yield from (([name, *place], each) for place, each in inner)
 
 
 def _flat(value: Any) -> Iterator[Any]:

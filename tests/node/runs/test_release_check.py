@@ -230,7 +230,7 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
             "rows": 212,
             "bins": [3, 40, 0, 9],
             "who": "Zoe",
-            "model": {"w": np.array([[0.5, -2.0]]), "b": None},
+            "model": {"w": np.array([[0.5, -2.0]]), "b": None, "by": {"ward 7": {"rows": 3, "mean": 1.5}}, "c": {}},
             "sites": np.array(["a", "bc"]),
             "half": np.array([1.5], dtype="f2"),
             "wave": np.array([1 + 2j]),
@@ -244,7 +244,11 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
     assert (entries["who"]["kind"], entries["who"]["first"]) == ("texts", ["Zoe"])
     assert entries["model.w"]["kind"] == "array 1 x 2 of f8"
     assert (entries["model.w"]["least"], entries["model.w"]["most"]) == (-2.0, 0.5)
-    assert entries["model"]["first"] == ["w", None, "b", None]
+    assert {place for place in entries if place.startswith("model")} == {
+        "model.w", "model.b", "model.by.ward 7.rows", "model.by.ward 7.mean", "model.c"
+    }  # fmt: skip
+    assert (entries["model.by.ward 7.rows"]["kind"], entries["model.by.ward 7.rows"]["small"]) == ("integers", 1)
+    assert (entries["model.b"]["kind"], entries["model.c"]["kind"]) == ("nulls", "empty")
     assert entries["sites"]["first"] == ["a", "bc"]
     assert entries["half"]["first"] == [1.5]
     assert entries["wave"]["first"] == [1.0, 2.0]

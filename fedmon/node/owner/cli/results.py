@@ -116,11 +116,10 @@ def _screen(document: Mapping[str, Any]) -> str:
         "file": document["file"],
     }
     rows = [
-        [shorten(one_line(each["place"]), _SHOWN), in_words(each["kind"]), each["count"], _range(each), _first(each)]
+        [one_line(each["place"]), in_words(each["kind"]), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
-    entries = table(["entry", "kind", "count", "range", "first values"], rows)
-    return f"{fields(shown)}\n\n{entries}"
+    return "\n\n".join([fields(shown), table(["entry", "kind", "count", "range", "first values"], rows)])
 
 
 def in_words(kind: str) -> str:
