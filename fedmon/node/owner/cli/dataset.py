@@ -67,8 +67,9 @@ def list_(shell: Shell, tags: Tags = None) -> None:
     found = shell.call("dataset-list", tags=_split(tags))["datasets"]
     unusable = problems(shell, found)
     told = [record(f"no plan gets dataset {name!r}: {problem}") for name, problem in unusable.items()]
-    document = {"datasets": found, "unusable": unusable}
-    shell.emit(document, lambda: "\n".join([_table(found), *told]) if found else nothing)
+    shell.emit(
+        {"datasets": found, "unusable": unusable}, lambda: "\n".join([_table(found), *told] if found else [nothing])
+    )
 
 
 @verb(app, "show")
@@ -85,12 +86,12 @@ def edit(
     tags: Tags = None,
     data_type: DataType = None,
     description: Description = None,
-    path: Annotated[Path | None, typer.Option(help="New location of the data.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Location of the data.")] = None,
     parameters: Parameters = None,
 ) -> None:
     """Change the given fields; the id stays.
 
-    A table is read anew when its path or type changes.
+    With --path or --type a table is read anew, also at the same path.
     """
     from fedmon.node.registers.dataset_source import measure
 
