@@ -15,7 +15,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.plan_source import parsed
-from fedmon.common.text import plural, shorten
+from fedmon.common.text import joined, plural, shorten
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database
@@ -222,12 +222,10 @@ def told(grant: Grant, researcher_id: str, seen: Collection[str] | None = None) 
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def grant_for(
-    records: Sequence[GrantRecord], run: Run, dataset_id: str | None, seen: Callable[[], Collection[str]]
-) -> Grant | str:
+def grant_for(records: Sequence[GrantRecord], run: Run, dataset_id: str | None, seen: Mapping[str, str]) -> Grant | str:
     """Return the grant that admits a run; without one, how the run is outside the grant that comes closest.
 
-    Of granted datasets only those are named that the researcher has ``seen``.
+    Of granted datasets only those are named that the researcher has ``seen``, which maps their ids to names.
     """
     checks: tuple[Callable[[GrantRecord], str], ...] = (
         lambda record: "" if record.is_for(run.researcher_id) else "no grant names you",
@@ -252,19 +250,16 @@ def grant_for(
 
 def request_words(name: str, dataset: str | None, reason: str) -> str:
     """Return the words that ask owners for more, in Python and in a shell; names are the same on many nodes."""
-    given = [dataset] if dataset else []
-    python = f"fed.approve(plan, {f'datasets={given}, ' if given else ''}purpose={reason!r})"
+    python = f"fed.approve(plan, {f'datasets={[dataset]}, ' if dataset else ''}purpose={reason!r})"
     words = [f"{name}.py", *(["--dataset", dataset] if dataset else []), "--purpose", reason]
     return f"{python}, or in a shell: fedmon plan request {shlex.join(words)}"
 
 
-def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Collection[str]]) -> str:
+def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Mapping[str, str]) -> str:
     if dataset_id is None or grant.datasets is None or dataset_id in grant.datasets:
         return ""
-    listed = seen()
-    return (
-        f"dataset {dataset_id} is not granted ({', '.join(filter(listed.__contains__, grant.datasets)) or 'none is'})"
-    )
+    granted = joined([seen[each] for each in grant.datasets if each in seen]) or "none"
+    return f"dataset {seen[dataset_id]} is not granted (granted: {granted})"
 
 
 def arguments_problem(rules: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> str:

@@ -88,15 +88,13 @@ class Admission:
         plan = self._plans.find(sha256)
         if plan is not None and plan.status is PlanStatus.APPROVED:
             return plan
+        named = f"plan with SHA-256 {sha256}" if plan is None else f"plan {plan.name!r} (SHA-256 {sha256})"
         if plan is None:
-            named = f"a plan with SHA-256 {sha256}"
-            reason = f"this node does not know {named}: ask for the approval of exactly these bytes first"
+            reason = f"this node does not know a {named}: ask for the approval of exactly these bytes first"
         elif plan.status is PlanStatus.PENDING:
-            named = f"plan {plan.name!r} (SHA-256 {sha256})"
             reason = f"the owner of this node has not decided yet about {named}: wait, or ask"
         else:
-            note = f": {plan.note}" if plan.note else ""
-            reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
+            reason = f"the owner of this node rejected {named}{plan.note and f': {plan.note}'}"
         raise DeclinedError(ErrorCode.REFUSED, reason)
 
     def _granted(self, plan: PlanRecord, request: Run, dataset: GivenDataset | None, counted: Grant | None) -> Grant:
@@ -104,13 +102,11 @@ class Admission:
         # The run itself is among those that are used up; the grant that admitted it is asked first.
         records = [
             msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each
-            for each in self._plans.grants.of(plan.sha256)
+            for each in sorted(self._plans.grants.of(plan.sha256), key=lambda each: each.grant != counted)
         ]
-        records.sort(key=lambda record: record.grant != counted)
         dataset_id = None if dataset is None else dataset.dataset_id
-        found = grant_for(
-            records, request, dataset_id, lambda: self._policy.seen(request.researcher_id, self._datasets.all())
-        )
+        seen = self._policy.seen(request.researcher_id, self._datasets.all()).items()
+        found = grant_for(records, request, dataset_id, {each: record.name for each, record in seen})
         if isinstance(found, Grant):
             return found
         raise DeclinedError(
