@@ -336,9 +336,7 @@ class RunHandle:
         for node_id, part in self.states().items() if warns else ():
             if part.unheard and node_id not in self._warned:
                 self._warned.add(node_id)
-                logger.warning(
-                    "job %s on node %s is waited for: %s", self.job_id, node_id, escape_control(part.sentence())
-                )
+                logger.warning("job %s on node %s is waited for: %s", self.job_id, node_id, part.sentence())
             elif not part.unheard:
                 self._warned.discard(node_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from fedmon.plan.values import MAX_ARGUMENTS_BYTES, InvalidValuesError, ValuesWa
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus, exit_code
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES, uploaded
-from fedmon.researcher.asking.tables import named
+from fedmon.researcher.asking.tables import by_reason, named
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
@@ -30,6 +31,8 @@ from fedmon.researcher.runs.states import RunList
 
 if TYPE_CHECKING:
     from fedmon.common.plan_source import Plan
+
+logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 100
 INLINE_BYTES = 60_000
@@ -221,8 +224,8 @@ def find_run(
 ) -> RunHandle:
     """Return a run of this researcher: of the nodes that know it, and those whose outcome is kept here.
 
-    Nodes that are ``expected`` to know it and do not answer now are asked until they tell its state. Raises
-    RunNotKnownError if there are none, naming the nodes that did not answer.
+    Nodes that are ``expected`` to know it and do not answer now are asked until they tell its state; a warning names
+    others that do not. Raises RunNotKnownError if there are none, naming the nodes that did not answer.
     """
     if not made_at(job_id) and not book.holds(job_id):
         known = all_jobs(asker, nodes=nodes, timeout_s=timeout_s)
@@ -237,7 +240,8 @@ def find_run(
     knowing = [
         NodeId(node_id) for node_id, reply in outcomes.ok.items() if reply.jobs and reply.jobs[0].job_id == job_id
     ]
-    silent = [node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _UNSAID]
+    absent = {str(each): one.reason for each, one in outcomes.items() if one.status in _UNSAID}
+    silent = [each for each in expected if each not in outcomes or each in absent]
     if not (knowing or kept or silent or book.holds(job_id)):
         raise _not_known(job_id, outcomes)
     handle = book.open(job_id)
@@ -246,6 +250,8 @@ def find_run(
         handle.outcome(outcome)
     for node_id in knowing:
         handle.answered(outcomes.ok[node_id], {"scalars_from": 0})
+    if unsaid := by_reason({each: reason for each, reason in absent.items() if each not in handle.nodes}):
+        logger.warning("job %s: nodes that did not say whether they run it: %s", job_id, "; ".join(unsaid))
     book.follow(job_id)
     return handle
 
@@ -253,9 +259,8 @@ def find_run(
 def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
     """Return the error that names the nodes that know no such job, and those that did not say."""
     unknowing, statuses = list(outcomes.ok), {outcome.status for outcome in outcomes.failed.values()}
-    said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
-    said += [f"asked: {named(unknowing)}"] if unknowing else []
-    said += outcomes.reasons()
+    asked = [f"asked: {named(unknowing)}"] if unknowing else []
+    said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}", *asked, *outcomes.reasons()]
     code = 3 if unknowing or not statuses else exit_code(statuses)
     return RunNotKnownError(f"{'; '.join(said)}. `fedmon runs` lists those that nodes know", exit_code=code)
 

@@ -122,7 +122,7 @@ def test_an_end_that_is_no_success_is_told_with_its_reason(a: RunningNode, feder
 
 
 def test_a_node_that_is_absent_is_told_when_it_was_named_and_no_part_otherwise(
-    mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open
+    mosquitto: Broker, a: RunningNode, b: RunningNode, federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RunningNode(mosquitto.port, "gone"):
         pass
@@ -140,6 +140,12 @@ def test_a_node_that_is_absent_is_told_when_it_was_named_and_no_part_otherwise(
         started(federation, nodes=["gone"]).result(timeout_s=60)
     assert caught.value.exit_code == 6
     assert everybody.nodes == ["a", "b"]
+
+    # another process cannot know that they were not asked
+    found = federate(instance="other").job(everybody.job_id, timeout_s=1.0)
+    assert found.nodes == ["a", "b"]
+    assert "did not say whether they run it: ghost: said to be online" in caplog.text
+    assert "; gone: offline since" in caplog.text
 
 
 @pytest.mark.parametrize("others", [[], ["a"]])
