@@ -17,7 +17,7 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
-from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption
+from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption, each
 from fedmon.common.text import moment, plural, size
 from fedmon.researcher.cli.shell import emit, exit_code, federated, no_sample, outcomes_document
 
@@ -77,13 +77,14 @@ def ping(federation: Federation, *, node: NodesOption = None, json: JsonOption =
 def datasets(
     federation: Federation,
     *,
-    tags: Annotated[list[str] | None, typer.Argument(help="Only datasets that carry all of these tags.")] = None,
+    tags: Annotated[list[str] | None, typer.Argument(help="Only datasets with all of these tags; also as a,b.")] = None,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the datasets that nodes offer to you, or find those with certain tags."""
     with federation:
-        found: Outcomes[Any] = federation.search(tags, nodes=node) if tags else federation.datasets(nodes=node)
+        wanted = each(tags, "TAGS")
+        found: Outcomes[Any] = federation.search(wanted, nodes=node) if wanted else federation.datasets(nodes=node)
         _finish(federation, found, as_json=json)
 
 
