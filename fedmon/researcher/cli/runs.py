@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import NO_ANSWER, REFUSED, emit, exit_code, federated, outcomes_document
+from fedmon.researcher.cli.shell import INTERRUPTED, NO_ANSWER, REFUSED, emit, exit_code, federated, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedmon.researcher.runs.handle import JobLog, RunHandle
     from fedmon.researcher.runs.states import NodeRun, RunStates
 
-INTERRUPTED = 130
 _DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
 
@@ -87,7 +86,8 @@ def run(
             name=name,
         )
         if detach:
-            emit(_document(handle, {}, {}), text=handle, more=_how_to_go_on(handle), as_json=json)
+            how = "" if handle.is_over else _how_to_go_on(handle)
+            emit(_document(handle, {}, {}), text=handle, more=how, as_json=json)
             raise typer.Exit(exit_code(handle.started) if handle.started is not None else 0)
         _finish(handle, wait=wait, output=output, as_json=json)
 
@@ -105,8 +105,7 @@ def list_(
 
     with federation:
         outcomes = federation.jobs(nodes=node)
-        shown = RunList(outcomes, limit=limit)
-        emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
+        emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
         raise typer.Exit(exit_code(outcomes))
 
 
@@ -239,14 +238,12 @@ def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
     """Wait, show, and end with the exit code of the run."""
-    from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
+    from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 
-    results: dict[str, dict[str, Any]]
+    code, complaint = 0, ""
     failed: dict[str, str] = {}
-    code = 0
-    complaint = ""
+    told: dict[str, str] = {}
     try:
-        told: dict[str, str] = {}
         for states in handle.changes(wait):
             if not as_json:
                 told = tell(states, told)
@@ -255,7 +252,7 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         results = handle.result()
     except RunFailedError as error:
         results, failed, code = error.results, error.failed, error.exit_code
-        complaint = str(error) if as_json or isinstance(error, RunHeldError) else _short(handle, error)
+        complaint = str(error) if as_json else _short(handle, error)
     except RunNotOverError as error:
         results, failed, code = error.results, error.unfinished, NO_ANSWER
         complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"
@@ -271,13 +268,14 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
 
 def _short(handle: RunHandle, error: RunFailedError) -> str:
     """Return the complaint without the reasons that the states, which are on the screen, have told already."""
-    from fedmon.researcher.asking.tables import by_reason, named
+    from fedmon.researcher.asking.tables import by_reason
 
-    states = handle.states()
-    told = {node_id: reason for node_id, reason in error.failed.items() if states[node_id].sentence() == reason}
-    untold = by_reason({node_id: reason for node_id, reason in error.failed.items() if node_id not in told})
-    said = [*([named(list(told))] if told else []), *untold]
-    return f"{len(error.failed)} of {len(states)} nodes did not succeed: {'; '.join(said)}"
+    states, what, later = handle.states(), "did not succeed", ""
+    if handle.are_held(error.failed):
+        what, later = "hold their result", f"; later `fedmon runs show {handle.job_id}` has it, or the owner's note"
+    untold = {node: "" if states[node].sentence() == reason else reason for node, reason in error.failed.items()}
+    said = "; ".join(line.removesuffix(": ") for line in by_reason(untold))
+    return f"{len(untold)} of {len(states)} nodes {what}: {said}{later}"
 
 
 def _how_to_go_on(handle: RunHandle) -> str:
@@ -336,7 +334,6 @@ def tell(states: RunStates, before: dict[str, str]) -> dict[str, str]:
     new = {str(node_id): _line(part) for node_id, part in states.items() if before.get(node_id) != now[node_id]}
     for line in [*([] if before else [f"job {states.job_id}"]), *by_reason(new)]:
         sys.stderr.write(f"{escape_control(line)}\n")
-    sys.stderr.flush()
     return now
 
 

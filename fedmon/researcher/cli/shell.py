@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.consumers import SampleConsumer
 
-REFUSED, NO_ANSWER = 4, 6
+REFUSED, NO_ANSWER, INTERRUPTED = 4, 6, 130
 
 
 def opened(

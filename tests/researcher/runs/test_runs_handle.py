@@ -878,7 +878,12 @@ def test_the_shell_says_with_its_exit_code_that_a_run_was_not_stopped_or_goes_on
 
 @pytest.mark.parametrize(
     ("state", "code", "said"),
-    [("failed", 1, ""), ("held", 6, ""), ("running", 6, "not over within 0.5 s; job ")],
+    [
+        ("failed", 1, ""),
+        ("held", 6, ""),
+        ("held", 6, "fedmon: 1 of 1 nodes hold their result: a; later `fedmon runs show "),
+        ("running", 6, "not over within 0.5 s; job "),
+    ],
 )
 def test_the_shell_shows_a_run_with_its_exit_code(
     a: RunningNode, federate: Open, environ: dict[str, str], state: str, code: int, said: str

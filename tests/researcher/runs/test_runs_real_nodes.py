@@ -129,9 +129,11 @@ def test_the_shell_names_refusals_and_unknown_runs_by_exit_code(two: TwoNodes, t
     other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")
 
     refused = fedmon_here("run", str(other), "--json", environ=two.environ())
+    left = fedmon_here("run", str(other), "--detach", environ=two.environ())
     unknown = fedmon_here("runs", "show", "no-such-job", environ=two.environ())
 
-    assert (refused.returncode, unknown.returncode) == (4, 3)
+    assert (refused.returncode, left.returncode, unknown.returncode) == (4, 4, 3)
+    assert "goes on" not in left.stdout
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
     assert not refused.stderr.startswith("job ")
     assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon runs` lists" in unknown.stderr
