@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -124,9 +125,8 @@ class RunStates(ByNode[NodeRun]):
 
     def text_rows(self) -> list[Row]:
         """Return the rows for a terminal: a value that all nodes share, and reasons, stand below the table."""
-        rows = self.rows()
         left_out = {"reason", "scalars", *(["sandbox"] if self._level else [])}
-        return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+        return [{name: value for name, value in row.items() if name not in left_out} for row in self.rows()]
 
     def notes(self) -> list[str]:
         """Return a line for each reason, with the nodes that share it, and the summary."""
@@ -141,9 +141,7 @@ class RunStates(ByNode[NodeRun]):
 
     def summary(self) -> str:
         """Return the state as a whole, as one line."""
-        counts: dict[str, int] = {}
-        for part in self.values():
-            counts[part.state] = counts.get(part.state, 0) + 1
+        counts = Counter(part.state for part in self.values())
         said = ", ".join(f"{number} {state}" for state, number in sorted(counts.items())) or "no node"
         unheard = sum(part.unheard for part in self.values())
         confined = f", in sandbox {self._level}" if self._level else ""
@@ -197,7 +195,7 @@ def _why(job: JobReport) -> list[str]:
     # The reason names an end from outside; the code is news only if the plan itself ended the process.
     if job.state is JobState.FAILED and job.exit_code and problem is None and "exit code" not in job.reason:
         said.append(f"exit code {job.exit_code}")
-    if job.state is JobState.FAILED and job.dataset_id is None and problem is not None and not problem.message:
+    if job.dataset_id is None and problem is not None and problem.type == "AttributeError":  # of None
         said.append("it ran without a dataset: name one by its tags, name or id if it needs one")
     return said
 

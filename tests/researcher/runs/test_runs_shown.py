@@ -92,14 +92,14 @@ def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
 def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     withheld = "the plan failed (ValueError); its owner lets no text leave"
     problem = Problem(type="ValueError")
-    failed = msgspec.structs.replace(
-        JOB, state=JobState.FAILED, reason=withheld, problem=problem, exit_code=1, dataset_id="d"
-    )
+    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason=withheld, problem=problem, exit_code=1)
+    of_none = msgspec.structs.replace(failed, problem=Problem(type="AttributeError"))
     run = states(*(NodeRun(node_id=NodeId(node), job=failed) for node in "ab"), NodeRun(node_id=NodeId("c"), job=JOB))
 
     assert run.notes()[:-1] == [f"a, b: failed ({withheld})"]
     assert str(run).count("ValueError") == 1
     assert "reason" not in str(run).splitlines()[0]
+    assert "it ran without a dataset: name one" in NodeRun(node_id=NodeId("a"), job=of_none).sentence()
 
 
 def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
