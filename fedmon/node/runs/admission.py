@@ -8,7 +8,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings.values import NodeSettings
-from fedmon.common.text import plural
+from fedmon.common.text import plural, size
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
@@ -65,11 +65,11 @@ class Admission:
                 "approved: its owner must delete the plan, then send it again",
             ) from None
         dataset = self._dataset(request)
-        size = len(msgspec.json.encode(request.arguments))
-        if size > MAX_ARGUMENTS_BYTES:
+        taken = len(msgspec.json.encode(request.arguments))
+        if taken > MAX_ARGUMENTS_BYTES:
             raise DeclinedError(
                 ErrorCode.TOO_LARGE,
-                f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
+                f"the arguments take {taken} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
             )
         grant = self._granted(plan, request, dataset, counted)
         limits, lowered = _limits(request.limits, settings)
@@ -123,9 +123,8 @@ class Admission:
         found = [each for each in seen if request.dataset_id in (None, each.dataset_id, each.name)]
         if len(found) == 1:
             return self._given(found[0])
-        named = [] if request.dataset_id is None else [repr(request.dataset_id)]
-        tagged = [f"with the tags {', '.join(request.tags)}"] if request.tags else []
-        asked = " ".join(named + tagged)
+        tagged = f"with the tags {', '.join(request.tags)}" if request.tags else ""
+        asked = " ".join(filter(None, [request.dataset_id and repr(request.dataset_id), tagged]))
         if not found:
             reason = f"this node offers you no dataset {asked}: list or search its datasets first"
         else:
@@ -150,7 +149,8 @@ def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:
         wanted, most = getattr(asked, name), getattr(settings.runs, f"max_{name}")
         granted[name] = most if wanted is None else min(wanted, most)
         if wanted is not None and wanted > most:
-            lowered.append(f"{name} is {most:g}, the most that this node gives, and not {wanted:g}")
+            told = size if name.endswith("_bytes") else "{:g}".format
+            lowered.append(f"{name} is {told(most)}, the most that this node gives, and not {told(wanted)}")
     return msgspec.convert(granted, Limits), "; ".join(lowered)
 
 
