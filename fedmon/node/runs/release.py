@@ -87,7 +87,7 @@ def check(
     if len(view) > rules.max_bytes:
         return None, "; ".join([*broken, f"more than {rules.max_bytes} bytes"])
     if rules.numbers is not None and numbers_in(values, arrays, rules) > rules.numbers:
-        broken.append(f"more than {rules.numbers} numbers")
+        broken.append(f"more than {rules.numbers} numbers, names and texts included")
     if _has_long_text(values, arrays, rules):
         broken.append(f"a text of more than {rules.text} characters")
     content = _rewritten(view, values, arrays)

@@ -20,6 +20,7 @@ from tests.plan.trials import packed
 CHECK = ReleaseSettings(mode="check")
 OPEN = Rules(max_bytes=2**20, numbers=None, text=64)
 NAMES = ("all", "grid", "list", "lists", "mean", "other", "report", "rows", "text", "texts")
+NUMBERS = "numbers, names and texts included"
 
 
 def grant(**terms: Any) -> Grant:
@@ -129,17 +130,17 @@ def rule(**changes: Any) -> Rules:
     ("values", "rules", "broken"),
     [
         ({"mean": 1.0}, rule(numbers=1), ""),
-        ({"mean": 1.0, "rows": 2}, rule(numbers=1), "more than 1 numbers"),
-        ({"grid": np.zeros(11)}, rule(numbers=10), "more than 10 numbers"),
+        ({"mean": 1.0, "rows": 2}, rule(numbers=1), f"more than 1 {NUMBERS}"),
+        ({"grid": np.zeros(11)}, rule(numbers=10), f"more than 10 {NUMBERS}"),
         ({"rows": {"mean": 1.0}}, rule(numbers=2), ""),
-        ({"rows": {"mean": 1.0}}, rule(numbers=1), "more than 1 numbers"),
-        ({"rows": {"grid": {"list": {"text": {"mean": {}}}}}}, rule(numbers=4), "more than 4 numbers"),
-        ({"rows": {"grid": np.zeros(3)}}, rule(numbers=3), "more than 3 numbers"),
-        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=2), "more than 2 numbers"),
+        ({"rows": {"mean": 1.0}}, rule(numbers=1), f"more than 1 {NUMBERS}"),
+        ({"rows": {"grid": {"list": {"text": {"mean": {}}}}}}, rule(numbers=4), f"more than 4 {NUMBERS}"),
+        ({"rows": {"grid": np.zeros(3)}}, rule(numbers=3), f"more than 3 {NUMBERS}"),
+        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=2), f"more than 2 {NUMBERS}"),
         ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=3), ""),
-        ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=2), "more than 2 numbers"),
+        ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=2), f"more than 2 {NUMBERS}"),
         ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=3), ""),
-        ({"z" * 33: []}, rule(numbers=5), "more than 5 numbers"),
+        ({"z" * 33: []}, rule(numbers=5), f"more than 5 {NUMBERS}"),
         ({"text": "x" * 64}, rule(), ""),
         ({"text": "x" * 65}, rule(), "a text of more than 64 characters"),
         ({"lists": [{"x" * 65: 1}]}, rule(), "a text of more than 64 characters"),
@@ -152,7 +153,7 @@ def rule(**changes: Any) -> Rules:
         ({"mean": 1.0}, rule(dataset="the dataset is small"), "the dataset is small"),
         ({"mean": 1.0}, rule(asks=True), "the owner decides about each result"),
         ({"text": "x" * 65}, rule(asks=True, numbers=0),
-         "the owner decides about each result; more than 0 numbers; a text of more than 64 characters"),
+         f"the owner decides about each result; more than 0 {NUMBERS}; a text of more than 64 characters"),
         ({"grid": np.zeros(9, "f4")}, rule(max_bytes=64), "more than 64 bytes"),
         ({"list": [0.5] * 9}, rule(max_bytes=64), ""),
     ],
