@@ -188,9 +188,6 @@ class RunHandle:
         with self._changed:
             self._changed.wait_for(lambda: bool(self.closed) or condition(), timeout=timeout_s)
 
-    def _wait_for_change(self, version: int, timeout_s: float) -> None:
-        self._wait(lambda: self._version != version, timeout_s)
-
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         while not condition():
@@ -209,7 +206,7 @@ class RunHandle:
             if over or (deadline is not None and deadline.passed()):
                 return
             self._check(warns=False)
-            self._wait_for_change(version, _step_s(deadline))
+            self._wait(lambda: self._version != version, _step_s(deadline))  # noqa: B023 - it ends with this round
             if not self.is_over:
                 self._wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 

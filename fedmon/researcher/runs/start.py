@@ -87,6 +87,8 @@ def start_run(
         # Nodes that were asked already run it, and `job` finds it; only a handle of an earlier call waits for it.
         if is_new:
             book.forget(handle)
+        if isinstance(error, KeyboardInterrupt):
+            logger.warning("job %s may run on nodes that were asked: `fedmon runs show %s` finds it", job_id, job_id)
         if isinstance(error, InvalidMessageError):
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise

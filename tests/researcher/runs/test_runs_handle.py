@@ -906,6 +906,18 @@ def test_the_shell_knows_no_run_of_a_time_after_all_calendars(environ: dict[str,
     assert (done.returncode, f"no node knows a job {last}" in done.stderr) == (3, True)
 
 
+def test_ctrl_c_while_nodes_are_asked_says_how_to_find_the_run(a: RunningNode, environ: dict[str, str]) -> None:
+    a.answer = lambda request: a.honest(request) if request["command"] != "run" else None
+
+    with begun("run", DIGEST, "--node", "a", "--timeout", "60", environ=environ, stderr=subprocess.PIPE) as asking:
+        a.wait(lambda: a.sent("run"))
+        asking.send_signal(signal.SIGINT)
+        _, said = asking.communicate(timeout=60)
+
+    assert asking.returncode == 130
+    assert f"`fedmon runs show {a.sent('run')[0]['job_id']}` finds it" in said
+
+
 def test_the_shell_follows_logs_past_a_question_without_an_answer(
     a: RunningNode, b: RunningNode, federate: Open, environ: dict[str, str]
 ) -> None:
