@@ -195,7 +195,7 @@ class DatasetRegister:
             if other.dataset_id == record.dataset_id:
                 continue
             if other.name == record.name:
-                raise ConflictError(f"dataset {other.dataset_id} is called {other.name!r} already: choose another name")
+                raise ConflictError(f"dataset {other.name!r} exists: use another name, or 'fedmon node dataset edit'")
             if tags <= set(other.tags) or tags >= set(other.tags):
                 raise ConflictError(
                     f"the tags {', '.join(sorted(tags))} are the same as, part of, or more than those of dataset "

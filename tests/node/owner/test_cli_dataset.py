@@ -39,6 +39,7 @@ def test_a_table_is_read_for_its_shape_and_types(folder: Path) -> None:
 def test_an_edit_keeps_the_id_reads_a_new_path_and_changes_nothing_else(folder: Path) -> None:
     dataset_id = told(folder, *_add(folder, "a.csv", "Ages", "age"))["dataset"]["dataset_id"]
     (folder.parent / "b.csv").write_text(TABLE + "4,60,90\n")
+    assert "fedmon node dataset edit" in refused(folder, *_add(folder, "b.csv", "Ages", "b"), code=4)
 
     edited = told(folder, "dataset", "edit", "Ages", "--name", "Old", "--path", str(folder.parent / "b.csv"))["dataset"]
     (folder.parent / "b.csv").write_text(TABLE)
