@@ -67,14 +67,12 @@ def commands() -> dict[str, Any]:
 
 def _walk(line: str, verbs: Mapping[str, Verb]) -> Iterator[tuple[str, Any]]:
     for name, verb in verbs.items():
-        if verb.verbs:
-            yield f"{line} {name}", command_at(verb.place) if verb.place else None
-            yield from _walk(f"{line} {name}", verb.verbs)
-        elif verb.place.endswith(TAKES_WORDS):
+        if verb.place.endswith(TAKES_WORDS):
             parsers = importlib.import_module(verb.place.partition(":")[0]).parsers()
             yield from ((f"{line} {words}", parser) for words, parser in parsers.items())
         else:
-            yield from _within(f"{line} {name}", command_at(verb.place))
+            yield from _within(f"{line} {name}", command_at(verb.place) if verb.place else None)
+        yield from _walk(f"{line} {name}", verb.verbs)
 
 
 def _within(line: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -85,14 +83,12 @@ def _within(line: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def offered() -> dict[str, list[str]]:
     """Map each command line, ``fedmon`` itself too, to the words that can follow: verbs, then options."""
-    found: dict[str, list[str]] = {"fedmon": []}
-    options = {"fedmon": ["--debug", "--version"]}
+    found = {"fedmon": ["--debug", "--version", "-h", "--help"]}
     for line, command in commands().items():
         before, _, name = line.rpartition(" ")
-        found.setdefault(before, []).append(name)
-        found.setdefault(line, [])
-        options[line] = [word for word in _options(command) if word not in ("-h", "--help")]
-    return {line: [*words, *options[line], "-h", "--help"] for line, words in found.items()}
+        found[before].insert(0, name)  # shells sort them
+        found[line] = [*dict.fromkeys([*_options(command), "-h", "--help"])]
+    return found
 
 
 def _options(command: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (550, 4, 299),
+    ".": (546, 4, 295),
     "broker": (1957, 10, 1110),
     "common": (8085, 49, 4547),
     "compat": (2873, 18, 1887),
