@@ -172,19 +172,6 @@ class TrainReply(WireReply, frozen=True, kw_only=True, tag="train"):
     msg: str
 
 
-class SecaggReply(WireReply, frozen=True, kw_only=True, tag="secagg"):
-    """Whether an element of secure aggregation was set up."""
-
-    secagg_id: str
-    sequence: int
-    success: bool
-    msg: str
-
-
-class SecaggDeleteReply(SecaggReply, frozen=True, kw_only=True, tag="secagg-delete"):
-    """Whether an element of secure aggregation was forgotten."""
-
-
 class ErrorMessage(WireReply, frozen=True, kw_only=True, tag="error"):
     """An error; it names neither the request nor the instance."""
 
@@ -219,7 +206,7 @@ class Log(WireReply, frozen=True, kw_only=True, tag="log"):
 UnderstoodReply = (
     PingReply | WireListReply | WireSearchReply | WireApprovalReply | StatusReply | TrainReply | ErrorMessage
 )
-AnyReply = UnderstoodReply | SecaggReply | SecaggDeleteReply | WireScalar | Log
+AnyReply = UnderstoodReply | WireScalar | Log
 
 
 def reply_of(reply: Message, *, job_id: str = "", training_plan_url: str = "") -> UnderstoodReply | None:
