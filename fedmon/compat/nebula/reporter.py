@@ -566,17 +566,17 @@ class Reporter:
 
     def _finish(self, participant: Mapping[str, Any], given_up: threading.Event) -> bool:
         """Announce the end of the scenario until it is confirmed; False if it was not in time."""
-        scenario, now, within_s = self._settings.scenario, time.time(), self._finished_within_s
-        if self._link is not None:
+        link, scenario, now = self._link, self._settings.scenario, time.time()
+        if link is not None:
             values: dict[str, float | None] = {series(FINISHED, scenario=scenario): 1.0}
             self._publisher.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
             self._publisher.flush()
-            self._link.finish(f"scenario {scenario} finished"[:200])
+            link.finish(f"scenario {scenario} finished"[:200])
         if self._settings.done_url:
             # The old controller gets the end alone, the later one a last status before.
             status = b"" if self._generation == "old" else self._status(participant, now)
-            return self._controller.finish(status, within_s, given_up=given_up)
-        return self._link is not None and self._link.wait_held(within_s, given_up=given_up)
+            return self._controller.finish(status, self._finished_within_s, given_up=given_up)
+        return link is not None and link.wait_held(self._finished_within_s, given_up=given_up)
 
     def _status(self, participant: Mapping[str, Any], t: float) -> bytes:
         self._statuses += 1
