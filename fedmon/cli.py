@@ -334,7 +334,7 @@ def _adapt(command: Any) -> None:
     for param in command.params:
         kind = param.type.name.removesuffix(" range")
         if kind == "path":  # shells leave it in --option=~/file
-            param.type.convert = lambda value, _param, _context: at_home(value)
+            param.type.convert = lambda value, *rest, own=param.type.convert: own(at_home(value), *rest)
         param.type.name = _TYPES.get(kind, kind)
         if param.param_type_name == "argument" and param.nargs == 1 and param.metavar is None:
             param.metavar = param.name.upper()

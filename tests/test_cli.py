@@ -19,6 +19,7 @@ from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.states import ResourceState
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 
 HEAVY = {"typer", "rich", "requests", "python_minifier", "paho", "psutil", "starlette", "persistqueue", "fedmon.node"}
@@ -80,6 +81,17 @@ def test_a_path_may_begin_with_a_home_also_behind_an_equals_sign(
 
     assert json.loads(found.stdout)["data_dir"] == f"{tmp_path}/broker"
     assert [line.startswith("fedmon: ~nobody-at-all/") for line in refused] == [True, True]
+
+
+def test_a_folder_that_its_user_may_not_read_is_refused_by_the_name_of_its_option(tmp_path: Path) -> None:
+    require(os.geteuid() == 0, "only root can drop its rights")
+    os.setreuid(65534, -1)
+    try:
+        refused = fedmon_here("doctor", "--dir", tmp_path)
+    finally:
+        os.setreuid(0, -1)
+
+    assert (refused.returncode, "'--dir'" in refused.stderr, "not readable" in refused.stderr) == (2, True, True)
 
 
 LINES = [line.removeprefix("fedmon ") for line in commands()]
