@@ -117,8 +117,6 @@ def _answer_of(reply: Message, request: Request | None) -> fedbiomed4.Understood
             explanation = _EXPLANATIONS[reply.status]
             told = msgspec.structs.replace(reply, note=f"{explanation}: {reply.note}" if reply.note else explanation)
             return fedbiomed4.reply_of(told, job_id=request.job_id, training_plan_url=request.url)
-        case messages.TrainingPlanStatusReply():
-            return None
         case messages.SearchReply() if not reply.datasets:
             return None
         case Error() if reply.code in (ErrorCode.FAILED, ErrorCode.BUSY):
