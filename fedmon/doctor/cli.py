@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -289,7 +289,6 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     """Make every check of a researcher, in the order in which one needs the other."""
     from fedmon.common.wire import topics
     from fedmon.researcher.federation import Federation, opened_settings
-    from fedmon.researcher.runs.handle import trusted_urls
 
     settings = opened_settings(settings_file, url=broker_url, researcher_id=None, folder=None, username=None)
     yield _settings("researcher", settings, settings.folder)
@@ -302,7 +301,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
             yield from _nodes(federation)
     except FedmonError as error:
         yield failed("nodes", str(error), RIGHTS_ADVICE)
-    yield _repository(settings.repository, trusted_urls(settings.repository), timeout_s)
+    yield _repository(settings.repository, timeout_s)
 
 
 def _settings(party: str, settings: NodeSettings | ResearcherSettings, folder: Path) -> Check:
@@ -365,18 +364,19 @@ def _clocks(outcomes: Outcomes[Pong]) -> Check:
     return ok("clock offset", found)
 
 
-def _repository(repository: RepositorySettings, allowed_urls: Sequence[str], timeout_s: float) -> Check:
-    """Store a small file, and fetch it by the URL that the repository gives to others, as this party would."""
+def _repository(repository: RepositorySettings, timeout_s: float) -> Check:
+    """Store a small file, and fetch it by the URL that the repository gives to others."""
     if repository.url is None:
         return skipped("repository", "no url is configured; files over 100 KB cannot be sent")
     from fedmon.common.http import download, upload
 
     try:
         url = upload(PROBE, repository, deadline_s=timeout_s)
-        download(url, sha256=None, max_bytes=len(PROBE), deadline_s=timeout_s, allowed_urls=allowed_urls)
+        download(url, sha256=None, max_bytes=len(PROBE), deadline_s=timeout_s, allowed_urls=[url])
     except FedmonError as error:
         return failed("repository", str(error), "see its log, and that url, certificate and token_file are right")
-    return ok("repository", f"{repository.url} stored a small file and gave it back")
+    sources = ", ".join(repository.allowed_urls) or "none"
+    return ok("repository", f"{repository.url} stored a small file and gave it back; allowed_urls: {sources}")
 
 
 def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
@@ -415,4 +415,4 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")
     else:
         yield failed("connection", f"not connected: {live['last_error'] or 'no reason known'}; the node keeps trying")
-    yield _repository(settings.repository, settings.repository.allowed_urls, timeout_s)
+    yield _repository(settings.repository, timeout_s)

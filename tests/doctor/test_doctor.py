@@ -208,18 +208,20 @@ def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_co
 
     with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
         environ = {"FEDMON_REPOSITORY_URL": running.facts["url"]}
-        fetching = {"FEDMON_REPOSITORY_ALLOWED_URLS": running.facts["url"].removesuffix("upload")}
+        fetching = {"FEDMON_REPOSITORY_ALLOWED_URLS": "https://files.example.org"}  # it sends to another place
         right = environ | {"FEDMON_REPOSITORY_TOKEN_FILE": running.facts["token_file"]}
         told = [
             diagnosed(*words, **environ | token | allowed)
             for words, allowed in ((("--broker", mosquitto.url), {}), (("--dir", folder), fetching))
             for token in (right, {"FEDMON_REPOSITORY_TOKEN_FILE": str(wrong)})
         ]
-        _, sending = diagnosed("--dir", folder, **right)  # a node fetches nothing from places that it does not name
+        _, sending = diagnosed("--dir", folder, **right)
 
     assert [(code, checks["repository"]["verdict"]) for code, checks in told] == [(0, "ok"), (1, "failed")] * 2
     assert "401 Unauthorized: uploads need a token" in told[1][1]["repository"]["found"]
-    assert "is not under an allowed address; allowed are: none" in sending["repository"]["found"]
+    assert told[2][1]["repository"]["found"].endswith("; allowed_urls: https://files.example.org")
+    found = sending["repository"]
+    assert (found["verdict"], found["found"].partition("; ")[2]) == ("ok", "allowed_urls: none")
     # the broker of a node that does not run is tried
     assert [told[2][1][name]["verdict"] for name in ("connection", "node")] == ["ok", "skipped"]
 
