@@ -150,10 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     configure_cli_logging("DEBUG" if debug else "WARNING")
     own = _own(words)
     as_json = "--json" in own
-    for stream in (sys.stdout, sys.stderr):
+    for stream, encoding in ((sys.stdout, "utf-8" if as_json else None), (sys.stderr, None)):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its code, and not an error; JSON is always UTF-8 (RFC 8259).
-            stream.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
     if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
         sys.stdout = _JsonTerminal(sys.stdout.buffer, sys.stdout.encoding, "backslashreplace", line_buffering=True)
     try:

@@ -205,12 +205,16 @@ def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_its_code(folder: Path) -> None:
-    plan_id = asked(folder, HIDDEN)
+    plan_id = asked(folder, HIDDEN + "# é\n".encode())
 
+    folder = folder.rename(folder.with_name("é"))
     environ = plain_environment(PYTHONIOENCODING="ascii")
     words = ("node", "plan", "show", plan_id, "--dir", str(folder))
     ran, as_json = fedmon(*words, environ=environ), fedmon(*words, "--json", environ=environ)
+    (folder / "state.sqlite").write_bytes(b"damaged")
+    logged = fedmon(*words, "--json", environ=environ).stderr
 
     assert ran.returncode == 0, ran.stderr
     assert "rate = 0.1 # \\u27e6U+202E\\u27e7" in ran.stdout
-    assert json.loads(as_json.stdout)["source"].startswith("rate = 0.1 # ⟦U+202E⟧")
+    assert json.loads(as_json.stdout)["source"].endswith("# é\n")
+    assert "\\xe9/state.sqlite was damaged" in logged
