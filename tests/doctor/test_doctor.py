@@ -230,6 +230,7 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     url = f"mqtt://127.0.0.1:{free_port()}"
     folder = write_node_with_cells(tmp_path / "n", node_id="idle", url=url, researchers=[])
     (folder / "table.csv").unlink()
+    (folder / "state.sqlite").write_bytes(b"damaged")
 
     done = fedmon_here("doctor", "--dir", str(folder))
 
@@ -238,7 +239,8 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     assert f"FAILED   connection: cannot connect to the broker at {url.removeprefix('mqtt://')}" in done.stdout
     assert "skipped  node: the node does not run" in done.stdout
     assert "FAILED   node: no plan gets dataset 'cells': its path leads to nothing here now" in done.stdout
-    assert done.stdout.endswith("2 of 5 checks failed\n")
+    assert "FAILED   node: DAMAGED and set aside: state.sqlite.damaged-" in done.stdout
+    assert done.stdout.endswith("3 of 6 checks failed\n")
     assert done.returncode == 1
 
 

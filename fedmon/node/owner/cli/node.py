@@ -244,8 +244,6 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         yield str(document["rules"][0])
     if document["restored"]:
         yield f"RESTORED {ago(document['restored']['time'])}: {document['restored']['report']}"
-    for name in document["set_aside"] or ():
-        yield f"DAMAGED and set aside: {name}; remove it when done"
     if (live := document["live"]) is None:
         yield "the node is not running: fedmon node start"
     elif not live["connected"]:
@@ -256,6 +254,8 @@ def troubles(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each thing that keeps a node from its work, but for a lost connection."""
     for name, problem in document["unusable"].items():
         yield f"no plan gets dataset {name!r}: {problem}"
+    for name in document["set_aside"] or ():
+        yield f"DAMAGED and set aside: {name}; remove it when done"
     if (live := document["live"]) is None:
         return
     if live["flapping"]:
@@ -285,7 +285,7 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 
 def _lines(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     live = document["live"]
-    needs = [f"* {each}" for each in (*_needs(document), *troubles(document))]
+    needs = [f"* {each}" for each in (*troubles(document), *_needs(document))]
     yield "needs you", "\n".join(needs) or "nothing"
     running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
