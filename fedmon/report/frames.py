@@ -33,7 +33,7 @@ class WideTable:
     separate ``processes`` read, by default as many as pay off. With ``origin`` rows have boot, number and monotonic
     time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
-    Raises NotFoundError for an unknown job, and as Source.
+    Raises NotFoundError for an unknown job, and StorageError.
     """
 
     is_tidy = False
@@ -41,7 +41,7 @@ class WideTable:
 
     def __init__(
         self,
-        source: Source | Paths,
+        source: Source,
         *,
         metrics: Sequence[str] | None = None,
         job: str | None = None,
@@ -51,9 +51,9 @@ class WideTable:
         processes: int | None = None,
         origin: bool = False,
     ) -> None:
-        self.source, self._processes = source if isinstance(source, Source) else Source(source), processes
+        self.source, self._processes = source, processes
         self.plan: Plan = plan(
-            self.source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t, origin=origin
+            source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t, origin=origin
         )
 
     @property
