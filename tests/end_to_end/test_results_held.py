@@ -20,7 +20,6 @@ from tests.end_to_end.test_runs_killed import VICTIMS, is_back, kill
 from tests.node.owner.owner_shell import refused, told
 from tests.support.brokers import Broker
 from tests.support.chance import seeded
-from tests.support.environment import researcher_environment
 from tests.support.node_process import NodeProcess, audited, fedmon
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
@@ -154,7 +153,7 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
     assert "wait for you, each of them (mode ask)" in status
     assert told(shared, "status")["release"] == {"mode": "ask", "held": 1}
 
-    with Terminal("node", "results", "release", run.job_id, "--dir", str(shared)) as terminal:
+    with Terminal("node", "results", "release", run.job_id, "--dir", str(shared), columns=50) as terminal:
         shown = terminal.read_until("Let exactly this leave?")
         terminal.type("n")
         code, _ = terminal.end()
@@ -176,21 +175,6 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, shared: Path) 
         code, _ = terminal.end()
     assert code == 0
     wait_until(lambda: run.states()["north"].succeeded, what="the result")
-
-
-def test_the_shell_of_a_researcher_says_that_a_result_is_held(
-    fed: Federation, shared: Path, lasting_broker: Broker, tmp_path: Path
-) -> None:
-    environ = researcher_environment(lasting_broker.url, tmp_path / "shell")
-
-    ran = fedmon_here("run", str(plan(shared)), "--tags", "cells", "--wait", "60", environ=environ)
-
-    assert fed.nodes().online
-    assert ran.returncode == 6, ran.stderr
-    assert "held" in ran.stderr
-    assert RULE in ran.stderr
-    (held,) = told(shared, "results")["results"]
-    told(shared, "results", "withhold", held["job_id"])
 
 
 @pytest.mark.parametrize(

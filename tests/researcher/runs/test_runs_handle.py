@@ -896,6 +896,7 @@ def test_the_shell_shows_a_run_with_its_exit_code(
     done = fedmon_here("runs", "show", handle.job_id, *wait, environ=environ)
 
     assert (done.returncode, said in done.stderr) == (code, True)
+    assert state == "running" or f"a: {state} (as it says)" in done.stdout + done.stderr
 
 
 def test_the_shell_knows_no_run_of_a_time_after_all_calendars(environ: dict[str, str]) -> None:

@@ -119,7 +119,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         [one_line(each["place"]), in_words(each["kind"]), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
-    return "\n\n".join([fields(shown), table(["entry", "kind", "count", "range", "first values"], rows)])
+    return "\n\n".join([fields(shown), table(["entry", "kind", "count", "range", "first values"], rows, fold=True)])
 
 
 def in_words(kind: str) -> str:
