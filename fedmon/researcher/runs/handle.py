@@ -176,12 +176,8 @@ class RunHandle:
 
     def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
         """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
-        named = node_ids(nodes) or ()
-
-        def ended() -> bool:
-            return all(over for node, over in self._each(lambda part: part.is_over).items() if node in named)
-
-        return self._wait_for(ended, timeout_s)
+        named = frozenset(node_ids(nodes) or ())
+        return self._wait_for(lambda: named.isdisjoint(self._running()), timeout_s)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Wait until a condition holds, or the federation was closed."""
@@ -206,9 +202,10 @@ class RunHandle:
             if over or (deadline is not None and deadline.passed()):
                 return
             self._check(warns=False)
-            self._wait(lambda: self._version != version, _step_s(deadline))  # noqa: B023 - it ends with this round
-            if not self.is_over:
-                self._wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
+            with self._changed:
+                if self._version == version:
+                    self._changed.wait(_step_s(deadline))
+            self._wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 
     def are_held(self, failed: Iterable[str]) -> bool:
         """Return whether the results of all these nodes only wait for their owners."""
@@ -274,8 +271,7 @@ class RunHandle:
 
     def stop(self, *, nodes: Nodelist = None, timeout_s: float | None = None) -> Outcomes[StopReply]:
         """Ask every node where it runs, or those named, to end it; the outcome comes as with any other end."""
-        going = {node_id for node_id, is_over in self._each(lambda part: part.is_over).items() if not is_over}
-        named = sorted(going) if nodes is None else node_ids(nodes)
+        named = sorted(self._running()) if nodes is None else node_ids(nodes)
         outcomes = self._asker.ask(Stop, StopReply, nodes=named, timeout_s=timeout_s, job_id=self.job_id)
         with self._changed:
             for node_id, reply in outcomes.ok.items():
@@ -310,6 +306,9 @@ class RunHandle:
     def _each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
         with self._changed:
             return {node_id: view(part) for node_id, part in self._parts.items()}
+
+    def _running(self) -> set[NodeId]:
+        return {node_id for node_id, is_over in self._each(lambda part: part.is_over).items() if not is_over}
 
     @property
     def _unsettled(self) -> frozenset[NodeId]:
