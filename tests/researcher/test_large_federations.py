@@ -258,6 +258,7 @@ def test_a_record_merges_its_rows_while_samples_never_pause(mosquitto: Broker, f
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_record_of_100_streams_takes_little_room_after_ten_minutes_without_a_pause(
     mosquitto: Broker, federate: Open, tmp_path: Path
 ) -> None:
