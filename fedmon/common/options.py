@@ -50,7 +50,7 @@ def each(words: list[str] | None, option: str = "--node") -> list[str] | None:
 
     Raises InvalidInputError for empty words, such as an unset variable of the shell.
     """
-    found = [part for word in words or () for part in word.split(",") if part]
+    found = [part.strip() for word in words or () for part in word.split(",") if part.strip()]
     if words and not found:
         raise InvalidInputError(f"{option} names none: is a variable of the shell empty?")
     return found or None

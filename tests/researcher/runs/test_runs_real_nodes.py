@@ -95,7 +95,7 @@ def test_the_shell_runs_writes_lists_and_shows(two: TwoNodes, tmp_path: Path) ->
 
 def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(two: TwoNodes) -> None:
     _, ran = shell(two, "run", str(two.plan), "--node", "b")
-    _, listed = shell(two, "datasets", "cells,a")
+    _, listed = shell(two, "datasets", "cells, a")
     job_id, dataset_id = ran["job_id"], listed["outcomes"][0]["reply"]["datasets"][0]["dataset_id"]
     others = [job["job_id"] for one in shell(two, "runs")[1]["outcomes"] for job in one["reply"]["jobs"]]
     enough = next(

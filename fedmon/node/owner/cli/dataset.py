@@ -10,6 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import at_home
+from fedmon.common.options import each
 from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, fields, group, record, seconds, verb
 
@@ -53,7 +54,7 @@ def add(
     values = {
         "name": name or shell.ask("--name", "Name", default=location.stem),
         "data_type": kind,
-        "tags": _split(tags) or _split([shell.ask("--tags", "Tags, separated by commas")]),
+        "tags": each(tags or [shell.ask("--tags", "Tags, separated by commas")], "--tags"),
         "description": description,
         "parameters": _parameters(parameters),
     }
@@ -64,7 +65,7 @@ def add(
 def list_(shell: Shell, tags: Tags = None) -> None:
     """List the datasets, or those that carry all of the tags."""
     nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
-    found = shell.call("dataset-list", tags=_split(tags))["datasets"]
+    found = shell.call("dataset-list", tags=each(tags, "--tags") or [])["datasets"]
     unusable = problems(shell, found)
     told = [record(f"no plan gets dataset {name!r}: {problem}") for name, problem in unusable.items()]
     shell.emit(
@@ -98,7 +99,7 @@ def edit(
     reference, found = _named(dataset, shell), None
     changes: dict[str, Any] = {
         "name": name,
-        "tags": _split(tags) or None,
+        "tags": each(tags, "--tags"),
         "data_type": data_type,
         "description": description,
         "parameters": _parameters(parameters),
@@ -135,10 +136,6 @@ def problems(shell: Shell, datasets: list[dict[str, Any]]) -> dict[str, str]:
 
 def _named(dataset: str | None, shell: Shell) -> str:
     return dataset or shell.ask("DATASET", "Name or id of the dataset")
-
-
-def _split(tags: list[str] | None) -> list[str]:
-    return [part.strip() for tag in tags or [] for part in tag.split(",") if part.strip()]
 
 
 def _parameters(text: str | None) -> dict[str, Any] | None:
