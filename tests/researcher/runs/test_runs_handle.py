@@ -220,12 +220,13 @@ def test_a_job_id_stands_for_one_run(a: RunningNode, federate: Open) -> None:
 
 
 def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(a: RunningNode, federate: Open) -> None:
-    a.page = 3
+    a.page, a.began = 3, "starting"
     told: list[tuple[str, int]] = []
     handle = started(federate(), nodes=["a"])
+    assert handle.states()["a"].state == "starting"
     handle.on_scalar(lambda one: told.append((one.node_id, one.number)))
     a.report(handle.job_id, loss=1.0)
-    wait_until(lambda: told, what="the live scalar")
+    wait_until(lambda: told and handle.states()["a"].state == "running", what="the live scalar of a run")
 
     for number in range(1, 12):
         a.report(handle.job_id, live=number == 5, loss=1.0 / number)
@@ -717,16 +718,6 @@ def test_an_outcome_that_a_handle_had_is_not_kept_when_it_comes_again(a: Running
     assert federation.status().kept_replies == 0
 
 
-def test_what_reports_runs(a: RunningNode, federate: Open) -> None:
-    a.began = "starting"
-    handle = started(federate(), nodes=["a"])
-    assert handle.states()["a"].state == "starting"
-
-    a.report(handle.job_id, loss=0.5)
-
-    wait_until(lambda: handle.states()["a"].state == "running", what="the state of what reports")
-
-
 def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate: Open) -> None:
     federation = federate()
     first, second = started(federation), started(federation, nodes=["a"])
@@ -756,7 +747,7 @@ def test_all_runs_are_listed_one_a_row(a: RunningNode, b: RunningNode, federate:
 def test_the_rounds_of_a_training_are_one_row_with_their_number_if_there_is_room(
     a: RunningNode, b: RunningNode, federate: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    federation = federate()
+    federation, a.page = federate(), 2  # so that its five runs take three pages
     first, last = (started(federation, group="fit") for _ in range(2))
     earlier = started(federation, nodes=["a"], job_id="trial", name="first try")
     alone, trial = (started(federation, nodes=["a"], name=name) for name in ("first try", "trial"))
@@ -823,18 +814,6 @@ def test_the_outcome_of_each_node_of_a_run_is_told_once_also_to_a_later_process(
 
     # then it was told of each once
     assert [(one.node_id, one.job.job_id) for one in told] == [("a", job_id), ("b", job_id)]
-
-
-def test_jobs_lists_what_nodes_know_page_by_page(a: RunningNode, b: RunningNode, federate: Open) -> None:
-    a.page = 2
-    federation = federate()
-    handles = [started(federation, nodes=["a"]) for _ in range(5)]
-
-    outcomes = federation.jobs()
-
-    assert [job.job_id for job in outcomes["a"].reply.jobs] == [handle.job_id for handle in handles]  # type: ignore[union-attr] # it answered
-    assert outcomes["b"].ok
-    assert short_ids(outcomes.runs())[handles[0].job_id] in str(outcomes)
 
 
 def test_stopping_asks_only_where_it_goes_on(a: RunningNode, b: RunningNode, federate: Open) -> None:
