@@ -114,6 +114,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=
 
     t: float
     pid: int
+    sandbox: Level | None
     cgroup: str | None = None
 
 
@@ -147,7 +148,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState
     reason: str
+    started: float | None = None
     ended: float = 0.0
+    sandbox: Level | None = None
     exit_code: int | None = None
     problem: Problem | None = None
     usage: Usage = Usage()

@@ -85,6 +85,7 @@ class Keeper:
 
     def keep(self, order: int, plan: int, inputs: int | None) -> None:
         """Run the job to its end; never raises."""
+        begun = time.time()
         try:
             ending = self._kept(order, plan, inputs)
         except BaseException as error:  # noqa: BLE001 - every job needs an ending
@@ -92,6 +93,7 @@ class Keeper:
             ending = Ending(
                 state=JobState.LOST,
                 reason="the keeper of the job failed; this is a defect of fedmon",
+                started=begun,
                 ended=time.time(),
                 problem=Problem(type=type(error).__name__, message=str(error)[:_LONG_TEXT], traceback=trace),
             )

@@ -355,7 +355,6 @@ class Runs:
                 inputs = admitted.inputs if fetched is None else fetched
                 order = self._order(active, request, admitted, *ground)
                 active.phase = Phase.KEEPER
-                active.change(sandbox=order.level)
                 self.launcher.launch(order, admitted.source, inputs)
             except (FedmonError, OSError) as problem:
                 logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
@@ -461,7 +460,7 @@ class Runs:
     def _take(self, active: ActiveJob, event: Event) -> None:
         match event:
             case Started():
-                active.change(state=JobState.RUNNING, started=_utc(event.t))
+                active.change(state=JobState.RUNNING, started=_utc(event.t), sandbox=event.sandbox)
                 self._watch(active, event)
             case Reported():
                 active.change(scalars=max(active.job.scalars, event.number + 1))
@@ -676,6 +675,8 @@ def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport
     """Return a job with the ending that its keeper wrote."""
     job = msgspec.structs.replace(
         job,
+        sandbox=ending.sandbox or job.sandbox,
+        started=job.started if ending.started is None else _utc(ending.started),
         ended=_utc(ending.ended),
         usage=msgspec.structs.replace(ending.usage, energy_j=energy_j),
         reason="; ".join(filter(None, [ending.reason, job.reason])),  # its limits that were lowered

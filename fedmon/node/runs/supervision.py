@@ -601,7 +601,8 @@ class Supervision:
         self._pid, begun = pid, time.monotonic()
         takers = (*(each.write for each in self._traces), self._take_frames)
         self._takers = dict(zip(pipes, takers, strict=True))
-        self._log.add(Started(t=started, pid=pid, cgroup=self._group.path or None))
+        level, cgroup = self._order.level, self._group.path or None
+        self._log.add(Started(t=started, pid=pid, sandbox=level, cgroup=cgroup))
         self._tell()
         for descriptor in (*self._takers, self._signals.descriptor):
             self._poller.register(descriptor, select.POLLIN)
@@ -647,7 +648,9 @@ class Supervision:
         ending = Ending(
             state=verdict.state,
             reason=verdict.reason + left,
+            started=started,
             ended=started + wall_s,  # the clock may have been set meanwhile
+            sandbox=self._order.level,
             exit_code=seen.exit_code,
             problem=None
             if said is None

@@ -234,6 +234,13 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
         ran, stopped = (node.over(job_id)["job"] for job_id in jobs)
         assert (ran["state"], ran["sandbox"] is None, stopped["state"]) == ("succeeded", False, "stopped")
 
+        # and its level and start are in its files, for a node that is killed before it has saved them
+        kept = node.files(jobs[0])
+        started, ending = kept.started(), kept.ending()
+        assert started is not None
+        assert ending is not None
+        assert (started.sandbox, ending.sandbox, ending.started) == (ran["sandbox"], ran["sandbox"], started.t)
+
 
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
     with bench(tmp_path / "n", is_ready=False, runs={"python": "/bin/false"}) as node:
