@@ -263,9 +263,10 @@ class Runs:
                     self._conclude(active, job)
 
     def follow(self, settings: NodeSettings) -> None:
-        """Follow other settings from the next job on."""
+        """Follow other settings from the next job on, and ask the rules again about those that wait."""
         self._settings = settings
         self.confinement.follow(settings.runs)
+        self._start_waiting()
 
     # --- the life of the node --------------------------------------------------------------------------------------
 

@@ -242,6 +242,15 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
         assert (started.sandbox, ending.sandbox, ending.started) == (ran["sandbox"], ran["sandbox"], started.t)
 
 
+def test_a_run_that_waits_for_a_sandbox_ends_when_the_owner_switches_runs_off(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False) as node:
+        job_id = node.begin()
+        off = msgspec.structs.replace(node.settings.runs, enabled=False)
+        node.runs.follow(msgspec.structs.replace(node.settings, runs=off))
+
+        assert node.over(job_id)["job"]["state"] == "not-started"
+
+
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
     with bench(tmp_path / "n", is_ready=False, runs={"python": "/bin/false"}) as node:
         job_id = node.begin()
