@@ -247,6 +247,7 @@ class Device:
         self._gave: dict[str, tuple[str, ...]] = {}
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        self._keys: dict[tuple[str, ...], str] = {}
 
     def answers(self, session: NvmlSession) -> Iterator[tuple[Values, str]]:
         """Ask every query once; yield its values, and the reason of a None. Raises RefusedError for a lost device."""
@@ -286,7 +287,10 @@ class Device:
         return found, _NO_NUMBER
 
     def _key(self, metric: str, labels: Labels) -> str:
-        return series(metric, **self.gpu.labels, **labels)
+        own = metric, *labels.values()  # a metric always has the same labels
+        if own not in self._keys:
+            self._keys[own] = series(metric, **self.gpu.labels, **labels)
+        return self._keys[own]
 
 
 def _answered(query: Query, gpu: Gpu) -> list[queries.Value]:
