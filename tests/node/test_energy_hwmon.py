@@ -11,6 +11,9 @@ from tests.support.energy_tree import EnergyTree, at
 from tests.support.machine_tree import write_tree
 
 NODE = 'node_energy_joules_total{method="hwmon"}'
+BOTH_KINDS: dict[str, int | str] = {
+    "power1_input": 2_000_000, "power1_label": "System", "energy1_input": 1, "energy1_label": "System",
+}  # fmt: skip
 
 
 def watts(chip: str, sensor: str) -> str:
@@ -30,7 +33,7 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     tree.chip(2, "amd_energy", energy1_input=7_000_000, energy1_label="Esocket0", energy12_input=1)
     megawatts = tree.chip(4, "rack_meter", energy1_input=0)
     tree.chip(3, "coretemp", temp1_input=40_000)
-    tree.chip(5, "xe", power1_input=2_000_000, power1_label="card", energy1_input=1, energy1_label="card")
+    tree.chip(5, "ibmpowernv", **BOTH_KINDS)
     collector = hwmon_collector(tree.sys, max_watts=1000.0)
 
     first = collector.collect(at(0))
@@ -41,8 +44,8 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     assert first.values == {
         watts("power_meter", "power1"): 215.5,
         watts("amdgpu", "PPT"): 40.0,
-        watts("xe", "card"): 2.0,
-        f'{JOULES}{{chip="xe",sensor="card"}}': 0.0,
+        watts("ibmpowernv", "System"): 2.0,
+        f'{JOULES}{{chip="ibmpowernv",sensor="System"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="energy12"}}': 0.0,
         f'{JOULES}{{chip="rack_meter",sensor="energy1"}}': 0.0,
@@ -83,8 +86,9 @@ def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path
 def test_several_sensors_are_not_added_up_unless_the_owner_names_them(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.chip(0, "ina3221", power1_input=1_000_000, power2_input=2_000_000, power3_input=3_000_000)
+    tree.chip(1, "ibmpowernv", **BOTH_KINDS)
     _, _, unnamed, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
-    named = EnergySettings(node_power_sensors=("ina3221/power1", "ina3221/power2"))
+    named = EnergySettings(node_power_sensors=("ina3221/power1", "ibmpowernv/System"))
     _, _, chosen, _ = energy_collectors(EnergyMeter(tree.roots, named))
     _, _, wrong, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(node_power_sensors=("ina3221/power9",))))
 
