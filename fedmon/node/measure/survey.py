@@ -15,12 +15,13 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings.values import NodeSettings
 from fedmon.node.collectors.agent import CollectorTimes
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots, Why
+from fedmon.node.collectors.base import Collector, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
 from fedmon.node.collectors.hardware import hardware
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import AbsentError
+from fedmon.node.measure.sampler import StreamReader
 
 if TYPE_CHECKING:
     from fedmon.node.perf.source import PerfSource
@@ -223,15 +224,12 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 
 
 def _asked(collector: Collector) -> tuple[Mapping[str, str | None], Mapping[str, float | None]]:
-    """Return a collector's reading, and its report after it; its failure is in the report."""
+    """Return a collector's report and reading, as a node asks for them; its failure is in the report."""
     getattr(collector, "wait_probed", lambda _: None)(PROBED_WITHIN_S)
-    values: Mapping[str, float | None] = {}
-    with contextlib.suppress(Exception):
-        values = collector.collect(Instant(t=time.time(), mono=time.monotonic())).values
-    try:
-        return collector.probe(), values
-    except Exception as error:  # noqa: BLE001 - the report names it
-        return {collector.name: CollectorUnavailableError.of(error).reason}, {}
+    reader = StreamReader([collector])
+    reader.probe()
+    values = reader.read(Instant(t=time.time(), mono=time.monotonic())).values
+    return reader.capabilities(), values
 
 
 def _finding(name: str, report: Mapping[str, str | None], series: int, row: Metric | None) -> MetricFinding:

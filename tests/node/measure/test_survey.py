@@ -66,14 +66,18 @@ def surveyed(metrics: MetricsSettings) -> dict[str, str | None]:
 
 
 class Undeclared:
-    """A plug-in whose collector gives a series that it did not declare."""
+    """A plug-in whose collector opens its source when it is probed, and gives a series that it did not declare."""
 
-    name, lane, probe = "cups", Lane.FAST, dict
+    name, lane = "cups", Lane.FAST
 
     def __init__(self, _context: Context) -> None: ...
 
+    def probe(self) -> dict[str, str | None]:
+        self.cups = 1
+        return {}
+
     def collect(self, _now: Instant) -> Reading:
-        return Reading({"host_cups": 1})
+        return Reading({"host_cups": self.cups})
 
 
 def test_a_plug_in_that_gives_what_it_did_not_declare_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
