@@ -375,8 +375,10 @@ def test_a_gpu_that_we_may_not_open_is_named_and_the_other_is_read() -> None:
 
 
 def test_each_mig_instance_has_series_of_its_own() -> None:
-    split = FakeGpu(instances={0: FakeMig("MIG-a"), 3: FakeMig("MIG-b", processes=FakeGpu().compute)})
+    second = FakeMig("MIG-b", processes=FakeGpu().compute)
+    split = FakeGpu(instances={0: FakeMig("MIG-a"), 3: second})
     fake = FakeNvml(split, FakeGpu("GPU-1"))
+    fake.refuse("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED, when=lambda arguments: arguments[0] is second)
     fake.refuse("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, when=lambda arguments: arguments[0] is split)
     gpus = reader(fake)
 
@@ -395,6 +397,8 @@ def test_each_mig_instance_has_series_of_its_own() -> None:
     assert found.values[f'gpu_mig_info{{gpu="0",mig="3",uuid="MIG-b",name="{name}"}}'] == 1
     assert not [key for key in found.values if 'gpu="1",mig' in key]
     assert found.report["gpu_mig_memory_total_bytes"] is None
+    refused = found.report['gpu_mig_memory_total_bytes{gpu="0",mig="3"}']
+    assert refused == "unsupported: nvmlDeviceGetMemoryInfo: not supported"
     assert {key for key in later.values if 'mig="0"' in key} == set()
     assert later.values.keys() == unanswered.values.keys() >= {'gpu_mig_processes{gpu="0",mig="3"}'}
 

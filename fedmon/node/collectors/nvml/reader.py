@@ -255,13 +255,13 @@ class Device:
             yield self._answer(name, session)
 
     def report(self) -> Mapping[str, str | None]:
-        """Map each metric that was asked for to None if the device gives it, else to the reason."""
+        """Map each metric that was asked for, as a series, to None if the device gives it, else to the reason."""
         found: dict[str, str | None] = dict(self._refused)
         for name, query in self._queries.items():
             problem = self._problems.get(name)
             for metric, _ in query.gives:
                 found[metric] = None if problem is None or found.get(metric, problem) is None else problem
-        return found
+        return {self._key(metric, {}): reason for metric, reason in found.items()}
 
     def _answer(self, name: str, session: NvmlSession) -> tuple[Values, str]:
         query = self._queries[name]
@@ -390,21 +390,13 @@ class LaneReader:
 
     def _report(self, lost: Mapping[str, str]) -> dict[str, str | None]:
         """Join the reports of the devices: a metric is measured if one GPU gives it; the others are named."""
-        measured: list[str] = []
-        gaps: dict[str, str] = {}
-        for label, device in self._devices.items():
-            for metric, reason in device.report().items():
-                if reason is None:
-                    measured.append(metric)
-                else:
-                    gaps[series(metric, gpu=label)] = reason
-        report = reported(measured, gaps)
+        instances = [device for found in self._instances.values() for device in found.values()]
+        said = {key: why for device in (*self._devices.values(), *instances) for key, why in device.report().items()}
+        gaps = {key: reason for key, reason in said.items() if reason is not None}
+        report = reported(said.keys() - gaps.keys(), gaps)
         report |= {series("gpu_info", gpu=label): reason for label, reason in lost.items()}
-        if self._with_processes:
+        if self._with_processes and not instances:
             report |= {metric: _NO_MIG for query in queries.MIG for metric, _ in query.gives}
-            for instances in self._instances.values():
-                for device in instances.values():
-                    report |= device.report()
         return report
 
 
