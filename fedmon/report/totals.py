@@ -186,8 +186,9 @@ class CoveredTime:
             self.first_t = min(self.first_t, float(block.t[0])) if self.samples else float(block.t[0])
         t, mono, seq = self._last
         elapsed = np.maximum(np.diff(block.mono, prepend=mono), 0.0)
-        passed = np.diff(block.t, prepend=t)
-        self._note_clock(block, passed - elapsed)
+        drift = np.diff(block.t, prepend=t) - elapsed
+        for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[: _MOST - len(self.clock_steps)]:
+            self.clock_steps.append(ClockStep(float(block.t[at]), float(drift[at])))
         missing = block.seq - seq - 1
         self.missing += missing
         steps = elapsed[1:] if is_first else elapsed
@@ -228,10 +229,6 @@ class CoveredTime:
         self.hole_count += 1
         self.hole_seconds += hole.seconds
         self.holes = sorted((*self.holes, hole), reverse=True)[:_MOST]
-
-    def _note_clock(self, block: Block, drift: Floats) -> None:
-        for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[: _MOST - len(self.clock_steps)]:
-            self.clock_steps.append(ClockStep(float(block.t[at]), float(drift[at])))
 
 
 class Moments(NamedTuple):

@@ -27,7 +27,7 @@ class LearningCurve(NamedTuple):
     values: Floats
 
 
-Points: TypeAlias = list[tuple[Floats, Floats, Floats, Floats]]
+Points: TypeAlias = list[Floats]
 """Boots, monotonic times, steps and values: a wall clock that is set changes no order."""
 
 
@@ -71,10 +71,9 @@ class Trainings:
             if metric == VALUE and (steps := block.columns.get(name.replace(VALUE, STEP, 1))) is not None:
                 known &= ~np.isnan(steps)
                 if known.any():
-                    boots, told = np.full(known.sum(), float(block.boot)), steps[known]
-                    point = (boots, block.mono[known], told, values[known])
-                    self._points[group][labels.get("name", ""), block.node_id, job].append(point)
-                    self._note(block.node_id, job, block.t[known], told)
+                    points = np.stack((np.full(len(steps), float(block.boot)), block.mono, steps, values))[:, known]
+                    self._points[group][labels.get("name", ""), block.node_id, job].append(points)
+                    self._note(block.node_id, job, block.t[known], steps[known])
             elif metric in COSTS and known.any():
                 key, cost = (metric, block.node_id, job), (float(block.t[known][-1]), float(values[known][-1]))
                 self._costs[group][key] = max(self._costs[group].get(key, cost), cost)
@@ -133,7 +132,7 @@ def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> l
     found: list[LearningCurve] = []
     again = 0
     for number in sorted(pieces):
-        boots, mono, steps, values = (np.concatenate(parts) for parts in zip(*pieces[number], strict=True))
+        boots, mono, steps, values = np.concatenate(pieces[number], axis=1)
         order = np.lexsort((mono, boots))
         steps, values = steps[order], values[order]
         begins = [0]

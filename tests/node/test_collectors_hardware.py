@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ GRAVITON = (
 )
 
 
-def cpuinfo_of(tmp_path: Path, text: str) -> dict[str, Any]:
+def cpuinfo_of(tmp_path: Path, text: str) -> Mapping[str, Any]:
     proc = write_tree(tmp_path / "proc", {"cpuinfo": f"{text}\n\n"})
     return hardware(Roots(proc=proc, sys=tmp_path / "sys", cgroup=tmp_path))
 

@@ -393,9 +393,12 @@ def test_a_long_fact_has_the_width_of_the_page_and_a_long_title_says_that_it_goe
 
 
 def test_values_of_several_trainings_are_told_apart_and_a_last_one_that_is_not_finite(tmp_path: Path) -> None:
+    trainings: dict[str, list[float | None]]
     trainings = {"": [3.0, 3.0], ',job="7"': [2.0, 2.0], ',group="a"': [1.0, None], ',group="b"': [None, None]}
-    columns = {f'user_{what}{{name="loss"{group}}}': each for group, values in trainings.items()
-               for what, each in (("value", values), ("step", [6, 7]))}  # fmt: skip
+    columns: dict[str, list[float | None]] = {}
+    for group, values in trainings.items():
+        columns[f'user_value{{name="loss"{group}}}'] = values
+        columns[f'user_step{{name="loss"{group}}}'] = [6, 7]
     with Source([recording(tmp_path / "a", samples(columns, stream="user"))]) as source:
         rows = user_table(choose(source).read()).rows
 

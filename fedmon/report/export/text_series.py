@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -243,18 +243,14 @@ def write_influx(table: Table, file: BinaryIO) -> None:
             for (measurement, labels), numbers in points.items():
                 own = {name for name, _ in labels}
                 words = [(f"run_{name}" if name in own else name, word) for name, word in said]
-                _write(file, _prefix(measurement, [*words, *labels]), part, numbers, ends)
+                tags = "".join(f",{escaped(name)}={escaped(word)}" for name, word in (*words, *labels) if word)
+                _write(file, escaped(measurement, is_measurement=True) + tags, part, numbers, ends)
 
 
 def escaped(text: str, *, is_measurement: bool = False) -> str:
     """Return a name or the value of a tag as the protocol writes it."""
     plain = _UNWRITABLE.sub(lambda match: f"%{ord(match[0]):02X}", text)
     return (_NAME_SPECIAL if is_measurement else _SPECIAL).sub(r"\\\1", plain)
-
-
-def _prefix(measurement: str, tags: Iterable[tuple[str, str]]) -> str:
-    pairs = "".join(f",{escaped(name)}={escaped(word)}" for name, word in tags if word)
-    return f"{escaped(measurement, is_measurement=True)}{pairs}"
 
 
 def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Number], ends: pa.Array) -> None:

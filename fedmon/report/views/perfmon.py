@@ -70,7 +70,7 @@ _CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 _RAPL = "rapl_energy_joules_total"
 _READS = ("unc_m_cas_count.rd", "data_reads")
 """Events of memory controllers that count lines read, of servers and of clients."""
-_INSIDE = re.compile(r"package-(\d+)-(core|uncore|dram)")
+_INSIDE = re.compile(r"^package-(\d+)-(core|uncore|dram)$")
 
 CPU_METRICS, PERF_METRICS, GPU_METRICS, META_DATA = "cpu_metrics", "perf_metrics", "nv_gpu_metrics", "meta_data"
 NAMES = Names(host="Host", seconds="Timestamps", time="Time", job="Job")
@@ -204,26 +204,18 @@ CPU: tuple[ViewColumn, ...] = (
 """The group ``cpu_metrics``, without energy."""
 
 
-def cpu_columns(at: Instants) -> Sequence[ViewColumn]:
-    """Return the columns of ``cpu_metrics`` for one place, with the zones of energy that it has."""
-    return (*CPU, *_rapl(at))
-
-
-def _rapl(at: Instants) -> Iterator[ViewColumn]:
+def cpu_columns(at: Instants) -> Iterator[ViewColumn]:
+    """Yield the columns of ``cpu_metrics`` for one place, with the zones of energy that it has."""
+    yield from CPU
     for name in at.host:
         if metric_name(name) == _RAPL:
-            zone = rapl_key(labels_of(name).get("zone", ""))
+            # perfmon names core-0, uncore-0 and dram-0; other zones keep their names.
+            zone = _INSIDE.sub(r"\2-\1", labels_of(name).get("zone", ""))
             yield ViewColumn(
                 path=("rapl_powercap", zone),
                 header=f"RAPL {zone.replace('-', ' ')} [uJ]",
                 quantity=Counted(metric=name, times=1e6),
             )
-
-
-def rapl_key(zone: str) -> str:
-    """Return perfmon's name of a zone: ``package-0``, ``core-0``, ``uncore-0``, ``dram-0``; others keep theirs."""
-    inside = _INSIDE.fullmatch(zone)
-    return f"{inside[2]}-{inside[1]}" if inside else zone
 
 
 def gpu_columns(gpu: str) -> tuple[ViewColumn, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -227,7 +227,7 @@ class ViewSection(msgspec.Struct, frozen=True, kw_only=True):
             yield column, missing if values is None else values
 
 
-def section(name: str, place: Place, columns: Sequence[ViewColumn], at: Instants) -> Iterator[ViewSection]:
+def section(name: str, place: Place, columns: Iterable[ViewColumn], at: Instants) -> Iterator[ViewSection]:
     """Yield the section of a place if any column can be told of it; of several ways to tell one, the first."""
     found: dict[tuple[str, ...], ViewColumn] = {}
     for column in columns:
