@@ -23,7 +23,7 @@ from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, 
 
 CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
 _WAIT_S = 5.0
-"""SLURM shows the processes of a job half a second after it has begun."""
+"""How long the job's own processes are waited for: SLURM shows them half a second after it has begun."""
 _COMMAND_WITHIN_S = 2.0
 _SERVICES = DAEMONS | {
     *("systemd", "init", "sshd", "sshd-session", "cron", "crond", "sudo", "su", "runuser"),
@@ -121,7 +121,7 @@ class JobSearch:
         given = filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))
         self._patterns = (*cgroup_patterns, *given, *self._finder.patterns)
         self._tried: list[Tried] = []
-        self._asks_controller, self._server_said = True, ""
+        self._asks_controller, self._server_said = True, "the server was not asked"
         self._is_known = True
 
     @functools.cached_property

@@ -222,7 +222,7 @@ class JobMonitor:
             if "method" in self._job:  # between two steps
                 return
             if self.problem is None:
-                logger.warning("the job is not measured, only its host: %s", error)
+                logger.warning("the job is not measured%s, only its host: %s", " yet" if search.goes_on else "", error)
             self.problem = error
             if not search.goes_on:
                 self.early_end = End(reason=str(error))

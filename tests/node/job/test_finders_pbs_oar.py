@@ -137,6 +137,15 @@ def test_the_server_of_all_hosts_is_asked_by_each_of_them_once(
     assert (search.find().pids, len(commands.asked)) == ((60,), 1)
 
 
+def test_a_server_that_need_not_be_asked_at_first_is_named_later_as_not_asked(machine: Machine) -> None:
+    machine.put(60, cgroup="/pbspro.slice/123.server")
+    search = machine.search(PBS, Commands())
+    search.find()
+    machine.take(60)
+    with pytest.raises(JobNotFoundError, match="scheduler: the server was not asked"):
+        search.find()
+
+
 # --- OAR -------------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler_also_if_the_job_comes
     job = the(tmp_path / "saved").job
     assert job["reason"] == "the time limit of the scheduler is near"
     assert datetime.fromisoformat(job["ended"]).timestamp() < ends_at
+    assert ("the job is not measured yet, only its host" in logs(tmp_path / "saved")) == is_late
 
 
 @contextlib.contextmanager
