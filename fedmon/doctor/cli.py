@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
 
 ROUND_TRIPS = 20
-SLOW_S, PRODUCT_WITHIN_S = 0.04, 1.0
+SLOW_S = 0.04
+PRODUCT_WITHIN_S = 1.0
 AMQP_PORT, NATS_PORT = 5672, 4222
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
 # Sources: AMQP 0-9-1, section 1.4.2.1 (server-properties of Connection.Start); the INFO message of NATS.
@@ -384,8 +385,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     from fedmon.common.settings import sources
     from fedmon.common.wire import topics
     from fedmon.node.folder import NodeFolder
-    from fedmon.node.owner.cli.dataset import problems
-    from fedmon.node.owner.cli.node import troubles
+    from fedmon.node.owner.cli.node import state_of, troubles
     from fedmon.node.owner.cli.shell import Shell, dir_option
 
     folder = NodeFolder.open(path)
@@ -394,8 +394,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
     try:
-        shell = Shell("doctor", folder, as_json=True)
-        status = {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
+        status = state_of(Shell("doctor", folder, as_json=True))
     except FedmonError as error:
         yield failed("node", str(error), "look into the node's log")
         return

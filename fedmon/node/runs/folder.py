@@ -306,10 +306,8 @@ class JobFolder:
         with storage_errors(self.path / name, "read"):
             files = sorted((int(each.suffix[1:]), each) for each in self.path.glob(f"{name}.*"))
             for first, each in files:
-                with (
-                    contextlib.suppress(FileNotFoundError),
-                    each.open("rb", buffering=0) as file,
-                ):  # else it was removed
+                # One that is not there was removed meanwhile.
+                with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:
                     total = first + os.fstat(file.fileno()).st_size
                     start = start if chunk else max(offset, first)
                     at = start + len(chunk)

@@ -146,8 +146,13 @@ def status(shell: Shell) -> None:
 
     Its connection, accepted researchers, plans, runs and results.
     """
-    document = {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
+    document = state_of(shell)
     shell.emit({"running": document["live"] is not None, **document}, lambda: fields(dict(_lines(document))))
+
+
+def state_of(shell: Shell) -> dict[str, Any]:
+    """Return the state of the node, with the reason of each dataset that no plan gets."""
+    return {**shell.call("status"), "unusable": problems(shell, shell.call("dataset-list")["datasets"])}
 
 
 @verb(app, "quota")
