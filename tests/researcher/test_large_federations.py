@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import paho.mqtt.client as mqtt
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import Message, answer_to, presence, without_delay
 from fedmon.common.store.recording import Recording
@@ -22,42 +21,31 @@ from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import sample
 from tests.support.environment import researcher_environment
+from tests.support.listener import Subscriber
 from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 WAIT_S = 60.0
 
 
-class Crowd:
+class Crowd(Subscriber):
     """Nodes that share one connection; a context manager. Each says to be online and answers honestly.
 
     ``answers(node_id, request)`` tells whether a node answers a request. ``received`` holds topic and request.
     """
 
     def __init__(self, port: int, node_ids: Sequence[str]) -> None:
-        self.node_ids, self._port = list(node_ids), port
+        super().__init__(port, "general/nodes/+", "general/nodes/+/+")
+        self.node_ids = list(node_ids)
         self.answers: Callable[[str, Message], bool] = lambda _node_id, _request: True
         self.received: list[tuple[str, Message]] = []
-        self._subscribed = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "crowd")
         self._client.max_inflight_messages_set(1000)
         self._client.on_socket_open = without_delay
-        self._client.on_connect = lambda client, *_: client.subscribe(
-            [("general/nodes/+", 0), ("general/nodes/+/+", 1)]
-        )
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._on_message
 
     def __enter__(self) -> Self:
-        self._client.connect("127.0.0.1", self._port)
-        self._client.loop_start()
-        assert self._subscribed.wait(WAIT_S)
+        super().__enter__()
         self.say(self.node_ids, "online")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def say(self, node_ids: Sequence[str], state: str, reason: str = "") -> None:
         """Publish the presence of nodes, and wait until the broker has them."""
@@ -76,7 +64,7 @@ class Crowd:
         """Return topic and request of one command, in the order in which they arrived."""
         return [(topic, request) for topic, request in self.received if request["command"] == command]
 
-    def _on_message(self, client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         request = json.loads(message.payload)
         self.received.append((message.topic, request))
         levels = message.topic.split("/")
@@ -84,7 +72,7 @@ class Crowd:
             reply = answer_to(node_id, 1, request) if self.answers(node_id, request) else None
             if reply is not None:
                 topic = f"general/researcher/{request['researcher_id']}/{request['instance']}/{node_id}"
-                client.publish(topic, json.dumps(reply), qos=1)
+                self._client.publish(topic, json.dumps(reply), qos=1)
 
 
 def names(count: int) -> list[str]:

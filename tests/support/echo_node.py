@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import VERSION, Message, answer_to, presence, without_delay
 from fedmon.common.clock import Deadline
+from tests.support.listener import Subscriber
 
 WAIT_S = 60.0
 
@@ -71,7 +71,7 @@ def sample(
     }
 
 
-class EchoNode:
+class EchoNode(Subscriber):
     """One node on one connection; a context manager that leaves in order.
 
     ``answer(request)`` replaces the honest answer: a reply, bytes as they are, several in a list, or null for none.
@@ -87,18 +87,16 @@ class EchoNode:
         announced: bool = True,
         credentials: tuple[str, str] | None = None,
     ) -> None:
+        own = f"general/nodes/+/{node_id}"
+        super().__init__(port, "general/nodes/+", own, client_id=node_id, reconnect_on_failure=False)
         self.node_id, self.boot = node_id, boot
         self.answer = answer or self.honest
         self.received: list[Message] = []
         self.topics: list[str] = []
-        self._port, self._announced = port, announced
+        self._announced = announced
         self._changed = threading.Condition()
-        self._subscribed = False
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, node_id, reconnect_on_failure=False)
         self._client.max_inflight_messages_set(1000)
         self._client.on_socket_open = without_delay
-        self._client.on_connect, self._client.on_subscribe = self._on_connect, self._on_subscribe
-        self._client.on_message = self._on_message
         if credentials is not None:
             self._client.username_pw_set(*credentials)
         if announced:
@@ -126,9 +124,7 @@ class EchoNode:
 
     def start(self) -> Self:
         """Connect, subscribe, and say to be online."""
-        self._client.connect("127.0.0.1", self._port)
-        self._client.loop_start()
-        self.wait(lambda: self._subscribed)
+        super().__enter__()
         if self._announced:
             self.say("online")
         return self
@@ -137,8 +133,7 @@ class EchoNode:
         """Leave in order."""
         if self._announced and self._client.is_connected():
             self.say("offline", "stopped by its owner")
-        self._client.disconnect()
-        self._client.loop_stop()
+        super().__exit__()
 
     def die(self) -> None:
         """Vanish without a word, as a killed process does."""
@@ -185,15 +180,7 @@ class EchoNode:
         with self._changed:
             assert self._changed.wait_for(condition, timeout_s), f"{self.node_id} timed out after {timeout_s} s"
 
-    def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
-        client.subscribe([("general/nodes/+", 0), (f"general/nodes/+/{self.node_id}", 1)])
-
-    def _on_subscribe(self, *_: Any) -> None:
-        with self._changed:
-            self._subscribed = True
-            self._changed.notify_all()
-
-    def _on_message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         request = json.loads(message.payload)
         answers = self.answer(request) if "id" in request else None
         for answer in answers if isinstance(answers, list) else [answers]:

@@ -8,7 +8,7 @@ import uuid
 from typing import Any, NamedTuple, Self
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brokers import Broker
 
@@ -22,13 +22,16 @@ class Heard(NamedTuple):
 
 
 class Subscriber:
-    """A client that hears filters at QoS 1; a context manager. A subclass takes messages in ``hear``."""
+    """A client that hears filters at QoS 1; a context manager. A subclass takes messages in ``hear``.
 
-    def __init__(self, port: int, *filters: str, protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311) -> None:
+    ``options`` are those of paho's client.
+    """
+
+    def __init__(self, port: int, *filters: str, client_id: str = "", **options: Any) -> None:
         self._port = port
         self._ready = threading.Event()
-        client_id = f"test-{uuid.uuid4().hex[:8]}"
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, protocol=protocol)
+        client_id = client_id or f"test-{uuid.uuid4().hex[:8]}"
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, **options)
         self._client.on_connect = lambda client, *_: client.subscribe([(each, 1) for each in filters])
         self._client.on_subscribe = lambda *_: self._ready.set()
         self._client.on_message = lambda _client, _userdata, message: self.hear(message)
