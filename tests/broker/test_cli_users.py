@@ -14,6 +14,7 @@ from fedmon.broker.folder import BrokerFolder
 from fedmon.broker.users import Role, Users
 from fedmon.common.files import LockFile
 from tests.broker.shell import answer, fedmon_broker
+from tests.support.environment import plain_environment
 from tests.support.passwords import PASSWORD, secret_file
 from tests.support.terminal import Terminal
 
@@ -127,15 +128,13 @@ def test_a_name_that_cannot_be_added_or_removed_makes_no_folder(tmp_path: Path) 
     assert (added.returncode, removed.returncode, list(tmp_path.iterdir())) == (2, 3, [])
 
 
-def test_the_default_folder_is_in_the_home_and_one_that_cannot_be_made_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+def test_the_default_folder_is_in_the_home_and_one_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
     folder = tmp_path / "fedmon" / "broker"
 
-    assert answer("user", "list")["data_dir"] == str(folder)
+    assert answer("user", "list", environ=environ)["data_dir"] == str(folder)
     folder.parent.touch()
-    finished = fedmon_broker("user", "add", "a", "--role", "node")
+    finished = fedmon_broker("user", "add", "a", "--role", "node", environ=environ)
     assert (finished.returncode, f"cannot write {folder}: Not a directory" in finished.stderr) == (1, True)
 
 
@@ -153,11 +152,12 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
     ("what", "following"), [("user", "user add NAME --role node"), ("repository token", "repository token add NAME")]
 )
 def test_a_printed_command_names_the_folder_unless_it_is_the_default_one(
-    what: str, following: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, following: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
 
-    listed = [fedmon_broker(*what.split(), "list", *words).stdout for words in ((), ("--data-dir", "my broker"))]
+    places = ((), ("--data-dir", "my broker"))
+    listed = [fedmon_broker(*what.split(), "list", *words, environ=environ).stdout for words in places]
 
     command = f"next: fedmon broker {following}"
     assert [text.rpartition("; ")[2] for text in listed] == [f"{command}\n", f"{command} --data-dir 'my broker'\n"]

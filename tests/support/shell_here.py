@@ -21,15 +21,14 @@ from tests.support.environment import plain_environment
 
 
 def fedmon_here(
-    *arguments: object, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: object, environ: Mapping[str, str] | None = None, cwd: Path | None = None, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run one verb to its end, without a terminal; not for verbs that become another program, nor for threads."""
-    words, out, err = list(map(str, arguments)), _output(), _output()
+    words, out, err, typing = list(map(str, arguments)), _stream(), _stream(), _stream(typed)
     code: object = 0
     with (
         mock.patch.dict(os.environ, plain_environment() if environ is None else dict(environ), clear=True),
-        Path(os.devnull).open() as nobody,
-        mock.patch.object(sys, "stdin", nobody),
+        mock.patch.object(sys, "stdin", typing),
         mock.patch.object(tempfile, "tempdir", tempfile.tempdir),
         loggers_as_they_were(),
         contextlib.chdir(cwd or os.curdir),
@@ -68,8 +67,8 @@ def loggers_as_they_were() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _output() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+def _stream(text: str = "") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8", write_through=True)
 
 
 def _text(stream: io.TextIOWrapper) -> str:
