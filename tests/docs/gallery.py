@@ -44,9 +44,9 @@ def main() -> None:
         folder = Path(name)
         with kept_demo() as demo, load(folder / "written"):
             # Without the history of the training that the demo begins with, at other intervals.
-            fedmon("record", "store.fmr", "--broker", demo.url, "--for", str(SECONDS), "--interval", "0.5",
-                   "--history", "0", *(word for metric in METRICS for word in ("-m", metric)),
-                   url=demo.url, folder=folder)  # fmt: skip
+            fedmon("record", "store.fmr", "--for", str(SECONDS), "--interval", "0.5", "--history", "0",
+                   *(word for metric in METRICS for word in ("-m", metric)),
+                   url=demo.facts["broker"]["url"], folder=folder)  # fmt: skip
         fedmon("plot", "store.fmr", "--output", "plots", url="", folder=folder)
         fedmon("report", "store.fmr", "--output", "report.html", "--pdf", "report.pdf", url="", folder=folder)
         found = [next((folder / "plots").glob(f"{one}_*.png")) for one in SHOWN]

@@ -40,13 +40,15 @@ def main() -> None:
 def screen(folder: Path) -> str:
     """Return what `fedmon watch` shows after a minute, with its colours."""
     with kept_demo() as demo, load(folder / "written"):
-        environ = stranger_environment(demo.url, folder)
+        environ = stranger_environment(demo.facts["broker"]["url"], folder)
         words = shlex.join([sys.executable, "-m", "fedmon", "watch", "--interval", "1"])
         size = ["-x", str(COLUMNS), "-y", str(LINES)]
         tmux("new-session", "-d", "-s", SESSION, *size, words, environ=environ)
         try:
             chosen = [word for metric in METRICS for word in ("-m", metric)]
-            fedmon("record", "store.fmr", "--for", str(MINUTE_S), *chosen, url=demo.url, folder=folder)
+            fedmon(
+                "record", "store.fmr", "--for", str(MINUTE_S), *chosen, url=demo.facts["broker"]["url"], folder=folder
+            )
             return tmux("capture-pane", "-e", "-p", "-t", SESSION)
         finally:
             tmux("kill-session", "-t", SESSION)

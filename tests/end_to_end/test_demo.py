@@ -23,11 +23,11 @@ import yaml
 from fedmon.broker.ports import PortInUseError, listening
 from fedmon.demo.cli import TRY, USUAL_PORT, _broker
 from tests.support.environment import stranger_environment
-from tests.support.kept_demo import KeptDemo, kept_demo
+from tests.support.kept_demo import kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
 from tests.support.requirements import require
-from tests.support.shell import begun
+from tests.support.shell import Foreground, begun
 from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
 from tests.support.waiting import wait_until
@@ -45,7 +45,7 @@ STEPS_S = 40
 
 
 @pytest.fixture(scope="module")
-def kept() -> Iterator[KeptDemo]:
+def kept() -> Iterator[Foreground]:
     """A demo that was left running, for all who only ask it."""
     with kept_demo() as demo:
         yield demo
@@ -74,8 +74,8 @@ def check_told(document: dict[str, Any]) -> None:
             assert state["sandbox"] in ("bubblewrap", "landlock", "limits")
 
 
-def test_the_demo_walks_through_every_step(kept: KeptDemo) -> None:
-    check_told(kept.document)
+def test_the_demo_walks_through_every_step(kept: Foreground) -> None:
+    check_told(kept.facts)
 
 
 def test_a_demo_without_numpy_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +148,11 @@ def _examples(pattern: str) -> list[Path]:
 
 @pytest.mark.slow_docs
 def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
-    kept: KeptDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    kept: Foreground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     import nbformat
 
-    url = kept.url
+    url = kept.facts["broker"]["url"]
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     for number, block in enumerate(blocks):
@@ -181,7 +181,7 @@ def answered(command: list[str]) -> dict[str, str]:
     return {one["metric"]["node"]: one["value"][1] for one in json.loads(done.stdout)["data"]["result"]}
 
 
-def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(kept: KeptDemo, tmp_path: Path) -> None:
+def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(kept: Foreground, tmp_path: Path) -> None:
     # Given the page, a store as its compose file starts it, and curl
     page = (ROOT / "docs/howtos/scaling.md").read_text()
     require(shutil.which("curl"), "curl is not installed")
@@ -206,7 +206,7 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
         text=True,
         check=True,
     )
-    environ = stranger_environment(kept.url, tmp_path / "researcher")
+    environ = stranger_environment(kept.facts["broker"]["url"], tmp_path / "researcher")
     with subprocess.Popen(words(record), env=environ, cwd=tmp_path) as recording:
         try:
             metrics = ("fedmon_node_online", "host_cpu_busy_ratio")
@@ -242,10 +242,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environ(kept: KeptDemo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environ(kept: Foreground, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a shell that has typed what the demo prints first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return stranger_environment(kept.url, tmp_path_factory.mktemp("researcher")) | {"PATH": path}
+    return stranger_environment(kept.facts["broker"]["url"], tmp_path_factory.mktemp("researcher")) | {"PATH": path}
 
 
 def bash(lines: str, cwd: Path, environ: dict[str, str]) -> subprocess.Popen[str]:
@@ -298,13 +298,13 @@ def check_a_node_starts(block: str, clone: Path, environ: dict[str, str]) -> Non
 
 @pytest.mark.slow_docs
 def test_what_the_demo_prints_works_as_printed(
-    kept: KeptDemo, environ: dict[str, str], tmp_path: Path, subtests: pytest.Subtests
+    kept: Foreground, environ: dict[str, str], tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    connect = kept.document["connect"]
+    connect = kept.facts["connect"]
     bare = {name: value for name, value in environ.items() if name != "FEDMON_BROKER_URL"}
     exported = [line for line in connect["try"] if line.startswith("export ")]
     lines = [line for line in (*connect["try"], *TRY) if line.startswith("fedmon ") and "--keep" not in line]
-    assert exported == [f"export FEDMON_BROKER_URL={kept.url}"]
+    assert exported == [f"export FEDMON_BROKER_URL={kept.facts['broker']['url']}"]
 
     for line in [*lines, *connect["owners"].values()]:
         with subtests.test(line):
@@ -312,7 +312,7 @@ def test_what_the_demo_prints_works_as_printed(
             ended = f"timeout --preserve-status -s INT 20 {line}" if line == "fedmon watch" else line
             typed("\n".join([*exported, ended]), tmp_path, bare)
     with subtests.test("python"):
-        assert run("-c", connect["python"], url=kept.url, folder=tmp_path).count("online") >= 3
+        assert run("-c", connect["python"], url=kept.facts["broker"]["url"], folder=tmp_path).count("online") >= 3
 
 
 @pytest.mark.slow_docs
@@ -359,11 +359,11 @@ def test_a_demo_that_stays_is_on_the_usual_port_or_on_a_free_one_where_that_is_t
         assert first.port != second.port
 
 
-def test_a_kept_demo_ends_with_all_its_processes(kept: KeptDemo) -> None:
+def test_a_kept_demo_ends_with_all_its_processes(kept: Foreground) -> None:
     code = kept.stop()  # nobody below here needs it
 
     assert code == 143
-    wait_until(lambda: not _alive(kept.group), what="every process of the demo to end")
+    wait_until(lambda: not _alive(kept.process.pid), what="every process of the demo to end")
 
 
 def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:

@@ -59,9 +59,13 @@ class Foreground:
 
 @contextlib.contextmanager
 def foreground(
-    *words: str | Path, environ: Mapping[str, str] | None = None, program: Sequence[str] = FEDMON
+    *words: str | Path,
+    environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = FEDMON,
+    code: int = 0,
+    start_new_session: bool = False,
 ) -> Iterator[Foreground]:
-    """Begin a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to.
+    """Begin a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to with ``code``.
 
     Its environment is that of the test, if no other is given.
     """
@@ -72,19 +76,25 @@ def foreground(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     ) as process:
         try:
             running = Foreground(process, _document(process))
             yield running
-            assert process.poll() is not None or running.stop() == 0
+            assert process.poll() is not None or running.stop() == code
         finally:
             process.kill()
 
 
 def _document(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the first document, which has one line or several: those within are indented."""
     assert process.stdout is not None
-    line = process.stdout.readline()
     assert process.stderr is not None
-    assert line, process.stderr.read()
-    document: dict[str, Any] = json.loads(line)
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line != "{\n" and line[0] != " ":
+            break
+    assert text, process.stderr.read()
+    document: dict[str, Any] = json.loads(text)
     return document
