@@ -121,12 +121,9 @@ async def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto:
 
     with Listener(mosquitto) as listener:
         reporters = [
-            reporter(
-                participant(scenario_args={"name": "second-run" if number == 2 else "first-run"}),
-                broker=mosquitto.url, node_id=f"node-{number}",
-            )
-            for number in range(3)
-        ]  # fmt: skip
+            reporter(scenario=scenario, broker=mosquitto.url, node_id=f"node-{number}")
+            for number, scenario in enumerate(("first-run", "first-run", "second-run"))
+        ]
         await asyncio.gather(*(each.start() for each in reporters))
         await until(lambda: all(listener.presences(each.node_id) for each in reporters))
         assert await reporters[0].report_scenario_finished()

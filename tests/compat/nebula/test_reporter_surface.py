@@ -38,7 +38,7 @@ CPU = "W-CPU/CPU global (%)"
 
 async def test_start_waits_for_the_grace_time_and_returns_the_task() -> None:
     logger = Logger()
-    ours = reporter(participant(reporter_args={"grace_time_reporter": 0.25}), Trainer(logger))
+    ours = reporter(trainer=Trainer(logger), grace_time_reporter=0.25)
     began = time.monotonic()
 
     task = await ours.start()
@@ -108,7 +108,7 @@ def test_one_event_loop_after_another_is_served() -> None:
 
 async def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
     logger = Logger()
-    ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), Trainer(logger))
+    ours = reporter(trainer=Trainer(logger), grace_time_reporter=60)
     starting = asyncio.create_task(ours.start())
     await until(lambda: ours.node_id)
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ def test_run_reporter_alone_is_enough_and_cancelling_it_ends_every_thread() -> N
 
 async def test_a_start_that_is_given_up_leaves_nothing_open_and_may_be_repeated() -> None:
     scripted = Scripted()
-    ours = reporter(participant(reporter_args={"grace_time_reporter": 60}), scripted=scripted)
+    ours = reporter(scripted=scripted, grace_time_reporter=60)
     for _ in range(2):
         closed, task = scripted.closes, asyncio.create_task(ours.start())
         await until(lambda: scripted.reads > closed)  # noqa: B023  # within the round
@@ -184,7 +184,7 @@ def test_status_comes_before_what_was_enqueued_and_that_before_resources() -> No
             seen.append((min(values), ours.counts()["statuses_queued"]))
 
     with HttpController() as controller:
-        ours = reporter(participant(scenario_args={"controller": controller.address}), Trainer(Watching()))
+        ours = reporter(trainer=Trainer(Watching()), controller=controller.address)
         run(ours.enqueue_data("A-Round", 1))
         run(reported(ours, lambda: ours.counter >= 2))
     assert [(first, queued) for first, queued in seen[:3]] == [("A-Round", 1), (CPU, 1), (CPU, 2)]
@@ -199,10 +199,7 @@ def test_status_comes_before_what_was_enqueued_and_that_before_resources() -> No
 )
 async def test_both_generations_of_the_controller_are_spoken_to(generation: str, update: str, done: str) -> None:
     with HttpController() as controller:
-        config = participant(
-            scenario_args={"controller": controller.address}, reporter_args={"report_status_data_queue": False}
-        )
-        ours = reporter(config, generation=generation)
+        ours = reporter(controller=controller.address, report_status_data_queue=False, generation=generation)
         assert ours.url == f"http://{controller.address}{update}"
         assert await ours.report_scenario_finished() is True
         await ours.stop()
@@ -216,7 +213,7 @@ async def test_both_generations_of_the_controller_are_spoken_to(generation: str,
 async def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, *, is_final: bool) -> None:
     began, within_s = time.monotonic(), 60.0 if is_final else 0.15
     with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
-        ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=within_s)
+        ours = reporter(controller=controller.address, finished_within_s=within_s)
         assert await ours.report_scenario_finished() is False
         await ours.stop()
 

@@ -151,8 +151,7 @@ def test_problems_that_differ_each_time_take_no_memory_for_good() -> None:
 async def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
     logger = Logger()
     with silent_peer() as port:
-        scenario = {"controller": f"127.0.0.1:{port}"}
-        ours = reporter(participant(scenario_args=scenario), Trainer(logger), http_timeout_s=30.0)
+        ours = reporter(trainer=Trainer(logger), controller=f"127.0.0.1:{port}", http_timeout_s=30.0)
         await ours.start()
         await until(lambda: len(logger.of(CPU)) >= 3)
         assert ours.counts()["statuses_waiting"] >= 3
@@ -166,7 +165,7 @@ async def test_weakness_03_a_controller_that_never_answers_delays_no_sample() ->
 
 async def test_weakness_04_statuses_of_an_outage_arrive_later_in_order_each_once() -> None:
     port, logger = free_port(), Logger()
-    ours = reporter(participant(scenario_args={"controller": f"127.0.0.1:{port}"}), Trainer(logger))
+    ours = reporter(trainer=Trainer(logger), controller=f"127.0.0.1:{port}")
     await ours.start()
     await until(lambda: ours.counts()["statuses_failures"] >= 1 and ours.counter >= 2)
     with HttpController(port=port) as controller:
@@ -186,9 +185,8 @@ def test_weakness_05_a_config_that_json_cannot_carry_costs_no_time_and_no_status
     )
 
     with HttpController() as controller:
-        odd["scenario_args"]["controller"] = controller.address
         began = time.monotonic()
-        run(reported(reporter(odd), lambda: len(controller.statuses()) >= 2))
+        run(reported(reporter(odd, controller=controller.address), lambda: len(controller.statuses()) >= 2))
         assert time.monotonic() - began < 10
 
     body = controller.statuses()[0].body
@@ -279,10 +277,7 @@ async def test_ticks_that_a_busy_program_missed_stay_counted_after_a_stop(monkey
 async def test_weakness_13_without_statuses_the_queue_is_emptied_all_the_same_and_is_bounded() -> None:
     logger = Logger()
     with HttpController() as controller:
-        silent = participant(
-            reporter_args={"report_status_data_queue": False}, scenario_args={"controller": controller.address}
-        )
-        ours = reporter(silent, Trainer(logger))
+        ours = reporter(trainer=Trainer(logger), controller=controller.address, report_status_data_queue=False)
         for number in range(QUEUE_LIMIT + 5):
             await ours.enqueue_data("loss", number)
         await ours.start()
@@ -307,8 +302,7 @@ async def test_weakness_14_no_secret_no_attack_and_no_place_leaves() -> None:
     )
 
     with HttpController() as controller:
-        secrets["scenario_args"]["controller"] = controller.address
-        ours = reporter(secrets)
+        ours = reporter(secrets, controller=controller.address)
         await ours.start()
         await until(controller.statuses)
         assert await ours.report_scenario_finished()
@@ -328,8 +322,8 @@ async def test_weakness_15_16_one_connection_tells_the_end_until_it_is_confirmed
         return next(answers, 200) if posted.path.endswith("/done") else 200
 
     with HttpController(answer) as controller:
-        ours = reporter(participant(scenario_args={"controller": controller.address}))
-        other = reporter(participant(scenario_args={"controller": controller.address, "name": "second-run"}))
+        ours = reporter(controller=controller.address)
+        other = reporter(controller=controller.address, scenario="second-run")
         both = await asyncio.gather(ours.report_scenario_finished(), ours.report_scenario_finished())
         assert list(both) == [True, True]
         assert await ours.report_scenario_finished() is True
