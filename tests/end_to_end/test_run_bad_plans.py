@@ -59,18 +59,6 @@ CASES: dict[str, tuple[str, str, str]] = {
     "ends its process with 0": ("os._exit(0)", "failed", "without a result"),
     "imports a missing package": ("import no_such_package", "failed", "the plan needs no_such_package"),
     "recurses": ("def again(): again()\nagain()", "failed", "RecursionError"),
-    "leaves a daemon": (
-        """
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                while True: signal.pause()
-            os._exit(0)
-        return {}
-        """,
-        "succeeded",
-        "",
-    ),
     "leaves a thread": ("threading.Thread(target=signal.pause).start()\nreturn {}", "succeeded", ""),
     "forges NaN": (SEND + "send(b'j', b'{\"a\":NaN}')\nos._exit(0)", "invalid-result", ""),
     "closes its channel": ("os.closerange(3, 99)\nreturn {}", "failed", ""),

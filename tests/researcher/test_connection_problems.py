@@ -26,7 +26,7 @@ from tests.support.proxy import Proxy
 from tests.support.stubborn import broker_that_gives_connections_away, greeter, silent_peer
 from tests.support.waiting import wait_until
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 2.0
 
 
 def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, float, float]:
@@ -44,7 +44,7 @@ def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, flo
         ("mqtt", "closed port", "refused"),
         ("mqtt", "[::1]:1", "refused|ddress|unreachable"),  # also on a machine without IPv6
         ("mqtt", "no-such-host.invalid:1883", "cannot be resolved"),
-        ("mqtt", "silent peer", "did not speak MQTT|no answer within 5 s"),
+        ("mqtt", "silent peer", "did not speak MQTT|no answer within 2 s"),
         ("mqtts", "mosquitto", "TLS"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from fedmon.common.errors import StorageError
 from fedmon.common.store.queue import MAX_SEEN, TasksQueue, TasksQueueError
+from tests.support.databases import execute
 from tests.support.full_disk import files_of_at_most
 
 
@@ -120,9 +121,7 @@ def harm(path: Path, how: str) -> None:
             path.write_bytes(content[:middle] + b"\xff" * 8192 + content[middle + 8192 :])
         case "foreign tables":
             path.unlink()
-            with sqlite3.connect(path) as connection:
-                connection.execute("CREATE TABLE queue_default (something TEXT)")
-            connection.close()
+            execute(path, "CREATE TABLE queue_default (something TEXT)")
 
 
 class Planted:
