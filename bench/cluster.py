@@ -157,9 +157,9 @@ def measure(kind: type[Cluster], *, count: int, seconds: float, settled_s: float
         for number, node_id in enumerate(names):
             made = write_node_folder(
                 folder / node_id,
-                node_id=node_id,
                 url=cluster.url(number),
                 broker=cluster.broker_settings(node_id),
+                runs={},
                 metrics={"interval_s": 1.0},
             )
             nodes.append(stack.enter_context(NodeProcess(made)))

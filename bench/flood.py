@@ -26,7 +26,7 @@ from fedmon.common.clock import Deadline, seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -70,14 +70,7 @@ def measure(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "broker").mkdir()
         broker = Broker("mosquitto", Path(name) / "broker")
-        folder = write_node_folder(
-            Path(name) / "ward",
-            node_id="ward",
-            url=broker.url,
-            runs=NO_RUNS,
-            metrics={"enabled": False},
-            quota=DEFAULTS,
-        )
+        folder = write_node_folder(Path(name) / "ward", url=broker.url, metrics={"enabled": False}, quota=DEFAULTS)
         with NodeProcess(folder) as node, Federation(broker.url, researcher_id="bob", folder=Path(name) / "bob") as fed:
             wait_until(lambda: fed.ping(nodes=["ward"])["ward"].ok, what=node.log)
             quiet = statistics.median(pings_ms(fed, min(seconds, 20.0)))

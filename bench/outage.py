@@ -26,7 +26,7 @@ from fedmon.researcher.samples.record import Record
 from fedmon.researcher.samples.watch import LiveSample
 from tests.common.store.recordings import missing
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 
 DRAIN_BUDGET_S = 60.0
 MOST_NODES, MOST_SECONDS = 200, 3600.0
@@ -87,11 +87,7 @@ def measure(count: int, outage_s: float, rate: float) -> None:
         stack.callback(broker.stop)
         for node_id in names:
             metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
-            stack.enter_context(
-                NodeProcess(
-                    write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS, metrics=metrics)
-                )
-            )
+            stack.enter_context(NodeProcess(write_node_folder(folder / node_id, url=broker.url, metrics=metrics)))
         federation = stack.enter_context(Federation(broker.url, researcher_id="bench", folder=folder / "bench"))
         watch = stack.enter_context(federation.monitor(order.take, interval_s=interval_s, ordered=True))
         store = folder / "store.fedmon"

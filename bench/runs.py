@@ -97,7 +97,7 @@ def party(names: Sequence[str], *, repository: str | None = None, tables: bool =
         nodes = []
         for number, node_id in enumerate(names):
             urls = {"allowed_urls": [repository], "url": repository} if repository else {}
-            made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, repository=urls)
+            made = write_node_folder(folder / node_id, url=broker.url, runs={}, repository=urls)
             if tables:
                 _offer(made, HOSPITALS[number].file)
             nodes.append(stack.enter_context(NodeProcess(made)))

@@ -18,7 +18,7 @@ from fedmon.experiment.events import Became, Registered
 from fedmon.experiment.journal import NAME, Journal
 from fedmon.experiment.states import ResourceState
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 
@@ -157,7 +157,7 @@ def test_a_wrong_option_is_a_usage_error(name: str) -> None:
 
 
 def test_a_reader_who_has_enough_ends_a_verb_without_an_error(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "west", url=mosquitto.url)
     environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url)
     lines = ["--help", "node --help", "nodes", "ping --json", "watch --json", f"node audit show --dir {folder}"]
 

@@ -20,7 +20,7 @@ import pytest
 from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder, write_node_with_cells
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder, write_node_with_cells
 from tests.support.requirements import require
 from tests.support.shell_here import document_here
 from tests.support.tracing import Trace, traced
@@ -112,7 +112,7 @@ def check(journey: str, windows: list[list[tuple[int, str]]]) -> None:
 def north(folder: Path, broker: Broker) -> Path:
     """Write the folder of a node that measures only when it is asked to, and runs nothing."""
     metrics = {"interval_s": 600.0}
-    return write_node_folder(folder / "north", node_id="north", url=broker.url, metrics=metrics, runs=NO_RUNS)
+    return write_node_folder(folder / "north", url=broker.url, metrics=metrics)
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def is_started(ec: ExperimentController, guid: int) -> bool:
 def test_a_run_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, tmp_path: Path) -> None:
     require(os.geteuid() == 0 and shutil.which("bwrap"), "the page is about a node of root with bubblewrap")
     sections: dict[str, Any] = {"metrics": {"enabled": False}, "runs": {"sandbox": "bubblewrap"}}
-    folder = write_node_with_cells(tmp_path / "north", node_id="north", url=mosquitto.url, **sections)
+    folder = write_node_with_cells(tmp_path / "north", url=mosquitto.url, **sections)
     (folder / "plan.py").write_text(PLAN)
     document_here("node", "plan", "register", folder / "plan.py", "--name", "counts", "--dir", folder)
     with asked(folder, mosquitto, trace) as fed:

@@ -10,7 +10,7 @@ import pytest
 from tests.batch.slurm import Slurm
 from tests.end_to_end.test_measuring import heard
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
 from tests.support.shell_here import document
 from tests.support.waiting import wait_until
 
@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
 
 
 def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.5}
-    )
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url, metrics={"interval_s": 0.5})
     job = slurm.submit("#!/bin/sh\nsleep 300 &\nsrun --overlap sleep 302\n")
     slurm.running("/usr/bin/sleep 302")
     with NodeProcess(folder, environ=slurm.environ), mosquitto.researcher(tmp_path) as federation:

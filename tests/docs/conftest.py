@@ -32,7 +32,7 @@ def hospitals(hospital_folder: Path) -> Iterator[str]:
         stack.callback(broker.stop)
         runs = {"sandbox": "limits", "max_jobs": 4}
         for node_id, table in TABLES.items():
-            made = write_node_folder(folder / node_id, node_id=node_id, url=broker.url, runs=runs)
+            made = write_node_folder(folder / node_id, url=broker.url, runs=runs)
             (made / table.name).write_bytes(table.read_bytes())
             words = ("--name", "breast-cancer", "--tags", "breast-cancer", "--dir", made)
             document_here("node", "dataset", "add", made / table.name, *words)

@@ -16,7 +16,7 @@ from fedmon.broker.engine import MosquittoEngine
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder, write_node_with_cells
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder, write_node_with_cells
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.requirements import require
@@ -67,7 +67,7 @@ def test_a_node_with_a_wrong_clock_or_without_an_answer_is_told(
 
 
 def test_a_silent_or_refusing_node_is_named_and_no_clock_blamed_for_it(mosquitto: Broker, tmp_path: Path) -> None:
-    shy = write_node_folder(tmp_path / "n", node_id="shy", url=mosquitto.url, runs=NO_RUNS, researchers=["bob"])
+    shy = write_node_folder(tmp_path / "shy", url=mosquitto.url, researchers=["bob"])
     url = mosquitto.url.replace("//", "//alice@")
     with EchoNode(mosquitto.port, "quick"):
         with EchoNode(mosquitto.port, "silent", answer=lambda _request: None):
@@ -157,7 +157,7 @@ def test_a_broker_that_lacks_something_fails_a_check(line: str, name: str, advic
 
 def test_a_party_that_is_not_called_as_its_user_is_told(mosquitto: Broker, tmp_path: Path) -> None:
     url = mosquitto.url.replace("//", "//alice@")
-    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url)
+    folder = write_node_folder(tmp_path / "idle", url=url)
 
     bob = {"FEDMON_BROKER_URL": url, "FEDMON_RESEARCHER_ID": "bob"}
     for words, environ in ((("--dir", folder), {}), ((), bob)):
@@ -168,7 +168,7 @@ def test_a_party_that_is_not_called_as_its_user_is_told(mosquitto: Broker, tmp_p
 
 def test_the_clock_of_a_node_of_fed_biomed_is_not_known(mosquitto: Broker, tmp_path: Path) -> None:
     wire = {"wire": "fedbiomed4"}
-    folder = write_node_folder(tmp_path / "n", node_id="old", url=mosquitto.url, runs=NO_RUNS, node=wire)
+    folder = write_node_folder(tmp_path / "old", url=mosquitto.url, node=wire)
     with NodeProcess(folder):
         environ = {"FEDMON_RESEARCHER_WIRE": "fedbiomed4"}
         wait_until(lambda: diagnosed("--broker", mosquitto.url, **environ)[1]["nodes"]["verdict"] == "ok")
@@ -203,7 +203,7 @@ def test_the_repository_is_looked_at_where_no_node_is_known(
 def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_could_fetch_it(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="idle", url=mosquitto.url)
+    folder = write_node_folder(tmp_path / "idle", url=mosquitto.url)
     wrong = secret_file(tmp_path / "wrong", "not-the-token")
 
     with foreground("repository", "start", "--port", "0", "--data-dir", tmp_path / "files") as running:
@@ -228,7 +228,7 @@ def test_the_repository_is_good_if_this_partys_token_stores_a_file_and_others_co
 
 def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> None:
     url = f"mqtt://127.0.0.1:{free_port()}"
-    folder = write_node_with_cells(tmp_path / "n", node_id="idle", url=url, researchers=[])
+    folder = write_node_with_cells(tmp_path / "idle", url=url, researchers=[])
     (folder / "table.csv").unlink()
     (folder / "state.sqlite").write_bytes(b"damaged")
 
@@ -253,8 +253,8 @@ def test_settings_beside_a_node_that_has_its_own_are_refused(option: str, tmp_pa
 
 
 def test_a_running_node_says_what_keeps_it_from_its_work(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="patient", url=mosquitto.url, runs=NO_RUNS)
-    double = write_node_folder(tmp_path / "d", node_id="patient", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "patient", url=mosquitto.url)
+    double = write_node_folder(tmp_path / "d", node_id="patient", url=mosquitto.url)
 
     def told() -> str:
         code, checks = diagnosed("--dir", folder)
@@ -263,7 +263,7 @@ def test_a_running_node_says_what_keeps_it_from_its_work(mosquitto: Broker, tmp_
 
     with NodeProcess(folder):
         wait_until(lambda: told().startswith("connected to 127.0.0.1"))
-        write_node_folder(folder, node_id="patient", url=mosquitto.url, researchers=[])  # read at the next start
+        write_node_folder(folder, url=mosquitto.url, researchers=[])  # read at the next start
         with NodeProcess(double):
             wait_until(lambda: diagnosed("--dir", folder)[0] == 1)
             _, checks = diagnosed("--dir", folder)

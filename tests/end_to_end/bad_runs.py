@@ -145,7 +145,6 @@ def ward(
     """Have a ward with small limits that serves to the end; ``hosts`` are lines that only its node's machine knows."""
     write_node_folder(
         folder,
-        node_id=folder.name,
         url=broker.url,
         policy={"researchers": ["*"], "job_output": job_output},
         metrics={"enabled": False},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,9 @@ class Site:
         return audited(self.folder, event)
 
 
-def made(folder: Path, broker: Broker, settings: str = "", researchers: Sequence[str] = ("*",)) -> Path:
-    """Make the folder of a node that approved the plan; ``settings`` are added to its file."""
-    write_node_with_cells(folder, node_id=folder.name, url=broker.url, researchers=researchers)
-    with (folder / "node.toml").open("a") as file:
-        file.write(settings)
+def made(folder: Path, broker: Broker, **settings: Any) -> Path:
+    """Make the folder of a node that approved the plan; ``settings`` are those of `write_node_with_cells`."""
+    write_node_with_cells(folder, url=broker.url, **settings)
     plan = folder / "plan.py"
     plan.write_text(PLAN)
     document_here("node", "plan", "register", plan, "--name", "waits", "--dir", folder)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
@@ -31,7 +31,7 @@ VALID = {
 @pytest.fixture(scope="module")
 def node(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("node") / "ward"
-    with NodeProcess(write_node_folder(folder, node_id="ward", url=lasting_broker.url, runs=NO_RUNS)) as running:
+    with NodeProcess(write_node_folder(folder, url=lasting_broker.url)) as running:
         yield running
         assert "Traceback" not in running.log()
 
@@ -103,7 +103,7 @@ def test_a_retained_command_has_no_effect_after_a_reconnect(mosquitto: Broker, t
     with RawResearcher(mosquitto) as raw:
         message = raw.message("approval", name="p", sha256="0" * 64, size_bytes=1, source="x")
         raw.send(message, topic="general/nodes/raw/late", retain=True)
-        with NodeProcess(write_node_folder(tmp_path / "late", node_id="late", url=mosquitto.url, runs=NO_RUNS)):
+        with NodeProcess(write_node_folder(tmp_path / "late", url=mosquitto.url)):
             pong = wait_until(lambda: raw.answered("pong"), what="the node to answer")
 
     assert pong is not None

@@ -13,7 +13,7 @@ from fedmon.common.ids import new_id
 from tests.end_to_end.run_sites import SHA256, Site, made, running
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,7 @@ STREAM = "user-raw"
 @pytest.fixture(scope="module")
 def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site") / "north"
-    made(folder, lasting_broker, "\n[metrics]\ninterval_s = 0.2\n", researchers=["raw", "bob", "eve"])
+    made(folder, lasting_broker, metrics={"interval_s": 0.2}, researchers=["raw", "bob", "eve"])
     with running(NodeProcess(folder), lasting_broker) as made_site:
         yield made_site
 
@@ -72,12 +72,7 @@ def test_a_command_that_does_not_name_its_node_is_refused_where_identity_is_stri
     lasting_broker: Broker, tmp_path: Path
 ) -> None:
     folder = write_node_folder(
-        tmp_path / "east",
-        node_id="east",
-        url=lasting_broker.url,
-        researchers=["strict"],
-        node={"strict_identity": True},
-        runs=NO_RUNS,
+        tmp_path / "east", url=lasting_broker.url, researchers=["strict"], node={"strict_identity": True}
     )
     with NodeProcess(folder), RawResearcher(lasting_broker, "strict") as researcher:
         wait_until(lambda: researcher.answered("pong"), what="the node")

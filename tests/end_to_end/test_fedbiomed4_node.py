@@ -15,7 +15,7 @@ from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import RECORD, Message, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
+from tests.support.node_process import NodeProcess, audited, write_node_folder
 from tests.support.shell_here import document_here
 from tests.support.waiting import stays, wait_until
 
@@ -36,7 +36,6 @@ def folder(lasting_broker: Broker, repository: HistoricRepository, tmp_path_fact
         tmp_path_factory.mktemp("node") / "folder",
         node_id=NODE,
         url=lasting_broker.url,
-        runs=NO_RUNS,
         node={"wire": "fedbiomed4"},
         policy={"researchers": ["researcher_v4", "another_v4"]},
         repository={"allowed_urls": [repository.url]},

@@ -365,21 +365,15 @@ def test_the_broker_may_restart(fed: Federation, nodes: dict[str, V4Node], mosqu
 def test_our_own_node_and_researcher_understand_each_other_on_this_wire_alone(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_with_cells(
-        tmp_path / "node",
-        node_id="ours",
-        url=mosquitto.url,
-        runs=NO_RUNS,
-        node={"wire": "fedbiomed4"},
-        metrics={"interval_s": 0.2},
-    )
+    sections: dict[str, Any] = {"runs": NO_RUNS, "node": {"wire": "fedbiomed4"}, "metrics": {"interval_s": 0.2}}
+    folder = write_node_with_cells(tmp_path / "ours", url=mosquitto.url, **sections)
     with NodeProcess(folder):
-        with Federation(settings=settings(mosquitto, tmp_path / "ours")) as fed:
+        with Federation(settings=settings(mosquitto, tmp_path / "alice")) as fed:
             wait_until(lambda: set(fed.ping().ok) == {"ours"}, what="our node")
             listed, found, nothing = fed.datasets(), fed.search(["cells"]), fed.search(["x"])
             with fed.monitor(metrics=["host_*"]) as watch:
                 sample = watch.next(timeout_s=60)
-        with Federation(settings=settings(mosquitto, tmp_path / "ours", wire="fedmon")) as other:
+        with Federation(settings=settings(mosquitto, tmp_path / "alice", wire="fedmon")) as other:
             wait_until(lambda: "ours" in other.nodes(), what="its presence")
             pinged = other.ping(timeout_s=30.0)
 

@@ -42,7 +42,7 @@ def started(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running = {}
         folder = tmp_path_factory.mktemp("nodes")
         for node_id in ("north", "south"):
-            made = write_node_with_cells(folder / node_id, node_id=node_id, url=broker.url, runs=NO_RUNS)
+            made = write_node_with_cells(folder / node_id, url=broker.url, runs=NO_RUNS)
             running[node_id] = stack.enter_context(NodeProcess(made))
         yield running
 
@@ -172,7 +172,7 @@ def test_node_and_researcher_work_again_after_the_brokers_return(broker: Broker,
 
 
 def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "early", node_id="early", url=broker.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "early", url=broker.url)
     broker.stop()
 
     with NodeProcess(folder):
@@ -183,8 +183,7 @@ def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: B
 
 
 def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path) -> None:
-    place = tmp_path / "five"
-    folder = write_node_folder(place, node_id="five", url=mosquitto.url, runs=NO_RUNS, broker={"mqtt_version": "5"})
+    folder = write_node_folder(tmp_path / "five", url=mosquitto.url, broker={"mqtt_version": "5"})
     version_5 = msgspec.structs.replace(mosquitto.settings, mqtt_version="5")
     settings = ResearcherSettings(id="bob", broker=version_5, folder=tmp_path / "bob")
 

@@ -41,10 +41,9 @@ def filled(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store with the samples of a node that ran a plan, and of a machine with a GPU."""
     folder = tmp_path_factory.mktemp("federation")
     broker = Broker("mosquitto", folder / "broker")
-    settings = "\n[metrics]\ninterval_s = 1.0\n"
     try:
         with (
-            NodeProcess(made(folder / "north", broker, settings)),
+            NodeProcess(made(folder / "north", broker, metrics={"interval_s": 1.0})),
             broker.researcher(folder) as federation,
             federation.record(to=store.url, interval_s=1.0) as record,
         ):

@@ -28,7 +28,7 @@ class Rows(TrainingPlan):
 
 def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_with_cells(
-        tmp_path / "north", node_id="north", url=mosquitto.url, runs={"sandbox": "limits"}, metrics={"enabled": False}
+        tmp_path / "north", url=mosquitto.url, runs={"sandbox": "limits"}, metrics={"enabled": False}
     )
     plan = tmp_path / "rows.py"
     plan.write_text(PLAN)

@@ -48,9 +48,7 @@ def nodes(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> I
         running = {}
         for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
             folder = tmp_path_factory.mktemp(node_id) / node_id
-            write_node_with_cells(
-                folder, node_id=node_id, url=lasting_broker.url, runs=NO_RUNS, researchers=researchers
-            )
+            write_node_with_cells(folder, url=lasting_broker.url, runs=NO_RUNS, researchers=researchers)
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 

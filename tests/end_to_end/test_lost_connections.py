@@ -12,7 +12,7 @@ import pytest
 from bench.echo_nodes import presence
 from fedmon.common.clock import Deadline
 from tests.support.brokers import Broker, answering
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
@@ -29,9 +29,7 @@ def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_
     names = {"north", "south", "west"}
     with contextlib.ExitStack() as running:
         nodes = [
-            running.enter_context(
-                NodeProcess(write_node_folder(tmp_path / name, node_id=name, url=mosquitto.url, runs=NO_RUNS))
-            )
+            running.enter_context(NodeProcess(write_node_folder(tmp_path / name, url=mosquitto.url)))
             for name in sorted(names)
         ]
         federation = running.enter_context(mosquitto.researcher(tmp_path))
@@ -51,7 +49,7 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     with Proxy(mosquitto.port) as link, RawResearcher(mosquitto) as raw:
-        with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=link.url, runs=NO_RUNS)) as node:
+        with NodeProcess(write_node_folder(tmp_path / "far", url=link.url)) as node:
 
             def reported_after_a_cut() -> str:
                 link.heal()
@@ -74,9 +72,7 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
 def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tmp_path: Path) -> None:
     with RawResearcher(mosquitto) as raw, contextlib.ExitStack() as running:
         twins = [
-            running.enter_context(
-                NodeProcess(write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url, runs=NO_RUNS))
-            )
+            running.enter_context(NodeProcess(write_node_folder(tmp_path / name, node_id="twin", url=mosquitto.url)))
             for name in ("one", "two")
         ]
         wait_until(lambda: all(twin.live().get("duplicate") for twin in twins), what="both to report the other")
@@ -93,7 +89,7 @@ def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tm
 def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_ends(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "one", node_id="twin", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "one", node_id="twin", url=mosquitto.url)
     with NodeProcess(folder) as first:
         first.wait_online()
         first.stop()
@@ -113,7 +109,7 @@ def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_end
 def test_one_presence_of_a_foreign_boot_is_reported_and_ones_own_older_ones_are_not(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url)
     with RawResearcher(mosquitto) as raw, NodeProcess(folder) as node:
         wait_until(raw.answered, what="the node to answer")
         for _ in range(2):
@@ -132,9 +128,7 @@ def test_one_presence_of_a_foreign_boot_is_reported_and_ones_own_older_ones_are_
 
 
 def test_client_ids_end_in_128_random_bits_that_a_private_file_keeps(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, policy={"log_level": "DEBUG"}
-    )
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url, policy={"log_level": "DEBUG"})
     for _ in range(2):
         with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as federation:
             wait_until(lambda: answering(federation) == {"ward"}, what="the node to answer")

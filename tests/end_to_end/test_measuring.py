@@ -17,7 +17,7 @@ from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -41,10 +41,9 @@ def sys_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(lasting_broker: Broker, sys_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    folder = write_node_folder(
-        tmp_path_factory.mktemp("node") / "ward", node_id="ward", url=lasting_broker.url, runs=NO_RUNS,
-        metrics={"interval_s": 0.5, "min_interval_s": 0.2, "sys_root": str(sys_tree)}, energy={"region": "FR"},
-    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("node") / "ward"
+    metrics = {"interval_s": 0.5, "min_interval_s": 0.2, "sys_root": str(sys_tree)}
+    write_node_folder(folder, url=lasting_broker.url, metrics=metrics, energy={"region": "FR"})
     with NodeProcess(folder) as node:
         yield node
 
@@ -204,9 +203,7 @@ def test_a_lease_speeds_a_slow_node_up_until_it_ends_and_brings_nothing_that_the
 ) -> None:
     folder = write_node_folder(
         tmp_path / "ward",
-        node_id="ward",
         url=mosquitto.url,
-        runs=NO_RUNS,
         metrics={"interval_s": SLOW_S, "min_interval_s": 0.2},
         policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
     )

@@ -12,7 +12,7 @@ import pytest
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.record_process import RecordProcess, stored
 from tests.support.waiting import elapse, wait_until
@@ -64,7 +64,7 @@ def whole(numbers: Sequence[Number]) -> bool:
 
 def node_folder(folder: Path, url: str, interval_s: float) -> Path:
     metrics = {"interval_s": interval_s, "min_interval_s": 0.2}
-    return write_node_folder(folder / "ward", node_id="ward", url=url, runs=NO_RUNS, metrics=metrics)
+    return write_node_folder(folder / "ward", url=url, metrics=metrics)
 
 
 @pytest.mark.parametrize(("outage_s", "interval_s"), [(2.5, 0.2), TEN_MINUTES])

@@ -19,7 +19,7 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.broker.production import Production
 from tests.broker.shell import foreground
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.shell import Foreground
 from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
@@ -44,12 +44,10 @@ def repository(production: Production, tmp_path: Path) -> Iterator[Foreground]:
 def node(production: Production, repository: Foreground, tmp_path: Path) -> Iterator[NodeProcess]:
     folder = write_node_folder(
         tmp_path / "north",
-        node_id="north",
         url=production.url("north"),
         researchers=["alice"],
         broker=production.broker_settings("north"),
         repository={"allowed_urls": [repository.facts["url"]]},
-        runs=NO_RUNS,
     )
     with NodeProcess(folder, environ=plain_environment(SSL_CERT_FILE=str(production.ca_file))) as running:
         yield running

@@ -20,7 +20,7 @@ from fedmon.researcher.roster import NodeState
 from tests.broker.party import Party
 from tests.broker.production import RENDERED, Production, mosquitto_client
 from tests.support.brokers import answering
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.passwords import PASSWORD
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -74,12 +74,10 @@ class Regions:
         return NodeProcess(
             write_node_folder(
                 self.folder / node_id,
-                node_id=node_id,
                 url=broker.url(node_id),
                 researchers=["alice"],
                 broker=broker.broker_settings(node_id),
                 metrics={"interval_s": 1.0},
-                runs=NO_RUNS,
             )
         )
 

@@ -26,20 +26,20 @@ from tests.support.shell_here import fedmon_here
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
-ASK = "\n[metrics]\nenabled = false\n\n[runs]\nmax_jobs = 64\n\n[release]\nmode = 'ask'\n"
+ASK: dict[str, Any] = {"metrics": {"enabled": False}, "runs": {"max_jobs": 64}, "release": {"mode": "ask"}}
 RULE = "the owner decides about each result"
 
 
 @pytest.fixture
 def folder(mosquitto: Broker, tmp_path: Path) -> Path:
     """The folder of a node whose owner decides about each result."""
-    return made(tmp_path / "north", mosquitto, ASK)
+    return made(tmp_path / "north", mosquitto, **ASK)
 
 
 @pytest.fixture(scope="module")
 def shared(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one such node for several tests."""
-    return made(tmp_path_factory.mktemp("shared") / "north", lasting_broker, ASK)
+    return made(tmp_path_factory.mktemp("shared") / "north", lasting_broker, **ASK)
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ def kill(node: NodeProcess, victims: str) -> None:
 def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: Broker, tmp_path: Path) -> None:
     # given a node, and a researcher who asks each time twice, and again after what was killed is back
     chance, pause = seeded(), threading.Event()
-    folder = made(tmp_path / "north", mosquitto, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 64\n")
+    folder = made(tmp_path / "north", mosquitto, metrics={"interval_s": 0.2}, runs={"max_jobs": 64})
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher:
         wait_until(lambda: is_back(researcher), what="the node")
 
@@ -105,8 +105,7 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
 @pytest.mark.soak
 def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: Broker, tmp_path: Path) -> None:
     # given two nodes on one machine
-    metrics = "\n[metrics]\ninterval_s = 0.2\n"
-    folders = [made(tmp_path / name, mosquitto, metrics) for name in ("north", "south")]
+    folders = [made(tmp_path / name, mosquitto, metrics={"interval_s": 0.2}) for name in ("north", "south")]
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(NodeProcess(folder)) for folder in folders]
         researcher = stack.enter_context(RawResearcher(mosquitto))

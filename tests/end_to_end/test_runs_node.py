@@ -29,7 +29,7 @@ from tests.support.waiting import has_ended, wait_until
 @pytest.fixture(scope="module")
 def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site") / "north"
-    made(folder, lasting_broker, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 4\n")
+    made(folder, lasting_broker, metrics={"interval_s": 0.2}, runs={"max_jobs": 4})
     with running(NodeProcess(folder), lasting_broker) as made_site:
         yield made_site
 
@@ -109,7 +109,7 @@ def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site
 
 
 def test_a_job_is_read_at_its_begin_and_end_between_which_its_energy_counts(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made(tmp_path / "east", mosquitto, "\n[metrics]\ninterval_s = 600\n")
+    folder = made(tmp_path / "east", mosquitto, metrics={"interval_s": 600})
     with running(NodeProcess(folder), mosquitto) as site, Listener(mosquitto) as listener:
         job_id = site.run(seconds=10)
         site.outcome(job_id)
@@ -122,7 +122,7 @@ def test_a_job_is_read_at_its_begin_and_end_between_which_its_energy_counts(mosq
 
 def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:
     # given a machine on which bubblewrap cannot be run, and an owner who asks for it
-    folder = made(tmp_path / "west", mosquitto, '\n[runs]\nsandbox = "bubblewrap"\n')
+    folder = made(tmp_path / "west", mosquitto, runs={"sandbox": "bubblewrap"})
     require(shutil.which("bwrap") and os.geteuid() == 0, "only root can hide bubblewrap from a process")
     with running(NodeElsewhere(folder, without_bubblewrap=True), mosquitto) as site:
         wait_until(lambda: site.owner("status")["live"]["sandbox_reasons"], what="the look for a sandbox")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.recording_node import RecordingNode
 from tests.support.terminal import Terminal
@@ -32,7 +32,7 @@ def hidden_in(text: str) -> set[str]:
 @pytest.fixture
 def asked(mosquitto: Broker, tmp_path: Path) -> Path:
     """Return the folder of a node that was asked under an id with hidden characters."""
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "n", url=mosquitto.url)
     with NodeProcess(folder), RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         raw.ask("ping", id=f"id{HIDDEN}")
@@ -82,7 +82,7 @@ def test_a_terminal_shows_states_in_colours_and_a_pipe_none(mosquitto: Broker) -
 
 
 def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "west", url=mosquitto.url)
     with NodeProcess(folder), Terminal("watch", "--broker", mosquitto.url, "--interval", "0.5") as watch:
         before = termios.tcgetattr(watch.master)[3] & termios.ECHO
         watch.read_until(" west ")

@@ -13,7 +13,7 @@ from tests.broker.party import Party
 from tests.support.brokers import Broker
 from tests.support.clusters import CLUSTERS
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, audited, write_node_folder
+from tests.support.node_process import NodeProcess, audited, write_node_folder
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
@@ -43,9 +43,7 @@ def test_a_killed_node_of_a_cluster_has_a_session_and_comes_back_without_old_com
     lasting_broker: Broker, tmp_path: Path, version: str
 ) -> None:
     name = f"kept{version[0]}"
-    folder = write_node_folder(
-        tmp_path / name, node_id=name, url=twice(lasting_broker), runs=NO_RUNS, broker={"mqtt_version": version}
-    )
+    folder = write_node_folder(tmp_path / name, url=twice(lasting_broker), broker={"mqtt_version": version})
     with RawResearcher(lasting_broker, name) as researcher, NodeProcess(folder) as node:
         wait_until(lambda: researcher.answered("pong"))
         node.kill()
@@ -67,7 +65,7 @@ def test_a_killed_node_of_a_cluster_has_a_session_and_comes_back_without_old_com
 
 
 def test_a_node_of_one_host_leaves_no_session(lasting_broker: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "clean", node_id="clean", url=lasting_broker.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "clean", url=lasting_broker.url)
     with RawResearcher(lasting_broker, "clean") as researcher, NodeProcess(folder) as node:
         wait_until(lambda: researcher.answered("pong"))
         node.kill()
@@ -84,9 +82,7 @@ def test_a_command_sent_while_a_node_changes_hosts_reaches_it(
     name = f"moved{version[0]}"
     with Proxy(lasting_broker.port) as first, Proxy(lasting_broker.port) as second:
         url = f"mqtt://127.0.0.1:{first.port},127.0.0.1:{second.port}"
-        folder = write_node_folder(
-            tmp_path / name, node_id=name, url=url, runs=NO_RUNS, broker={"mqtt_version": version}
-        )
+        folder = write_node_folder(tmp_path / name, url=url, broker={"mqtt_version": version})
         with (
             Listener(lasting_broker) as listener,
             RawResearcher(lasting_broker, name) as researcher,

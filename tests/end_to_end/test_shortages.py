@@ -77,7 +77,7 @@ def sandbox(site: Site) -> str | None:
 
 
 def test_an_owner_commands_a_node_that_may_open_no_more_files(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made(tmp_path / "north", mosquitto, "\n[runs]\nenabled = false\n")
+    folder = made(tmp_path / "north", mosquitto, runs=NO_RUNS)
     with NodeProcess(folder) as node:
         node.wait_online()
         with short_of_descriptors(node, free=0):
@@ -119,7 +119,7 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
 
 def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        folder = made(disk / "north", mosquitto, "\n[metrics]\nenabled = false\n")
+        folder = made(disk / "north", mosquitto, metrics={"enabled": False})
         node = NodeProcess(folder)
         node.output = tmp_path / "node.out"
         with running(node, mosquitto) as site, Listener(mosquitto) as listener:
@@ -159,7 +159,7 @@ def adds_up(counters: dict[str, int]) -> bool:
 
 
 def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "n", url=mosquitto.url)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         limit_files(node.pid, 40_000)
@@ -173,10 +173,10 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
 
 
 def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url)
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path, "anna") as anna:
         wait_until(lambda: anna.ping(timeout_s=5.0).ok, what="the node")
-        write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
+        write_node_folder(folder, url=mosquitto.url, researchers=["berta"])
         with Listener(mosquitto) as listener:
             limit_files(node.pid, 1)
             node.signal(signal.SIGHUP)
@@ -193,13 +193,7 @@ def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosqui
 
 
 def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward",
-        node_id="ward",
-        url=mosquitto.url,
-        runs=NO_RUNS,
-        metrics={"interval_s": 0.2, "min_interval_s": 0.2},
-    )
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url, metrics={"interval_s": 0.2, "min_interval_s": 0.2})
     store = tmp_path / "store"
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path, "anna") as anna, anna.record(store) as record:
         wait_until(lambda: record.counts.stored >= 5, what="first samples")

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 def node(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node that obeys alice."""
     path = tmp_path_factory.mktemp("node") / "n"
-    folder = write_node_folder(path, node_id="n", url=lasting_broker.url, runs=NO_RUNS, researchers=["alice"])
+    folder = write_node_folder(path, url=lasting_broker.url, researchers=["alice"])
     with NodeProcess(folder) as running, RawResearcher(lasting_broker, "alice") as alice:
         wait_until(alice.answered, what="the node to answer")
         yield running
@@ -46,7 +46,7 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
 
 
 def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, lasting_broker: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "m", url=lasting_broker.url)
     (folder / "control.sock").mkdir()
 
     done = fedmon("node", "start", "--dir", str(folder), timeout_s=60)
@@ -88,7 +88,7 @@ def test_a_message_on_a_topic_that_names_no_sender_is_counted_and_not_answered(t
 def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are_recorded(
     tmp_path: Path, mosquitto: Broker
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="newer", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "newer", url=mosquitto.url)
     with Recording(folder / "recording.sqlite"):
         pass
     with contextlib.closing(sqlite3.connect(folder / "recording.sqlite")) as connection:
@@ -111,7 +111,7 @@ def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are
 def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_order(
     tmp_path: Path, lasting_broker: Broker
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "m", url=lasting_broker.url)
     with NodeProcess(folder) as node:
         wait_until(lambda: "connected to the broker" in node.log())
         node.signal(signal.SIGHUP)
@@ -132,10 +132,10 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
 
 def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "m", url=mosquitto.url)
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "m" in fed.nodes())
-        write_node_folder(folder, node_id="other", url=mosquitto.url, runs=NO_RUNS, recording={"enabled": False})
+        write_node_folder(folder, node_id="other", url=mosquitto.url, recording={"enabled": False})
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
 
@@ -153,10 +153,10 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
 
 
 def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs={"enabled": True})
+    folder = write_node_folder(tmp_path / "m", url=mosquitto.url, runs={})
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, mosquitto.researcher(tmp_path) as fed:
         wait_until(lambda: "m" in fed.nodes() and "run" in fed.nodes()["m"].capabilities)
-        write_node_folder(folder, node_id="m", url=mosquitto.url, runs={"enabled": False})
+        write_node_folder(folder, url=mosquitto.url)
         node.signal(signal.SIGHUP)
         wait_until(lambda: "settings read again" in node.log())
 

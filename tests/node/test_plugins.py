@@ -19,7 +19,7 @@ from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
 from fedmon.node.measure.sampler import Sampler, StreamReader
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -298,10 +298,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS,
-        metrics={"interval_s": 0.2, "plugins": ["sockets", "absent"]}, plugins={"sockets": {"protocols": ["UDP"]}},
-    )  # fmt: skip
+    metrics, plugins = {"interval_s": 0.2, "plugins": ["sockets", "absent"]}, {"sockets": {"protocols": ["UDP"]}}
+    folder = write_node_folder(tmp_path / "ward", url=mosquitto.url, metrics=metrics, plugins=plugins)
     environ = plain_environment(PYTHONPATH=str(installed))
     with (
         Listener(mosquitto) as listener,

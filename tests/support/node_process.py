@@ -33,30 +33,32 @@ __all__ = [
 
 OFTEN = {"requests_per_s": 10_000}
 """The section ``quota`` of every node here: a test that waits asks more often than a researcher may."""
-NO_RUNS = {"enabled": False}
+NO_RUNS: Mapping[str, Any] = {"enabled": False}
 """The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
 
 
 def write_node_folder(
     folder: Path,
     *,
-    node_id: str,
+    node_id: str = "",
     url: str = "mqtt://127.0.0.1:1",
     researchers: Sequence[str] = ("*",),
     **sections: Mapping[str, Any],
 ) -> Path:
     """Write a private node folder with its settings, by default for a broker that nobody runs.
 
+    The node is called as its folder if it is given no id, and runs plans only if it is given a section ``runs``.
     ``sections`` adds or replaces keys, such as ``metrics={...}``.
     """
     document: dict[str, dict[str, Any]] = {
-        "node": {"id": node_id},
+        "node": {"id": node_id or folder.name},
         "broker": {"url": url},
         "policy": {"researchers": list(researchers)},
         "quota": dict(OFTEN),
     }
-    for section, values in sections.items():
-        document.setdefault(section, {}).update(values)
+    for section, values in ({"runs": NO_RUNS} | sections).items():
+        if values:
+            document.setdefault(section, {}).update(values)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / "node.toml"
     file.write_text(tomlkit.dumps(document))
@@ -74,13 +76,11 @@ CELLS = "diagnosis,radius\nM,17.99\nB,11.2\nB,12.5\n"
 """A table of three rows and two columns."""
 
 
-def write_node_with_cells(
-    folder: Path, *, node_id: str, url: str, researchers: Sequence[str] = ("*",), **sections: Mapping[str, Any]
-) -> Path:
-    """Write a node folder whose node offers one dataset, "cells", tagged with that word and with the node's id."""
-    write_node_folder(folder, node_id=node_id, url=url, researchers=researchers, **sections)
+def write_node_with_cells(folder: Path, *, url: str, researchers: Sequence[str] = ("*",), **sections: Any) -> Path:
+    """Write a node folder whose node runs plans and offers one dataset, "cells", tagged so and with the node's id."""
+    write_node_folder(folder, url=url, researchers=researchers, **({"runs": {}} | sections))
     (folder / "table.csv").write_text(CELLS)
-    words = ("--name", "cells", "--tags", f"cells,{node_id}", "--dir", folder)
+    words = ("--name", "cells", "--tags", f"cells,{folder.name}", "--dir", folder)
     document_here("node", "dataset", "add", folder / "table.csv", *words)
     return folder
 

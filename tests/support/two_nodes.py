@@ -84,7 +84,6 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
         for node_id in ("a", "b"):
             home = write_node_with_cells(
                 folder / node_id,
-                node_id=node_id,
                 url=broker.url,
                 policy={"job_output": node_id == "b"},
                 metrics={"interval_s": 0.2},

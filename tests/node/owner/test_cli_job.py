@@ -13,16 +13,14 @@ from tests.node.job.machine import program
 from tests.node.jobs_real import Program
 from tests.node.owner.owner_desks import events, made_folder
 from tests.node.owner.owner_shell import node, refused, told
-from tests.support.node_process import NO_RUNS, NodeProcess
+from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a running node; it stops as it should after all that it watched."""
-    folder = made_folder(
-        tmp_path_factory.mktemp("watching") / "n", runs=NO_RUNS, metrics={"interval_s": 0.2, "min_interval_s": 0.2}
-    )
+    folder = made_folder(tmp_path_factory.mktemp("watching") / "n", metrics={"interval_s": 0.2, "min_interval_s": 0.2})
     with NodeProcess(folder) as process:
         wait_until(process.live, what="the node's door")
         yield folder

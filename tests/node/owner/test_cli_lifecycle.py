@@ -18,7 +18,7 @@ from tests.node.jobs_real import Program
 from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment
+from tests.support.node_process import NodeProcess, fedmon, plain_environment
 from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.waiting import pause, wait_until
@@ -26,7 +26,7 @@ from tests.support.waiting import pause, wait_until
 
 @pytest.fixture(scope="module")
 def kept(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    folder = made_folder(tmp_path_factory.mktemp("running") / "n", url=lasting_broker.url, runs=NO_RUNS)
+    folder = made_folder(tmp_path_factory.mktemp("running") / "n", url=lasting_broker.url)
     with NodeProcess(folder) as started:
         yield started
 
@@ -42,7 +42,7 @@ def running(kept: NodeProcess) -> NodeProcess:
 
 @pytest.fixture
 def folder(tmp_path: Path, lasting_broker: Broker) -> Path:
-    return made_folder(tmp_path / "n", node_id="hospital-b", url=lasting_broker.url, runs=NO_RUNS)
+    return made_folder(tmp_path / "n", node_id="hospital-b", url=lasting_broker.url)
 
 
 def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Broker) -> None:
@@ -97,7 +97,7 @@ def test_a_stop_from_another_process_namespace_says_where_it_works(running: Node
 
 
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
+    folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1")
     with NodeProcess(folder) as process:
         wait_until(lambda: process.live().get("last_error"))
         status = told(folder, "status")

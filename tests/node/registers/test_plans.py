@@ -355,7 +355,7 @@ def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_no
 ) -> None:
     rounds = seeded()
     quota = {"requests_per_s": 10_000, "changes_per_hour": 100_000}
-    folder = write_node_folder(tmp_path / "n", node_id="n", quota=quota)
+    folder = write_node_folder(tmp_path / "n", quota=quota)
     acknowledged = set[tuple[str, str]]()
     command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as nodes:

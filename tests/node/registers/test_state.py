@@ -41,7 +41,7 @@ def _asked(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
 def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node whose owner decided about plans and datasets before its register was copied, and after."""
     folder = tmp_path_factory.mktemp("register") / "n"
-    write_node_with_cells(folder, node_id="n", url=lasting_broker.url, runs=NO_RUNS)
+    write_node_with_cells(folder, url=lasting_broker.url, runs=NO_RUNS)
     (folder / "own.py").write_text("name = 'own'\n")
     own = told(folder, "plan", "register", str(folder / "own.py"), "--name", "own")["plan"]["plan_id"]
     with NodeProcess(folder) as node, RawResearcher(lasting_broker) as raw:
@@ -287,7 +287,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
     for name in ("kept", "gone"):
         (defaults / f"{name}.py").write_text(f"name = {name!r}\n")
     node = {"default_plans_dir": str(defaults)}
-    folder = write_node_folder(tmp_path / "n", node_id="d", url=lasting_broker.url, node=node, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "d", url=lasting_broker.url, node=node)
     with desk_of(folder) as desk:
         desk.registers.plans.load_defaults(defaults)
         desk.registers.database.copy(desk.registers.audit.end)

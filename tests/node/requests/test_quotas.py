@@ -28,7 +28,7 @@ from tests.support.brokers import Broker
 from tests.support.envelopes import approval, envelope
 from tests.support.fedbiomed4 import V4Researcher
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, audited, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, audited, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher, plan_fields
 from tests.support.running_node import PLAN as SCRIPTED_PLAN
 from tests.support.running_node import RunningNode, json_parcel
@@ -41,7 +41,7 @@ LARGE = plan_of('return {"text": "x" * 1_500_000}')
 
 def ward(folder: Path, broker: Broker, **quota: float) -> Path:
     """Write the folder of a node with these quotas that runs nothing."""
-    return write_node_folder(folder, node_id="ward", url=broker.url, runs=NO_RUNS, quota=quota)
+    return write_node_folder(folder, node_id="ward", url=broker.url, quota=quota)
 
 
 def use_of(folder: Path, who: str) -> dict[str, Any]:
@@ -263,9 +263,7 @@ def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(
     with HistoricRepository() as repository:
         folder = write_node_folder(
             tmp_path / "ward",
-            node_id="ward",
             url=lasting_broker.url,
-            runs=NO_RUNS,
             node={"wire": "fedbiomed4"},
             quota={"requests_per_s": 10, "undecided_plans": 1},
             repository={"allowed_urls": [repository.url]},

@@ -198,7 +198,7 @@ def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Ben
     Settings of the folder stay.
     """
     if not (path / "node.toml").exists():
-        write_node_folder(path, node_id="hospital", **{"metrics": {"enabled": False}, **sections})
+        write_node_folder(path, node_id="hospital", **({"runs": {}, "metrics": {"enabled": False}} | sections))
     node = Bench(path, is_ready=is_ready)
     try:
         yield node

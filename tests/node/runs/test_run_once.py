@@ -263,7 +263,7 @@ def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) 
 
 def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path) -> None:
     # given a node that is killed during a trial
-    folder = write_node_folder(tmp_path / "n", node_id="hospital")
+    folder = write_node_folder(tmp_path / "hospital", runs={})
     temporary, trial = tmp_path / "tmp", folder / "trial"
     temporary.mkdir()
     with NodeProcess(folder, environ=plain_environment(TMPDIR=str(temporary))) as node:

@@ -15,7 +15,7 @@ from fedmon.researcher.roster import NEVER_HEARD
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record
 from tests.support.environment import plain_environment, researcher_environment
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.node_process import NodeProcess, fedmon, write_node_folder
 from tests.support.shell import begun
 from tests.support.shell_here import document, document_here, fedmon_here
 from tests.support.waiting import wait_until
@@ -27,8 +27,8 @@ SLOW = "nodes send one every 5 s; wait longer, or add --interval 1"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
     folder = tmp_path_factory.mktemp("nodes")
-    open_node = write_node_folder(folder / "open", node_id="open", url=broker.url, runs=NO_RUNS)
-    shy_node = write_node_folder(folder / "shy", node_id="shy", url=broker.url, runs=NO_RUNS, researchers=["bob"])
+    open_node = write_node_folder(folder / "open", url=broker.url)
+    shy_node = write_node_folder(folder / "shy", url=broker.url, researchers=["bob"])
     with NodeProcess(open_node), NodeProcess(shy_node):
         with broker.researcher(folder, "waiter") as fed:
             wait_until(lambda: {"open", "shy"} <= set(fed.nodes()), what="two nodes")

@@ -30,7 +30,7 @@ from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import researcher_environment
 from tests.support.http_server import Answers, LoopbackServer
-from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
+from tests.support.node_process import NodeProcess, write_node_folder
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
@@ -139,7 +139,7 @@ def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
     mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, outage_s: float
 ) -> None:
     path, metrics = tmp_path / "store.fmr", {"interval_s": 0.2, "min_interval_s": 0.2}
-    ward = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics=metrics)
+    ward = write_node_folder(tmp_path / "ward", url=mosquitto.url, metrics=metrics)
     with NodeProcess(ward), federate().record(path, to=store.url, interval_s=0.2) as record:
         wait_until(lambda: record.store is not None and record.store.counts.sent >= 5)
         mosquitto.stop()
