@@ -8,21 +8,24 @@ import pytest
 
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.wire.fedbiomed4 import checked_reply, checked_request
+from tests.support import fedbiomed4 as shapes
 from tests.support.fedbiomed4 import payload
 
 REQUESTS = ("ping", "list", "search", "approval", "training_plan_status", "train")
 REPLIES = ("ping_reply", "list_reply", "search_reply", "approval_reply", "training_plan_status_reply", "train_reply",
            "error", "add_scalar", "log")  # fmt: skip
+OTHER_TYPES: tuple[Any, ...] = ("text", 7, 7.5, True, None, [1], {"a": 1}, object())
 RECORDED = [(checked_request, f"{name}_request") for name in REQUESTS] + [(checked_reply, name) for name in REPLIES]
 
 
 @pytest.mark.parametrize(("check", "name"), RECORDED)
-def test_a_recorded_message_is_taken_and_one_with_another_field_is_refused(check: Any, name: str) -> None:
+def test_a_recorded_message_is_taken_and_one_with_another_field_or_type_is_refused(check: Any, name: str) -> None:
     message = payload(name)
+    types = (shapes.REQUESTS if check is checked_request else shapes.REPLIES)[message["command"]]
     wrong = [message | {"extra": 1}]
     for field in message.keys() - {"protocol_version"}:
         wrong.append({key: value for key, value in message.items() if key != field})
-        wrong.append(message | {field: object()})
+        wrong += [message | {field: value} for value in OTHER_TYPES if not isinstance(value, types[field])]
 
     assert check(message) == message
     for each in wrong:
