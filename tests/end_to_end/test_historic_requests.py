@@ -1,4 +1,4 @@
-"""Scripts of Fed-BioMed over real nodes: the historic names do the main job, and survive a kill -9."""
+"""Scripts of Fed-BioMed over real nodes: the historic names do the main job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from fedmon.common.training_plan import TrainingPlan
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
-from tests.support.chance import seeded
-from tests.support.echo_node import EchoNode, late_pong
 from tests.support.fedbiomed4 import Message, V4Node, payload
 from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_with_cells
@@ -28,9 +26,6 @@ from tests.support.waiting import wait_until
 
 (BLOOD,) = payload("search_reply")["databases"]
 ROOT = Path(__file__).parents[2]
-LATE = 1_500
-"""More replies than a script takes before it is killed."""
-KILLS = 4
 
 
 class Rows(TrainingPlan):
@@ -91,6 +86,15 @@ def test_a_historic_script_finds_asks_and_hears_of_decisions(
     assert (decision["node_id"], decision["status"], decision["note"]) == ("north", "approved", "fine")
 
 
+def of_alice(broker: Broker, tmp_path: Path) -> dict[str, str]:
+    return plain_environment(
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"),
+        MQTT_BROKER="127.0.0.1",
+        MQTT_BROKER_PORT=str(broker.port),
+        RESEARCHER_ID="alice",
+    )
+
+
 def test_the_page_for_migrants_runs_as_it_stands(
     lasting_broker: Broker, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:
@@ -107,83 +111,6 @@ def test_the_page_for_migrants_runs_as_it_stands(
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()[-2:]) == ["north True", "south True"]
     assert str(dict.fromkeys(nodes, True) | {"strict": False}) in done.stdout
-
-
-# --- kill -9 ------------------------------------------------------------------------------------------------------
-
-
-def of_alice(broker: Broker, tmp_path: Path) -> dict[str, str]:
-    return plain_environment(
-        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"),
-        MQTT_BROKER="127.0.0.1",
-        MQTT_BROKER_PORT=str(broker.port),
-        RESEARCHER_ID="alice",
-    )
-
-
-class Script:
-    """Historic scripts one after the other on one folder, and the ledger outside of them."""
-
-    def __init__(self, broker: Broker, tmp_path: Path) -> None:
-        self._ledger = tmp_path / "ledger"
-        self._ledger.touch()
-        self._environ = of_alice(broker, tmp_path)
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, mode: str) -> None:
-        if self.process is not None:
-            self.process.wait(60)  # it gives its folder back at its very end
-        command = [sys.executable, "-m", "tests.end_to_end.historic_researcher", str(self._ledger), mode]
-        self.process = subprocess.Popen(command, env=self._environ)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(60)
-
-    def lines(self) -> list[list[str]]:
-        return [line.split() for line in self._ledger.read_text().splitlines()]
-
-    def taken(self) -> list[tuple[int, bool]]:
-        return [(int(words[1]), words[2] == "True") for words in self.lines() if words[0] == "took"]
-
-
-@pytest.fixture
-def script(mosquitto: Broker, tmp_path: Path) -> Iterator[Script]:
-    made = Script(mosquitto, tmp_path)
-    yield made
-    made.kill()
-
-
-def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
-    mosquitto: Broker, script: Script
-) -> None:
-    chance = seeded()
-    with EchoNode(mosquitto.port, "a") as node:
-        script.start("wait")
-        wait_until(script.lines)
-        for sequence in range(LATE):
-            node.publish("general/researcher/alice/main/a", late_pong(sequence), qos=0 if sequence % 50 else 1)
-        wait_until(lambda: ["waiting", str(LATE)] in script.lines())
-    script.kill()
-
-    for _ in range(KILLS):
-        enough = min(len(script.taken()) + chance.randint(1, 30), LATE)
-        script.start("take")
-        wait_until(lambda enough=enough: len(script.taken()) >= enough)  # type: ignore[misc]  # a default
-        script.kill()
-    script.start("drain")
-    wait_until(lambda: script.lines()[-1] == ["end"])
-    script.start("drain")
-    wait_until(lambda: [words for words in script.lines() if words == ["end"]] == [["end"]] * 2)
-
-    taken = script.taken()
-    first = {sequence: place for place, (sequence, _) in reversed(list(enumerate(taken)))}
-    again = [redelivered for place, (sequence, redelivered) in enumerate(taken) if first[sequence] != place]
-    assert sorted(first, key=lambda sequence: first[sequence]) == list(range(LATE))
-    assert again == [True] * len(again)
-    assert len(again) <= KILLS
-    assert {words[1] for words in script.lines() if words[0] == "start"} == {"main"}
 
 
 # --- nodes of Fed-BioMed 4.4 --------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def decide(first):
             done(node.desk(), "plan-decide", plan=digest(source), status="approved", grant=grant)
             say("approved", digest(source))
 
-for trial in range(15):
+for trial in range(int(sys.argv[2])):
     if (child := os.fork()) == 0:
         say("begun", os.getpid())
         decide(trial * 10_000)
@@ -350,14 +350,15 @@ def test_a_plan_goes_by_its_id_digest_beginning_or_name(
         known.get(reference)
 
 
+@pytest.mark.parametrize("kills", [15, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 def test_a_killed_node_has_no_approval_without_its_line_and_message_and_loses_nothing_acknowledged(
-    tmp_path: Path,
+    tmp_path: Path, kills: int
 ) -> None:
     rounds = seeded()
     quota = {"requests_per_s": 10_000, "changes_per_hour": 100_000}
     folder = write_node_folder(tmp_path / "n", quota=quota)
     acknowledged = set[tuple[str, str]]()
-    command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder)]
+    command = [sys.executable, "-c", DECIDE_FOR_EVER, str(folder), str(kills)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as nodes:
         assert nodes.stdout is not None
         pid = lines_left = 0
