@@ -128,7 +128,7 @@ def test_what_a_run_reports_goes_to_its_researcher_alone_once_a_second(site: Sit
     # given somebody who hears all that passes the broker, while somebody watches every sample
     with Listener(site.broker) as listener:
         site.researcher.ask("monitor", action="start", interval_s=0.2)
-        job_id = site.run(seconds=6, reports=300)
+        job_id = site.run(seconds=3, reports=150)
         outcome = site.outcome(job_id)["job"]
         site.researcher.ask("monitor", action="stop")
         wait_until(lambda: any(job_id in json.dumps(each.message) for each in list(listener.heard)
@@ -142,7 +142,7 @@ def test_what_a_run_reports_goes_to_its_researcher_alone_once_a_second(site: Sit
     seconds = outcome["usage"]["wall_s"]
     assert {each.topic for each in about if "loss" in json.dumps(each.message)} == {"general/researcher/raw/all/north"}
     assert 2 <= len(scalars) <= seconds + 2, [len(each.message["scalars"]) for each in scalars]
-    assert [one["number"] for each in scalars for one in each.message["scalars"]] == list(range(301))
+    assert [one["number"] for each in scalars for one in each.message["scalars"]] == list(range(151))
     assert all(each in about[:end] for each in scalars)
     assert listener.batches(f"job-{job_id}")
 
