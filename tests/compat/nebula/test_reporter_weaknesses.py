@@ -180,9 +180,10 @@ async def test_weakness_04_statuses_of_an_outage_arrive_later_in_order_each_once
 
 def test_weakness_05_a_config_that_json_cannot_carry_costs_no_time_and_no_status() -> None:
     odd = participant(
-        device_args={"role": object(), "name": "x" * 100_000},
-        network_args={"neighbors": {"b:2", "a:1"}, "ip": "10.0.0.1", "port": math.nan},
-    )
+        device_args={"role": object(), "name": "x" * 100_000, "uid": 10**30, "idx": math.inf, "malicious": True},
+        network_args={"neighbors": {"b:2", "a:1"}, "ip": "x\ud800", "port": math.nan},
+        scenario_args={"name": ["a", object()], "federation": {"a": 1}, "rounds": ["a", 1]},
+    ) | {"federation_args": "nonsense"}
 
     with HttpController() as controller:
         began = time.monotonic()
@@ -190,8 +191,11 @@ def test_weakness_05_a_config_that_json_cannot_carry_costs_no_time_and_no_status
         assert time.monotonic() - began < 10
 
     body = controller.statuses()[0].body
-    assert (body["device_args"]["role"], body["device_args"]["name"], body["network_args"]["port"]) == (None,) * 3
-    assert sorted(body["network_args"]["neighbors"]) == ["a:1", "b:2"]
+    assert body["device_args"] == {"uid": 10**30, "idx": None, "name": None, "role": None, "malicious": True}
+    assert sorted(body["network_args"].pop("neighbors")) == ["a:1", "b:2"]
+    assert body["network_args"] == {"ip": None, "port": None}
+    assert body["scenario_args"] == {"name": None, "federation": None, "rounds": ["a", 1], "n_nodes": None}
+    assert body["federation_args"] == {"round": None}
 
 
 def test_weakness_06_on_this_machine_the_period_is_kept_and_the_first_report_is_whole() -> None:
