@@ -1,4 +1,4 @@
-"""The envelope of a researcher's requests, requests for an approval, and the answer to a ping."""
+"""The envelope of a researcher's requests, requests for an approval, the answer to a ping, and decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import new_id
-from fedmon.common.wire.messages import Approval, Pong
+from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus, Pong
 
 
 def envelope(researcher_id: str = "alice") -> dict[str, Any]:
@@ -33,3 +33,11 @@ def pong(**fields: Any) -> Pong:
     echoed: dict[str, Any] = {"researcher_id": "alice", "id": "id-1", "session": "s", "sequence": 1}
     own = {"node_id": "a", "time": utc_now(), "boot": 1, "agent_version": "1"}
     return Pong(**echoed | own | fields)
+
+
+def decision(decision_id: str = "d-1", **fields: Any) -> PlanDecision:
+    """Return a node's approval of a plan of alice; ``fields`` override fields."""
+    told: dict[str, Any] = {"status": PlanStatus.APPROVED, "note": "looks good", "decided": utc_now()}
+    told |= {"node_id": "a", "researcher_id": "alice", "id": decision_id, "boot": 1}
+    told |= {"plan_id": "p-1", "sha256": "0" * 64, "name": "plan"}
+    return PlanDecision(**told | fields)

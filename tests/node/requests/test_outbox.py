@@ -19,7 +19,7 @@ from fedmon.node.requests.dialect import Recipient, echo
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Throttle
 from tests.node.runs.run_desks import Bench, bench
-from tests.support.envelopes import envelope
+from tests.support.envelopes import decision, envelope
 from tests.support.node_process import NO_RUNS
 from tests.support.waiting import wait_until
 
@@ -32,24 +32,14 @@ def outbox(database: Database) -> Outbox:
 
 
 def _decision(number: int, researcher_id: str = "r") -> PlanDecision:
-    return PlanDecision(
-        node_id="n",
-        researcher_id=researcher_id,
-        id=f"decision-{number}",
-        boot=1,
-        plan_id=f"training_plan_{number}",
-        sha256="0" * 64,
-        name="plän\u202e",
-        status=PlanStatus.REJECTED,
-        note="no",
-        decided=utc_now(),
-    )
+    rejected = {"name": "plän\u202e", "status": PlanStatus.REJECTED, "note": "no"}
+    return decision(f"decision-{number}", researcher_id=researcher_id, **rejected)
 
 
 def test_decisions_come_back_whole_and_in_order_until_their_researcher_acknowledges_them(outbox: Outbox) -> None:
     decisions = [_decision(number) for number in (3, 1, 2, 0)]
-    for decision in decisions:
-        outbox.add(decision)
+    for each in decisions:
+        outbox.add(each)
 
     assert outbox.unacked("r") == decisions
     assert outbox.ack("other", ["decision-1"]) == 0

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from bench.echo_nodes import VERSION, Message, now_utc
+from bench.echo_nodes import Message
 from fedmon.common.errors import FolderInUseError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
@@ -17,28 +18,12 @@ from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.databases import locked
 from tests.support.echo_node import EchoNode
+from tests.support.envelopes import decision
 from tests.support.waiting import stays, wait_until
 
 
-def decision(decision_id: str = "d-1", **changes: Any) -> Message:
-    return {
-        "command": "plan-decision",
-        "protocol_version": VERSION,
-        "node_id": "a",
-        "researcher_id": "alice",
-        "id": decision_id,
-        "boot": 1,
-        "plan_id": "p-1",
-        "sha256": "0" * 64,
-        "name": "plan",
-        "status": "approved",
-        "note": "looks good",
-        "decided": now_utc(),
-    } | changes
-
-
 def decide(node: EchoNode, decision_id: str = "d-1", **changes: Any) -> None:
-    node.publish("general/researcher/alice/all/a", decision(decision_id, **changes))
+    node.publish("general/researcher/alice/all/a", msgspec.to_builtins(decision(decision_id)) | changes)
 
 
 def acked(node: EchoNode) -> list[str]:

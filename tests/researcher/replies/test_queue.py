@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.clock import utc_now
 from fedmon.common.store.queue import FILE_NAME, TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus, Pong
@@ -30,20 +29,6 @@ Keep = Callable[..., Replies]
 
 def pong(sequence: int) -> Pong:
     return envelopes.pong(sequence=sequence, id=f"id-{sequence}")
-
-
-def decision(decision_id: str = "d-1") -> PlanDecision:
-    return PlanDecision(
-        node_id="a",
-        researcher_id="alice",
-        id=decision_id,
-        boot=1,
-        plan_id="p",
-        sha256="0" * 64,
-        name="plan",
-        status=PlanStatus.APPROVED,
-        decided=utc_now(),
-    )
 
 
 @pytest.fixture
@@ -84,7 +69,7 @@ def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Pat
     replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
 
     def keep() -> None:
-        replies.keep(decision(), only_once=True, on_kept=lambda _key, first: heard.append(first))
+        replies.keep(envelopes.decision(), only_once=True, on_kept=lambda _key, first: heard.append(first))
 
     file = tmp_path / "queue" / FILE_NAME
     fill_up(file, "queue_default")
@@ -109,10 +94,10 @@ def test_what_a_disk_cannot_read_or_mark_is_told_and_can_be_taken(keep: Keep, tm
     replies.keep(pong(1))
     wait_until(lambda: len(replies) == 1)
     taken = sequences(replies)
-    replies.keep(decision(), only_once=True)
+    replies.keep(envelopes.decision(), only_once=True)
     wait_until(lambda: tally.as_dict().get("failures of the reply queue") == 3, what="three failures")
     execute(file, "ALTER TABLE gone RENAME TO seen")
-    replies.keep(decision(), only_once=True)
+    replies.keep(envelopes.decision(), only_once=True)
     wait_until(lambda: len(replies) == 1, what="the copy that the disk takes")
 
     assert taken == [1]
@@ -218,8 +203,8 @@ def test_without_a_disk_everything_is_kept_in_memory() -> None:
     replies = Replies(None, tally=Tally())
     replies.start()
     replies.keep(pong(1))
-    replies.keep(decision(), only_once=True)
-    replies.keep(decision(), only_once=True)
+    replies.keep(envelopes.decision(), only_once=True)
+    replies.keep(envelopes.decision(), only_once=True)
     wait_until(lambda: len(replies) == 2)
 
     assert not replies.durable
@@ -239,7 +224,7 @@ def test_an_entry_that_cannot_be_read_is_counted_and_stops_nothing(keep: Keep, t
 def test_large_replies_make_room_and_decisions_outlast_them(keep: Keep) -> None:
     tally = Tally()
     replies = keep(tally=tally)
-    replies.keep(decision(), only_once=True)
+    replies.keep(envelopes.decision(), only_once=True)
     large = MAX_KEPT_BYTES // 8
     for number in range(12):
         replies.keep(

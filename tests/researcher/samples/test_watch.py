@@ -21,7 +21,7 @@ from fedmon.researcher.roster import NEVER_HEARD
 from fedmon.researcher.samples.consumers import LEASE_S
 from fedmon.researcher.samples.watch import HELD_SAMPLES, LiveSample
 from tests.researcher.conftest import Open
-from tests.researcher.replies.test_decisions import decision
+from tests.researcher.replies.test_decisions import decide
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode, log_record, sample
 from tests.support.waiting import stays, wait_until
@@ -346,7 +346,7 @@ def test_a_callback_that_is_stuck_delays_no_other_subscription_and_not_the_end(n
 
     for number in range(3):
         send(node, batch(number, 1))
-        node.publish("general/researcher/alice/all/a", decision(f"d-{number}"))
+        decide(node, f"d-{number}")
         node.publish("general/logger/a", log_record("INFO", f"record {number}"))
     node.say("draining")
     wait_until(lambda: stuck == told.keys(), what="every slow callback to hang")
