@@ -7,23 +7,18 @@ import socket
 import threading
 from typing import Self
 
+from tests.support.stubborn import peer
+
 
 class Proxy:
     """Passes bytes to a port until it is cut; then every connection ends, new ones at once. A context manager."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.port, self._target = 0, port
         self._lock = threading.Lock()
-        self._is_cut = self._is_frozen = False
-        self._refused = 0
+        self._is_cut = self._is_frozen = self._is_refusing = False
         self._ends: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept, name="proxy")]
-
-    @property
-    def port(self) -> int:
-        """The port to connect to."""
-        return int(self._listener.getsockname()[1])
+        self._listening = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -39,57 +34,47 @@ class Proxy:
 
     def refuse(self) -> None:
         """End every connection and refuse new ones, as a host whose server is down."""
-        self._refused = self.port
-        hang_up(self._listener)
-        self._listener.close()
+        self._is_refusing = True
+        self._listening.close()
         self.cut()
 
     def heal(self) -> None:
         """Let connections through again; frozen ones stay lost, as behind a firewall that forgot them."""
         if self._is_frozen:
             self.cut()
-        if self._refused:
-            self._listener, self._refused = socket.create_server(("127.0.0.1", self._refused)), 0
-            self._threads.append(threading.Thread(target=self._accept, name="proxy"))
-            self._threads[-1].start()
+        if self._is_refusing:
+            self._listen()
         with self._lock:
-            self._is_cut = self._is_frozen = False
+            self._is_cut = self._is_frozen = self._is_refusing = False
 
     def freeze(self) -> None:
         """Let no byte through, on present and on new connections, without closing them."""
         self._is_frozen = True
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        hang_up(self._listener)
+        self._listening.close()
         self.cut()
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(5)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(("127.0.0.1", self._target), 5)
-            except OSError:
-                near.close()
-                continue
+    def _listen(self) -> None:
+        self.port = self._listening.enter_context(peer(self._serve, port=self.port))
+
+    def _serve(self, near: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", self._target), 5) as far:
             far.settimeout(None)
             with self._lock:
                 self._ends |= {near, far}
                 if self._is_cut:
                     hang_up(near)
-            for source, sink in ((near, far), (far, near)):
-                pump = threading.Thread(target=self._pump, args=(source, sink), name="proxy-pump")
-                self._threads.append(pump)
-                pump.start()
+            back = threading.Thread(target=self._pump, args=(far, near), name="proxy-pump")
+            back.start()
+            self._pump(near, far)
+            back.join()
+            with self._lock:
+                self._ends -= {near, far}
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -97,9 +82,6 @@ class Proxy:
                 if not self._is_frozen:
                     sink.sendall(data)
         hang_up(sink)
-        with self._lock:
-            self._ends.discard(source)
-        source.close()
 
 
 def hang_up(end: socket.socket) -> None:
