@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -23,6 +21,7 @@ from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.brokers import takes_messages
 from tests.support.passwords import PASSWORD
 from tests.support.requirements import require
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 
@@ -206,20 +205,16 @@ def test_presence_survives_a_restart_of_mosquitto(tmp_path: Path) -> None:
 
 
 def test_closing_the_terminal_stops_the_broker(tmp_path: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        command = [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--data-dir", str(tmp_path), "--print-url"]
-        os.execv(sys.executable, command)
-    with os.fdopen(terminal, "rb", buffering=0) as screen:
-        url = b""
-        while not url.endswith(b"\n"):
-            url += screen.read(1)
+    words = ("start", "--port", "0", "--engine", "embedded", "--data-dir", str(tmp_path), "--print-url")
+    with Terminal("broker", *words) as terminal:
+        url = terminal.read_until("\n")
         # The shell that guards it, and the broker itself.
-        children = psutil.Process(child).children(recursive=True)
-    _, status = os.waitpid(child, 0)
+        children = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.close()
+        code = terminal.process.wait(60)
 
-    assert url.startswith(b"mqtt://")
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert url.startswith("mqtt://")
+    assert code == 0
     assert len(children) == 2
     assert psutil.wait_procs(children, timeout=60.0)[1] == []
 

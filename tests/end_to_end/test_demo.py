@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import shlex
 import shutil
@@ -27,9 +26,10 @@ from tests.support.kept_demo import kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
 from tests.support.requirements import require
-from tests.support.shell import Foreground, begun
+from tests.support.shell import FEDMON, Foreground, begun
 from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -367,25 +367,22 @@ def test_a_kept_demo_ends_with_all_its_processes(kept: Foreground) -> None:
 
 
 def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
-        os.execve(sys.executable, [sys.executable, "-m", "fedmon", "demo"], plain_environment())
-    with os.fdopen(terminal, "rb", buffering=0) as screen:
-        seen = b""
-        while b"[2/9]" not in seen:  # until every node is online
-            seen += screen.read(1)
-        processes = psutil.Process(child).children(recursive=True)
-        lines = map(_words, psutil.Process(child).children())
+    # Whoever runs the tests may ignore the signal.
+    with Terminal("demo", program=["env", "--default-signal=HUP", *FEDMON]) as terminal:
+        terminal.read_until("[2/9]")  # until every node is online
+        demo = psutil.Process(terminal.process.pid)
+        processes = demo.children(recursive=True)
+        lines = map(_words, demo.children())
         nodes = [line for line in lines if "--dir" in line and "--json" not in line]  # no verbs of owners
         folders = {Path(line[line.index("--dir") + 1]).parent for line in nodes}
-    os.kill(child, signal.SIGHUP)  # as a shell does that the terminal is closed for, too
-    _, status = os.waitpid(child, 0)
+        terminal.close()
+        terminal.process.send_signal(signal.SIGHUP)  # as a shell does that the terminal is closed for, too
+        code = terminal.process.wait(60)
     left = psutil.wait_procs(processes, timeout=60.0)[1]
     for process in left:
         process.kill()
 
-    assert os.WIFEXITED(status), "it was not killed by the signal"
+    assert code >= 0, "it was not killed by the signal"
     assert left == []
     assert (len(nodes), [folder.exists() for folder in folders]) == (3, [False])
 

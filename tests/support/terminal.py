@@ -8,6 +8,7 @@ import pty
 import select
 import subprocess
 import termios
+from collections.abc import Sequence
 from typing import Self
 
 from fedmon.common.clock import Deadline
@@ -18,13 +19,13 @@ from tests.support.shell import FEDMON
 class Terminal:
     """One verb at a terminal of 24 lines; a context manager. ``shown`` is what it showed since the last key."""
 
-    def __init__(self, *words: str, term: str = "xterm", columns: int = 80) -> None:
+    def __init__(self, *words: str, term: str = "xterm", columns: int = 80, program: Sequence[str] = FEDMON) -> None:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, columns))
+        # In a session whose terminal it is, so that keys become signals.
+        command = ["setsid", "--ctty", *program, *words]
         environ = plain_environment(TERM=term)
-        self.process = subprocess.Popen(
-            [*FEDMON, *words], env=environ, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-        )
+        self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         self.shown = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -35,7 +36,13 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self.master)
+        self.close()
+
+    def close(self) -> None:
+        """Close the terminal; may be called twice."""
+        master, self.master = self.master, -1
+        if master >= 0:
+            os.close(master)
 
     def read_until(self, text: str) -> str:
         """Return what was shown once ``text`` is part of it, with what came at the same moment."""
