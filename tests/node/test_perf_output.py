@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.node.perf.output import Count, parse_line
-from fedmon.node.perf.source import exit_reason
 
 RECORDED = Path(__file__).parents[1] / "data" / "perf"
 
@@ -77,22 +76,3 @@ def test_no_text_breaks_the_reader(text: str, cut: int) -> None:
     for line in (text, recorded[:cut], recorded[:cut] + text):
         found = parse_line(line)
         assert found is None or (found.value is None) == (found.gap is not None)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "expected"),
-    [
-        ("forbidden.txt", "no permission: kernel.perf_event_paranoid is 2; perf needs CAP_PERFMON for this"),
-        ("no_pmu.txt", "unsupported: perf says: event syntax error: "),
-        ("no_cycles.txt", "unsupported: perf says: Error: The cycles:u event is not supported."),
-        ("no_process.txt", "failed: perf says: Problems finding threads of monitor"),
-    ],
-)
-def test_the_end_of_perf_has_a_reason(recorded: str, expected: str) -> None:
-    text = (RECORDED / recorded).read_text()
-
-    assert exit_reason(text, 255, "kernel.perf_event_paranoid is 2").startswith(expected)
-
-
-def test_a_silent_end_is_named_by_its_status() -> None:
-    assert exit_reason("", -11, "") == "failed: perf ended with status -11"

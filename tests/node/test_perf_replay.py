@@ -212,13 +212,15 @@ def test_a_zero_that_comes_from_missing_rights_is_null(replay: Replay) -> None:
 @pytest.mark.parametrize(
     ("recorded", "expected"),
     [
-        ("forbidden.txt", "no permission: "),
-        ("no_pmu.txt", "unsupported: "),
-        ("no_process.txt", "failed: "),
+        ("forbidden.txt", "no permission: kernel.perf_event_paranoid is 2; perf needs CAP_PERFMON for this"),
+        ("no_pmu.txt", "unsupported: perf says: event syntax error: "),
+        ("no_cycles.txt", "unsupported: perf says: Error: The cycles:u event is not supported."),
+        ("no_process.txt", "failed: perf says: Problems finding threads of monitor"),
         ("", "unsupported: "),
     ],
 )
 def test_a_perf_that_refuses_everything_leaves_a_reason(replay: Replay, recorded: str, expected: str) -> None:
+    write_tree(replay.folder, {"proc/sys/kernel/perf_event_paranoid": "2\n"})
     said = (RECORDED / recorded).read_text() if recorded else None
     replay.answers(default="<not supported>", say=said)
     with counting(replay.source("cycles", "l2")) as collector:
@@ -259,8 +261,12 @@ def running(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0
         made.stop()
 
 
-def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
-    replay.answers(die_after=1, last_words="Segmentation weather\n", status=3)
+@pytest.mark.parametrize(
+    ("last_words", "reason"),
+    [("Segmentation weather\n", "perf says: Segmentation weather"), ("", "perf ended with status 3")],
+)
+def test_a_perf_that_dies_is_named_and_started_again(replay: Replay, last_words: str, reason: str) -> None:
+    replay.answers(die_after=1, last_words=last_words, status=3)
     with running(replay) as perf:
         problem = wait_until(lambda: perf.problem)
         wait_until(lambda: perf.starts >= 3)
@@ -270,7 +276,7 @@ def test_a_perf_that_dies_is_named_and_started_again(replay: Replay) -> None:
         first = wait_until(perf.totals.take, what="counts")
         wait_until(perf.totals.take, what="the next counts")
 
-    assert problem == "failed: perf says: Segmentation weather"
+    assert problem == f"failed: {reason}"
     assert (first.values['perf_events_total{group="cycles",event="cycles"}'] or 0) >= 200
 
 
