@@ -14,7 +14,7 @@ from fedmon.node.collectors.nvml import NvmlSession, queries
 from fedmon.node.collectors.nvml.library import Nvml
 from fedmon.node.collectors.nvml.queries import Query
 from fedmon.node.collectors.nvml.reader import LaneReader, Round
-from tests.support.nvml import FakeGpu, FakeMig, FakeNvml, unsigned
+from tests.support.nvml import FakeGpu, FakeMig, FakeNvml
 
 EVERYTHING = (*queries.FAST, *queries.MEDIUM, *queries.PCIE, *queries.SLOW)
 LINKS = tuple(query for query in queries.MEDIUM if "nvlink" in query.gives[0][0])
@@ -249,7 +249,7 @@ def test_a_query_that_fails_once_is_null_once() -> None:
     [
         ("TotalEnergyConsumption", 2**64 - 1, "gpu_energy_joules_total"),
         ("PowerUsage", 2**32 - 1, "gpu_power_watts"),
-        ("Temperature", unsigned(-7), "gpu_temperature_celsius"),
+        ("Temperature", 2**32 - 7, "gpu_temperature_celsius"),
         ("PerformanceState", pynvml.NVML_PSTATE_UNKNOWN, "gpu_performance_state"),
         ("EncoderUtilization", [2**32 - 1, 0], "gpu_encoder_utilization_ratio"),
         ("FanSpeed", "N/A", "gpu_fan_speed_ratio"),

@@ -5,7 +5,6 @@ It has the names, constants, errors and signatures of the real module, and answe
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import threading
@@ -222,8 +221,3 @@ def _instance_answers(instance: FakeMig) -> Mapping[str, Any]:
         "Attributes_v2": SimpleNamespace(multiprocessorCount=16),
         "ComputeRunningProcesses": instance.processes,
     }
-
-
-def unsigned(value: int) -> int:
-    """Return what a C function hands out for a negative number in an unsigned 32-bit integer."""
-    return ctypes.c_uint(value).value

@@ -39,20 +39,14 @@ class Machine:
         pid: int,
         name: str = "python3",
         *,
-        parent: int = 1,
         command: str = "",
         environ: Mapping[str, str] | None = None,
         cgroup: str = "",
-        start: int = 100,
-        session: int | None = None,
-        state: str = "S",
-        flags: int = 0,
+        **process: Any,
     ) -> int:
-        """Write a process; ``cgroup`` is the path of its own in every hierarchy."""
+        """Write a process as `ProcTree` does; ``cgroup`` is the path of its own in every hierarchy."""
         text = b"".join(f"{key}={value}".encode() + b"\0" for key, value in (environ or {}).items())
-        self._tree.put(
-            pid, parent=parent, name=name, environ=text, start=start, session=session, state=state, flags=flags
-        )
+        self._tree.put(pid, name=name, environ=text, **process)
         folder = self.roots.proc / str(pid)
         (folder / "comm").write_text(f"{name[:15]}\n")
         (folder / "cmdline").write_bytes((command or name).replace(" ", "\0").encode() + b"\0")

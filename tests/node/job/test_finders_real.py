@@ -54,11 +54,13 @@ def test_a_number_that_was_given_again_is_never_the_jobs(machine: Machine) -> No
 
 
 def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(machine: Machine) -> None:
-    search = machine.search(MARKER)
+    machine.put(60, environ=MARKER)
+    search, away = machine.search(MARKER), machine.roots.proc.with_name("away")
+    machine.roots.proc.rename(away)
     with pytest.raises(JobNotFoundError):
         search.find()
 
-    machine.put(60, environ=MARKER)
+    away.rename(machine.roots.proc)
     assert search.find().pids == (60,)
 
 
