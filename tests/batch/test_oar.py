@@ -13,7 +13,8 @@ from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
 from tests.batch.loads import Loads
 from tests.batch.oar import CGROUPS, USER, Oar
-from tests.batch.results import Results, is_whole
+from tests.batch.results import merged
+from tests.node.job.tool_runs import logs
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(120)]
@@ -51,11 +52,9 @@ def test_the_script_of_the_documentation_measures_a_job_of_oar(oar: Oar) -> None
     oar.wait_state(job, "Error", "Terminated", timeout_s=90)
 
     assert (oar.work / f"OAR.{job}.stdout").read_text() == ""
-    run = Results(oar.work / f"job-metrics-{job}", job)
-    (host,) = run.hosts
-    assert (run.job(host)["method"], run.job(host)["confidence"]) == ("cgroup", "certain")
-    assert 2.0 <= run.cpu_s(host) <= 3.2, run.log()
-    assert is_whole(run.recording)
+    run = merged(oar.work / f"job-metrics-{job}", job, host=None)
+    assert (run.job["method"], run.job["confidence"]) == ("cgroup", "certain")
+    assert 2.0 <= run.cpu_s <= 3.2, logs(oar.work)
 
 
 def _pids(file: Path) -> list[int]:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.batch.daemons import with_environment
 from tests.batch.loads import Loads
-from tests.batch.results import Results, is_whole
-from tests.batch.slurm import Slurm
+from tests.batch.results import merged
+from tests.batch.slurm import NODES, Slurm
+from tests.node.job.tool_runs import fitting, logs
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(180)]
@@ -47,19 +48,18 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
         ["fedmon:", "measuring"], ["fedmon:", "results"],
     ]  # fmt: skip
     assert not (slurm.work / f".ipc-{job}").exists()
-    run = Results(slurm.work / f"job-metrics-{job}", job)
-    told = run.job("node1")
-    assert (told["job_id"], told["name"], told["nodes"]) == (job, "fit", ["node1"])
-    assert told["method"] in {"scheduler", "cgroup", "environment"}
+    folder = slurm.work / f"job-metrics-{job}"
+    run = merged(folder, job)
+    assert (run.job["job_id"], run.job["name"], run.job["nodes"]) == (job, "fit", ["node1"])
+    assert run.job["method"] in {"scheduler", "cgroup", "environment"}
     # A job without a cgroup loses what its processes used since the last sample, which is 1 s before their end at most;
     # a cgroup holds the start of the monitor, too.
     least, most = {"linuxproc": (1.9, 3.3), "cgroup": (3.0, 4.2)}[slurm.variant]
-    assert least <= run.cpu_s("node1") <= most, run.log()
-    assert 80e6 <= run.last("job_memory_peak_bytes", "node1") <= 160e6, run.log()
-    assert not run.lost
-    assert is_whole(run.recording)
-    assert (run.folder / f"job-report-{job}.html").stat().st_size > 10_000, run.log()
-    assert list(run.folder.rglob("*.csv")), run.log()
+    assert least <= run.cpu_s <= most, logs(slurm.work)
+    assert 80e6 <= run.last("job_memory_peak_bytes") <= 160e6, logs(slurm.work)
+    assert "samples_lost" not in run.document["tool"]
+    assert (folder / f"job-report-{job}.html").stat().st_size > 10_000, logs(slurm.work)
+    assert list(folder.rglob("*.csv")), logs(slurm.work)
     assert not with_environment("SLURM_JOB_ID", job)
 
 
@@ -72,12 +72,11 @@ def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_out
 
     assert "done" in slurm.output(job).splitlines()
     assert "ExitCode=7:0" in slurm.run("scontrol", "show", "job", job).stdout
-    run = Results(slurm.work / "wrapped", job)
-    told = run.job("node1")
-    assert (told["method"], told["confidence"], told["exit_code"]) == ("command", "certain", 7)
-    assert run.hosts["node1"].labels["name"] == "run-7"
-    assert 2.0 <= run.cpu_s("node1") <= 2.6, run.log()
-    assert 80e6 <= run.last("job_memory_peak_bytes", "node1") <= 110e6, run.log()
+    run = merged(slurm.work / "wrapped", job)
+    assert (run.job["method"], run.job["confidence"], run.job["exit_code"]) == ("command", "certain", 7)
+    assert run.document["labels"]["name"] == "run-7"
+    assert 2.0 <= run.cpu_s <= 2.6, logs(slurm.work)
+    assert 80e6 <= run.last("job_memory_peak_bytes") <= 110e6, logs(slurm.work)
 
 
 @ONLY_CGROUP
@@ -88,14 +87,14 @@ def test_two_hosts_measure_a_job_and_the_last_one_merges_by_itself(slurm: Slurm)
     job = slurm.submit(script.replace("--gen_report --export csv", ""), environ={"WORK": program})
     assert slurm.wait_ended(job, timeout_s=100) == "COMPLETED", slurm.output(job)
 
-    run = Results(slurm.work / f"job-metrics-{job}", job)
-    assert set(run.hosts) == {"node1", "node2"}
-    for host in ("node1", "node2"):
-        assert run.job(host)["nodes"] == ["node1", "node2"]
-        assert len(run.values("job_processes", host)) >= 2
+    folder = slurm.work / f"job-metrics-{job}"
+    assert {path.stem for path in folder.glob("recordings/*/*")} == {*NODES}
+    for host in NODES:
+        run = merged(folder, job, host)
+        assert run.job["nodes"] == [*NODES]
+        assert len([*fitting(run.columns["job_processes"])]) >= 2
         # Each host counts its own: the batch script runs on the first only.
-        assert run.job(host)["cgroup"] == f"/slurm_{host}/uid_0/job_{job}"
-    assert is_whole(run.recording)
+        assert run.job["cgroup"] == f"/slurm_{host}/uid_0/job_{job}"
     assert not (slurm.work / f".ipc-{job}").exists()
 
 
@@ -114,10 +113,9 @@ def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_
     folder = slurm.work / f"job-metrics-{job}"
     last = f"job-report-{job}.html" if how == "scancel" else "all_metrics.csv"
     wait_until((folder / last).exists, timeout_s=80, what=last)
-    run = Results(folder, job)
-    assert run.job("node1")["reason"] == f"received {'SIGTERM' if how == 'scancel' else how}"
-    assert run.values("job_processes", "node1")
-    assert is_whole(run.recording)
+    run = merged(folder, job)
+    assert run.job["reason"] == f"received {'SIGTERM' if how == 'scancel' else how}"
+    assert [*fitting(run.columns["job_processes"])]
 
 
 @ONLY_LINUXPROC

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.batch.loads import Loads
-from tests.batch.results import Results, is_whole
+from tests.batch.results import merged
 from tests.batch.slurm import Slurm
+from tests.node.job.tool_runs import logs
 
 pytestmark = [pytest.mark.batch, pytest.mark.timeout(180)]
 EXAMPLE = Path("docs/examples/job_pbs.sh")
@@ -32,8 +33,8 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
 
     told = (torque.work / "output").read_text()
     assert [line.split()[1] for line in told.splitlines()] == ["measuring", "results"]
-    run = Results(torque.work / f"job-metrics-{job}", job)
-    assert is_whole(run.recording)
-    assert run.job("node1")["job_id"] == job
-    assert 0.9 <= run.cpu_s("node1") <= 2.4, run.log()
-    assert (run.folder / f"job-report-{job}.html").stat().st_size > 10_000, run.log()
+    folder = torque.work / f"job-metrics-{job}"
+    run = merged(folder, job)
+    assert run.job["job_id"] == job
+    assert 0.9 <= run.cpu_s <= 2.4, logs(torque.work)
+    assert (folder / f"job-report-{job}.html").stat().st_size > 10_000, logs(torque.work)

@@ -57,15 +57,24 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
         (job,) = self.document["jobs"].values()
         return dict(job)
 
+    def last(self, series: str) -> float:
+        """Return the last value of a series of the job."""
+        return [*fitting(self.columns[series])][-1]
 
-def left(path: Path) -> Left:
-    """Read a recording; everything in it, so that a damaged row is noticed."""
+    @property
+    def cpu_s(self) -> float:
+        """The seconds of CPU time that the job used."""
+        return sum(self.last(f"job_cpu_{mode}_seconds_total") for mode in ("user", "system"))
+
+
+def left(path: Path, node_id: str | None = None) -> Left:
+    """Read a recording, of one node or of its only one; everything in it, so that a damaged row is noticed."""
     with Recording(path, read_only=True) as recording:
-        samples = {one.stream: one.samples for one in recording.extents()}
-        documents = [found.document for found in recording.descriptions()]
+        samples = {one.stream: one.samples for one in recording.extents() if node_id in (None, one.node_id)}
+        documents = [found.document for found in recording.descriptions() if node_id in (None, found.node_id)]
         columns: dict[str, list[float | None]] = {}
         read = dict.fromkeys(samples, 0)
-        for batch in recording.read():
+        for batch in recording.read(node_id):
             read[batch.stream] = read.get(batch.stream, 0) + len(batch.t)  # a stream may be new, too
             if batch.stream.startswith("job-"):
                 for series, values in batch.columns.items():
