@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tests.node.job.tool_runs import FEDMON, beside, recordings, wait_measured
 from tests.node.jobs_real import Program
 from tests.support.environment import plain_environment
 from tests.support.shell import fedmon
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 HERE = Path("/tmp")
@@ -103,13 +103,11 @@ def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> N
 
 
 def test_without_words_a_terminal_gets_the_help() -> None:
-    ours, theirs = pty.openpty()
-    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=plain_environment(), timeout=60)
-    os.close(theirs)
+    with Terminal("job") as terminal:
+        code, shown = terminal.end()
 
-    assert (done.returncode, done.stderr) == (2, b"")
-    assert os.read(ours, 65_536).startswith(b"Usage: fedmon job [OPTIONS]")
-    os.close(ours)
+    assert (code, shown.partition("\n")[0]) == (2, "Usage: fedmon job [OPTIONS] [-- COMMAND ...]")
+    assert "fedmon: " not in shown
 
 
 def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from tests.node.job.tool_runs import (
 from tests.support.environment import plain_environment
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 BURN = "import time, sys\nend = time.process_time() + float(sys.argv[1])\nwhile time.process_time() < end: pass"
@@ -208,15 +208,6 @@ def test_a_command_is_measured_to_its_end_if_it_survives_ctrl_c_but_not_long_aft
     assert (process.returncode, the(tmp_path).job["reason"]) == (4, reason)
 
 
-def at_terminal(*words: str) -> tuple[int, int]:
-    """Run a command at a terminal of its own; return its process, and the other end of the terminal."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
-        os.execvpe(words[0], words, plain_environment())
-    return pid, terminal
-
-
 def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None:
     counting = textwrap.dedent("""
         import os, signal, sys, time
@@ -231,22 +222,13 @@ def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None
         print("got", len(got), flush=True)
         sys.exit(4)
     """)
-    pid, terminal = at_terminal(FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", sys.executable, "-c", counting)
-    said = b""
-    while b"ready" not in said:
-        said += os.read(terminal, 1024)
-    os.write(terminal, b"\x03")
-    try:
-        while chunk := os.read(terminal, 1024):
-            said += chunk
-    except OSError:  # the terminal's last process has ended
-        pass
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
+    with Terminal("job", "-d", str(tmp_path), "-i", "1", "--", sys.executable, "-c", counting) as terminal:
+        terminal.read_until("ready True")
+        terminal.press("\x03")
+        code, said = terminal.end()
 
-    assert os.waitstatus_to_exitcode(status) == 4
-    assert b"ready True" in said
-    assert b"got 1" in said
+    assert code == 4
+    assert "got 1" in said
 
 
 def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_killed(tmp_path: Path) -> None:
@@ -320,32 +302,28 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
 
 @pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
 def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str) -> None:
-    pid, terminal = at_terminal(FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20")
-    wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
-    os.write(terminal, b"\x03")
+    with Terminal("job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20") as terminal:
+        wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
+        terminal.press("\x03")
+        code, _ = terminal.end()
 
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
+    assert code == 128 + signal.SIGINT
     assert the(tmp_path).job["reason"] == "the command was ended by SIGINT"
 
 
 def test_ctrl_z_stops_the_tool_with_the_command_and_fg_goes_on(tmp_path: Path) -> None:
     shell = 'set -m; "$@"; code=$?; while [ -n "$(jobs -s)" ]; do fg > /dev/null; code=$?; done; exit $code'
     tool = (FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "sleep 0.5; exit 7")
-    pid, terminal = at_terminal("bash", "-c", shell, "bash", *tool)
-    wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
+    with Terminal("-c", shell, "bash", *tool, program=["bash"]) as terminal:
+        wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
 
-    def ended() -> tuple[int, int] | None:
-        os.write(terminal, b"\x1a")
-        found = os.waitpid(pid, os.WNOHANG)
-        return found if found[0] else None
+        def ended() -> bool:
+            terminal.press("\x1a")
+            return terminal.process.poll() is not None
 
-    _, status = wait_until(ended, what="the end of the command")
-    os.close(terminal)
+        wait_until(ended, what="the end of the command")
 
-    assert os.waitstatus_to_exitcode(status) == 7
+    assert terminal.process.returncode == 7
 
 
 def test_a_stop_before_the_command_has_begun_holds_up_nothing(tmp_path: Path) -> None:
