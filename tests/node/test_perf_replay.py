@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from fedmon.node.job.wrapper import SIGNALS
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfSession
 from fedmon.node.perf.events import PerfScope
 from fedmon.node.perf.source import MACHINE, PerfSource
+from tests.support.full_disk import limited
 from tests.support.machine_tree import write_tree
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -311,18 +312,13 @@ def test_a_perf_can_be_ended_though_a_node_and_a_tool_block_the_signals_of_users
 
 
 def test_perf_counts_beside_more_than_1024_open_files(replay: Replay) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     require(hard == resource.RLIM_INFINITY or hard >= 2048, "so many files may not be opened here")
-    opened: list[int] = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(1024))
+    with limited(resource.RLIMIT_NOFILE, 2048), ExitStack() as opened:
+        for _ in range(1024):
+            opened.enter_context(Path(os.devnull).open())
         with counting(replay.source("cycles")) as collector:
             assert next_reading(collector).values['perf_events_total{group="cycles",event="cycles"}']
-    finally:
-        for each in opened:
-            os.close(each)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_no_descriptor_stays_open(replay: Replay) -> None:
