@@ -6,10 +6,12 @@ Each prints one JSON line when it is done: its name and id, whether it merged, a
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from fedmon.node.job.merge import merge
 from tests.support.waiting import wait_until
 
 
-def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead: int) -> None:
+def take_part(folder: JobFolder, host: dict[str, Any], begun: Barrier, dead: Event) -> None:
     shift_s = host.get("clock_s", 0.0)
     membership = Membership(
         folder,
@@ -33,8 +35,7 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
     )
     with membership:
         membership.begin()
-        os.write(begun, b"x")
-        os.read(go, 1)  # ends when the other end is closed: all have begun
+        begun.wait(60.0)
         with Recording(membership.recording) as recording:
             for seq in range(0, host.get("samples", 10), 5):
                 t = [time.time() + shift_s + offset for offset in range(5)]
@@ -45,7 +46,7 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
                 )
         if host.get("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
-        os.read(dead, 1)  # ends when the other end is closed: killed hosts are dead
+        assert dead.wait(60.0)
         if "waits_for" in host:
             wait_until(Path(host["waits_for"]).exists)
         merges, begin = 0, time.monotonic()
@@ -65,27 +66,15 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
 def main() -> None:
     folder = JobFolder(Path(sys.argv[1]), None, sys.argv[2])
     hosts = json.loads(sys.argv[3])
-    (begun, begins), (goes, go), (dies, dead) = os.pipe(), os.pipe(), os.pipe()
-    killed: list[int] = []
-    for host in hosts:
-        pid = os.fork()
-        if pid == 0:
-            os.close(go)
-            os.close(dead)
-            try:
-                take_part(folder, host, begins, goes, dies)
-            finally:
-                os._exit(0)
+    forked = multiprocessing.get_context("fork")
+    begun, dead = forked.Barrier(len(hosts)), forked.Event()
+    processes = [forked.Process(target=take_part, args=(folder, host, begun, dead)) for host in hosts]
+    for process in processes:
+        process.start()
+    for process, host in zip(processes, hosts, strict=True):
         if host.get("killed"):
-            killed.append(pid)
-    for _ in hosts:
-        os.read(begun, 1)
-    os.close(go)
-    for pid in killed:
-        os.waitpid(pid, 0)
-    os.close(dead)
-    for _ in range(len(hosts) - len(killed)):
-        os.wait()
+            process.join()
+    dead.set()
 
 
 if __name__ == "__main__":

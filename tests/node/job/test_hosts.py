@@ -182,7 +182,7 @@ def test_a_host_that_crashed_in_an_earlier_run_is_waited_for_in_the_next_one(job
     found: list[bool] = []
     with (
         Membership(job.folder, host="a", expected=2, beat_s=2.0) as first,
-        Membership(job.folder, host="b", expected=2, beat_s=2.0) as late,
+        Membership(job.folder, host="b", expected=2, beat_s=0.5) as late,
     ):
         first.begin()
         ending = threading.Thread(target=lambda: found.append(first.end()))
