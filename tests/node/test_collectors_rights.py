@@ -1,11 +1,8 @@
-"""What a node reads that does not run as root: a child drops its rights, so that the kernel itself refuses."""
+"""What a node reads that does not run as root: a test drops its rights, so that the kernel itself refuses."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,38 +11,17 @@ from typing import Any
 import pytest
 
 from fedmon.common.metrics.series import metric_name
-from tests.support.energy_tree import EnergyTree
+from fedmon.common.settings.values import EnergySettings
+from fedmon.node.collectors.base import THIS_MACHINE, Roots
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
+from fedmon.node.collectors.hardware import hardware
+from fedmon.node.collectors.host import host_collectors
+from fedmon.node.measure.sampler import StreamReader
+from tests.support.energy_tree import EnergyTree, at
 from tests.support.machine_tree import machine_tree
 from tests.support.requirements import require
+from tests.support.rights import as_nobody
 
-NOBODY = 65_534
-CHILD = """
-import json, os, sys
-from pathlib import Path
-from fedmon.common.metrics.sample import Instant
-from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
-from fedmon.node.collectors.host import host_collectors
-from fedmon.node.collectors.base import Roots
-from fedmon.node.collectors.hardware import hardware
-from fedmon.node.measure.sampler import StreamReader
-import archspec.cpu, archspec.cpu.schema
-
-# Read now: this project may lie where nobody may look.
-list(archspec.cpu.TARGETS), archspec.cpu.schema.TARGETS_JSON["conversions"]
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-roots = Roots(**{name: Path(path) for name, path in json.loads(sys.argv[1]).items()})
-host = [one for one in host_collectors(roots=roots, per_core=True) if one.name != "agent"]
-energy = energy_collectors(EnergyMeter(roots, EnergySettings())) if roots.simulated else ()
-reader = StreamReader([*host, *energy])
-reader.probe()
-sample = reader.read(Instant(t=0.0, mono=1000.0))
-found = {"values": sample.values, "reasons": sample.reasons, "report": reader.capabilities()}
-print(json.dumps(found | {"hardware": hardware(roots)}))
-"""
 CLOSED = {
     "proc/meminfo": "host_memory_total_bytes",
     "proc/diskstats": "host_disk_reads_total",
@@ -75,14 +51,21 @@ def machine() -> Iterator[Path]:
         yield Path(name)
 
 
-def read_as_nobody(**roots: Path) -> dict[str, Any]:
-    arguments = json.dumps({name: str(path) for name, path in roots.items()})
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, arguments], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def read(roots: Roots) -> dict[str, Any]:
+    host = [one for one in host_collectors(roots=roots, per_core=True) if one.name != "agent"]
+    energy = energy_collectors(EnergyMeter(roots, EnergySettings())) if roots.simulated else ()
+    reader = StreamReader([*host, *energy])
+    reader.probe()
+    sample = reader.read(at(1000))
+    reader.close()
+    found = {"values": sample.values, "reasons": sample.reasons, "report": reader.capabilities()}
+    return found | {"hardware": hardware(roots)}
+
+
+def read_as_nobody(roots: Roots) -> dict[str, Any]:
+    read(THIS_MACHINE)  # loads modules and tables: this project may lie where nobody may look
+    with as_nobody():
+        return read(roots)
 
 
 def test_a_file_that_is_closed_to_us_costs_only_what_it_holds(machine: Path) -> None:
@@ -91,7 +74,7 @@ def test_a_file_that_is_closed_to_us_costs_only_what_it_holds(machine: Path) -> 
     zone = machine / "sys/class/powercap/intel-rapl:0/energy_uj"
     zone.chmod(0)
 
-    found = read_as_nobody(proc=machine / "proc", sys=machine / "sys")
+    found = read_as_nobody(Roots(proc=machine / "proc", sys=machine / "sys"))
 
     for name, key in CLOSED.items():
         reason = found["reasons"].get(key) or found["report"].get(key) or found["report"][metric_name(key)]
@@ -117,7 +100,7 @@ def test_a_folder_that_is_closed_to_us_is_named(machine: Path) -> None:
     for name in FOLDERS:
         (machine / name).chmod(0)
 
-    found = read_as_nobody(proc=machine / "proc", sys=machine / "sys")
+    found = read_as_nobody(Roots(proc=machine / "proc", sys=machine / "sys"))
 
     for name, metric in FOLDERS.items():
         assert found["report"][metric] == f"no permission: {machine / name}"
@@ -129,7 +112,7 @@ def test_a_folder_that_is_closed_to_us_is_named(machine: Path) -> None:
 def test_without_any_rights_this_machine_is_measured_all_the_same() -> None:
     require(os.geteuid() == 0, "only root can drop its rights")
 
-    found = read_as_nobody()
+    found = read_as_nobody(THIS_MACHINE)
 
     refused = {key: reason for key, reason in found["reasons"].items() if "busy_ratio" not in key}
     assert refused == {}

@@ -14,6 +14,7 @@ from fedmon.node.registers.database import Database
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.datasets import DATA_TYPES, DatasetFields, DatasetRecord, DatasetRegister
 from tests.support.requirements import require
+from tests.support.rights import as_nobody
 
 
 @pytest.fixture
@@ -231,10 +232,7 @@ def test_data_that_the_user_of_a_node_may_not_reach_are_not_told_as_gone(
     record = _add(register, table)
     tmp_path.chmod(0o700)
 
-    os.seteuid(65534)
-    try:
+    with as_nobody():
         problem = record.problem(Path("/node"))
-    finally:
-        os.seteuid(0)
 
     assert problem == "this node cannot read it as a dataset of type 'csv' now"
