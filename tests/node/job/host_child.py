@@ -15,11 +15,11 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
+from tests.common.store.recordings import batch
 from tests.support.waiting import wait_until
 
 
@@ -38,12 +38,8 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: Barrier, dead: Eve
         begun.wait(60.0)
         with Recording(membership.recording) as recording:
             for seq in range(0, host.get("samples", 10), 5):
-                t = [time.time() + shift_s + offset for offset in range(5)]
-                columns: dict[str, list[float | None]] = {"host_cpu_busy_ratio": [0.5] * 5}
-                node_id, boot = membership.node_id, membership.boot
-                recording.append(
-                    [Batch(node_id=node_id, boot=boot, stream="host", seq=seq, t=t, mono=t, columns=columns)]
-                )
+                t0 = time.time() + shift_s
+                recording.append([batch(seq, 5, node=membership.node_id, boot=membership.boot, t0=t0)])
         if host.get("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         assert dead.wait(60.0)
