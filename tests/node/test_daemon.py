@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,11 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.folder import read_boot
 from tests.node.runs.run_desks import bench, digest
 from tests.support.brokers import Broker
+from tests.support.databases import execute
 from tests.support.envelopes import approval
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import document_here
 from tests.support.waiting import wait_until
 
 
@@ -91,8 +91,7 @@ def test_a_node_whose_recording_is_of_a_newer_fedmon_says_so_and_its_samples_are
     folder = write_node_folder(tmp_path / "newer", url=mosquitto.url)
     with Recording(folder / "recording.sqlite"):
         pass
-    with contextlib.closing(sqlite3.connect(folder / "recording.sqlite")) as connection:
-        connection.execute("PRAGMA user_version = 99")
+    execute(folder / "recording.sqlite", "PRAGMA user_version = 99")
     before = (folder / "recording.sqlite").read_bytes()
     with NodeProcess(folder) as node, mosquitto.researcher(tmp_path) as fed:
         node.wait_online()
@@ -144,8 +143,7 @@ def test_changed_settings_that_wait_for_the_next_start_are_named_in_the_log(tmp_
             sample = watch.next(timeout_s=60)
 
         assert (sample and sample.node_id, set(fed.nodes())) == ("m", {"m"})
-        status = fedmon("node", "status", "--dir", str(folder), "--json", timeout_s=60)
-        assert json.loads(status.stdout)["node_id"] == "m"
+        assert document_here("node", "status", "--dir", folder)["node_id"] == "m"
 
         (folder / "node.toml").chmod(0o644)
         node.signal(signal.SIGHUP)

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch, flat, seqs
+from tests.support.databases import execute
 from tests.support.full_disk import files_of_at_most
 
 
@@ -139,13 +139,7 @@ def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> N
 
 def _of_another(path: Path, _content: bytes) -> None:
     path.unlink()
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE mine (a)")
-
-
-def _of_a_newer(path: Path, _content: bytes) -> None:
-    with sqlite3.connect(path) as newer:
-        newer.execute("PRAGMA user_version = 999")
+    execute(path, "CREATE TABLE mine (a)")
 
 
 _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
@@ -153,7 +147,7 @@ _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
     "middle": lambda path, content: path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:]),
     "garbage": lambda path, _content: path.write_bytes(os.urandom(60_000)),
     "other database": _of_another,
-    "newer": _of_a_newer,
+    "newer": lambda path, _content: execute(path, "PRAGMA user_version = 999"),
     "empty": lambda path, _content: path.write_bytes(b""),
     "unreadable name": lambda path, _content: path.rename(path.with_name("\udcff.fmr")),
 }

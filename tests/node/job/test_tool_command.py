@@ -27,7 +27,7 @@ from tests.node.job.tool_runs import (
 )
 from tests.support.environment import plain_environment
 from tests.support.requirements import require
-from tests.support.shell_here import fedmon_here
+from tests.support.shell_here import document_here, fedmon_here
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -78,9 +78,8 @@ def test_two_commands_of_one_job_on_one_host_leave_no_host_out_of_its_report(tmp
         for process in (first, second):  # together: those that share less than half of their time count both
             assert process.stdin is not None
             process.stdin.close()
-    reported = fedmon_here("report", *recordings(tmp_path), "--json")
 
-    findings = {one["name"] for one in json.loads(reported.stdout)["findings"]}
+    findings = {one["name"] for one in document_here("report", *recordings(tmp_path))["findings"]}
     assert "one-machine" in findings
     assert "absent-nodes" not in findings
 
@@ -95,9 +94,7 @@ def test_commands_of_one_job_are_told_from_first_to_last_with_a_failed_one_until
             process.wait(60)
     (path,) = map(str, recordings(tmp_path))
     for paths in ([path], [path, *map(str, tmp_path.glob("*/*.fmr"))]):
-        reported = fedmon_here("report", *paths, "--json")
-
-        found = {one["name"]: one for one in json.loads(reported.stdout)["findings"]}
+        found = {one["name"]: one for one in document_here("report", *paths)["findings"]}
         assert found["ending"]["severity"] == ("good" if is_requeued else "warning")
         assert found["ending"]["figures"]["exit_code"] == 0
         assert (found["ending"]["figures"]["elapsed_seconds"] > 2) is not is_requeued

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_BOUND, DROPPED_FULL, FILE_BYTES, RECORDED, Recorder
 from tests.common.store.recordings import NODE, batch, flat, seqs
+from tests.support.databases import locked
 from tests.support.full_disk import files_of_at_most
 from tests.support.waiting import wait_until
 
@@ -123,16 +123,14 @@ def test_samples_on_their_way_to_the_disk_take_room_in_memory_as_those_that_wait
     firsts, buffered = itertools.count(0, 10), set[float | None]()
     with running(path, buffer_bytes=60_000) as recorder:
         wait_until(lambda: recorder.ready)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
 
-            def keep() -> str:
-                recorder.keep(batch(next(firsts)))
-                buffered.add(recorder.counts()[BUFFERED])
-                return recorder.problem
+        def keep() -> str:
+            recorder.keep(batch(next(firsts)))
+            buffered.add(recorder.counts()[BUFFERED])
+            return recorder.problem
 
+        with locked(path):
             wait_until(keep, what="the end of the first attempt to store")
-            other.execute("ROLLBACK")
 
     assert max(filter(None, buffered)) == waiting.counts()[BUFFERED]
 
@@ -140,15 +138,13 @@ def test_samples_on_their_way_to_the_disk_take_room_in_memory_as_those_that_wait
 def test_keeping_never_waits_for_the_disk(path: Path) -> None:
     with running(path) as recorder:
         wait_until(lambda: recorder.ready)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(path):
             began = Deadline(60)
             for first in range(0, 3000, 10):
                 recorder.keep(batch(first))
             recorder.extents()
             recorder.counts()
             taken_s = began.elapsed_s()
-            other.execute("ROLLBACK")
 
     assert taken_s < 4.5  # a wait for the lock lasts 5 s
     with Recording(path, read_only=True) as recording:
