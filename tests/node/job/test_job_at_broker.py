@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 from fedmon.broker.users import Role
 from fedmon.researcher.samples.watch import LiveSample
 from tests.broker.production import Production
-from tests.node.job.tool_runs import numbers
+from tests.node.job.tool_runs import numbers, start
+from tests.support.environment import plain_environment
 from tests.support.waiting import wait_until
 
 NODE = "job-4711-n1"
@@ -22,21 +21,16 @@ def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -
     with Production(tmp_path / "broker", USERS) as production, production.researcher(tmp_path) as federation:
         federation.monitor(seen.append, nodes=[NODE])
         store = federation.record(tmp_path / "store.fmr", nodes=[NODE])
-        url = production.url("cluster-1")
-        words = ["job", "-d", str(tmp_path / "shared"), "-p", "run", "-i", "0.2", "--broker", url, "--", "cat"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "fedmon", *words],
-            stdin=subprocess.PIPE,
-            env={
-                **os.environ,
-                "SLURM_JOB_ID": "4711",
-                "SLURM_JOB_NODELIST": "n1",
-                "SLURMD_NODENAME": "n1",
-                "FEDMON_BROKER_USERNAME": "cluster-1",
-                "FEDMON_BROKER_PASSWORD_FILE": str(production.password_file),
-                "FEDMON_BROKER_CA_FILE": str(production.ca_file),
-            },
-        ) as tool:
+        environ = plain_environment(
+            SLURM_JOB_ID="4711",
+            SLURM_JOB_NODELIST="n1",
+            SLURMD_NODENAME="n1",
+            FEDMON_BROKER_USERNAME="cluster-1",
+            FEDMON_BROKER_PASSWORD_FILE=str(production.password_file),
+            FEDMON_BROKER_CA_FILE=str(production.ca_file),
+        )
+        words = ("-p", "run", "-i", "0.2", "--broker", production.url("cluster-1"))
+        with start(tmp_path / "shared", *words, command=["cat"], environ=environ, stdin=subprocess.PIPE) as tool:
             wait_until(lambda: len(seen) >= 3, what="live samples of the job")
             pong = federation.ping(nodes=[NODE])[NODE]
             tool.communicate(timeout=60)

@@ -18,7 +18,7 @@ from fedmon.node.job.end import latest_end
 from fedmon.node.job.identity import identify
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.options import JobOptions, checked, read
-from tests.node.job.tool_runs import FEDMON, beside, recordings, wait_measured
+from tests.node.job.tool_runs import FEDMON, beside, recordings, start, wait_measured
 from tests.node.jobs_real import Program
 from tests.support.environment import plain_environment
 from tests.support.shell import fedmon
@@ -163,14 +163,8 @@ def test_ctrl_c_while_other_hosts_are_waited_for_tells_how_to_merge(tmp_path: Pa
 
 
 def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: Path, program: Program) -> None:
-    words = ["-d", str(tmp_path), "-p", "run", "--json"]
-    command = job(*words, "--", "echo", "--json")
-    with subprocess.Popen(
-        [FEDMON, "job", *words, *beside(program)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=plain_environment(),
-    ) as tool:
+    command = job("-d", str(tmp_path), "-p", "run", "--json", "--", "echo", "--json")
+    with start(tmp_path, "-p", "run", "--json", *beside(program)) as tool:
         wait_measured(tmp_path, hosts=2)
         program.end()
         document, complained = tool.communicate(timeout=60)
