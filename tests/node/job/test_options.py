@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.end import latest_end
 from fedmon.node.job.identity import identify
 from fedmon.node.job.layout import JobFolder
@@ -49,18 +48,6 @@ def test_a_run_loads_nothing_for_shells_reports_or_other_schedulers() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"interval": 0.0}, {"interval": 0.1}, {"interval": float("nan")}, {"check_point": -1.0},
-        {"labels": {"system": "a\nb"}}, {"export": ("xls",)}, {"pids": (1,), "command": ("true",)},
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_kept_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(InvalidInputError):
-        checked(JobOptions(save_dir=HERE, **options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("interval", "check_point", "held_s"),
     [(1, 900, 9.5), (1, 2, 1.9), (30, 2, 0), (30, 900, 0), (30, 0, 0), (30, 30, 0)],
 )
@@ -83,6 +70,11 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
         (["-d", "/proc/none", "--", "true"], "/proc/none"),
         (["-d", "/proc/none", "--pid", "1"], "/proc/none"),
         (["-p", "../x", "--", "true"], "prefix"),
+        *((["-i", period, "--", "true"], f"from 0.2 to 86400; got {period}") for period in ("0", "0.1", "nan")),
+        (["-c", "-1", "--", "true"], "-c/--check_point is a period in seconds, from 0 to 86400; got -1"),
+        (["--system", "a\nb", "--", "true"], "--system takes 1 to 200 printable characters"),
+        (["-e", "xls", "--", "true"], "-e/--export does not know 'xls'"),
+        (["--pid", "1", "--", "true"], "give either --pid"),
     ],
 )
 def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:
