@@ -118,10 +118,22 @@ def test_space_is_in_bytes(tmp_path: Path) -> None:
     }
 
 
-def test_one_mount_that_refuses_does_not_disturb_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/data"), "no permission: /data"),
+        (OSError(errno.ENOENT, "No such file or directory", "/data"), "not found: /data"),
+        (OSError(errno.EOPNOTSUPP, "Operation not supported", "/data"), "unsupported: /data"),
+        (OSError(errno.EIO, "Input/output error", "/data"), "failed: /data: Input/output error"),
+        (OSError(errno.EIO, "Input/output error"), "failed: Input/output error"),
+    ],
+)
+def test_one_mount_that_refuses_has_the_reason_and_does_not_disturb_the_others(
+    tmp_path: Path, error: OSError, reason: str
+) -> None:
     def statvfs(point: str) -> os.statvfs_result:
         if point == "/data":
-            raise PermissionError(errno.EACCES, "Permission denied", point)
+            raise error
         return SPACE
 
     collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4", "/dev/sdb1 /data ext4"), statvfs)
@@ -129,7 +141,7 @@ def test_one_mount_that_refuses_does_not_disturb_the_others(tmp_path: Path) -> N
 
     assert reading.values['host_filesystem_size_bytes{mountpoint="/"}'] == 4_096_000
     assert reading.values['host_filesystem_size_bytes{mountpoint="/data"}'] is None
-    assert reading.reasons['host_filesystem_size_bytes{mountpoint="/data"}'] == "no permission: /data"
+    assert reading.reasons['host_filesystem_size_bytes{mountpoint="/data"}'] == reason
 
 
 def test_a_mount_may_come_and_go(tmp_path: Path) -> None:

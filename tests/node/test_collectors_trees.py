@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.agent import agent_collector
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError
 from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
 from fedmon.node.collectors.sensors import TemperatureCollector
@@ -506,20 +505,6 @@ def test_a_machine_that_lacks_a_source_says_so(
 
     assert values(collector) == {}
     assert set(collector.probe().values()) == {reason.format(tmp_path)}
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/x"), "not found: /proc/x"),
-        (PermissionError(errno.EACCES, "Permission denied", "/proc/x"), "no permission: /proc/x"),
-        (OSError(errno.EOPNOTSUPP, "Operation not supported", "/proc/x"), "unsupported: /proc/x"),
-        (OSError(errno.EIO, "Input/output error", "/proc/x"), "failed: /proc/x: Input/output error"),
-        (OSError(errno.EIO, "Input/output error"), "failed: Input/output error"),
-    ],
-)
-def test_the_reason_of_a_failed_read_begins_with_one_of_few_words(error: OSError, reason: str) -> None:
-    assert why(error).reason == reason
 
 
 def test_a_file_that_cannot_be_parsed_costs_its_collector_alone_and_has_a_reason(tmp_path: Path) -> None:
