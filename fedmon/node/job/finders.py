@@ -424,14 +424,15 @@ class SlurmFinder(Finder):
         )
 
     def resolve(self, look: Look) -> str:
-        """Return the raw id; for a task of an array squeue is asked."""
+        """Return the raw id; for a task of an array squeue is asked until it tells."""
         if self.identity.raw_id is not None or self.identity.inside:
             return super().resolve(look)
-        lines = set(_squeue(look, self.identity.job_id).split())
-        if len(lines) != 1 or not (raw_id := lines.pop()).isdecimal():
-            raise CommandError(f"squeue does not report the number of {self.identity.job_id}")
-        self.id = os.fsencode(raw_id)
-        return raw_id
+        if not self.id:
+            lines = set(_squeue(look, self.identity.job_id).split())
+            if len(lines) != 1 or not (raw_id := lines.pop()).isdecimal():
+                raise CommandError(f"squeue does not report the number of {self.identity.job_id}")
+            self.id = os.fsencode(raw_id)
+        return os.fsdecode(self.id)
 
     def ask(self, look: Look, raw_id: str) -> Hit:
         """Have the slurmd of this host list the processes of all steps."""

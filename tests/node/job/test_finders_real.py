@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.finders import Confidence, JobNotFoundError, JobSearch, look_up
+from fedmon.node.job.finders import JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import named
 from fedmon.node.job.processes import is_overhead_now
 from tests.node.job.machine import TOOL, Commands, Machine, program
@@ -67,22 +67,6 @@ def test_a_search_outlives_a_moment_when_processes_cannot_be_listed(machine: Mac
 def test_a_tool_that_is_named_as_a_job_is_refused(machine: Machine) -> None:
     with pytest.raises(InvalidInputError, match="is this tool itself"):
         machine.search({}, pids=(60, TOOL)).find()
-
-
-def test_the_script_that_started_the_tool_is_the_job_once_nothing_else_has_come(machine: Machine) -> None:
-    machine.put(50, "bash")
-    machine.put(51, "run.sh", parent=50)
-    machine.put(52, "work", parent=51)
-    machine.put(60, "mpirun", parent=51)
-    machine.put(TOOL, "fedmon", parent=60)
-    search = machine.search({})
-    with pytest.raises(JobNotFoundError):
-        search.find()
-    assert search.goes_on
-    got = search.find(is_last=True)
-
-    assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
-    assert not search.goes_on
 
 
 @pytest.mark.parametrize("service", ["sshd", "tmux: server", "screen", "containerd-shim", "supervisord"])

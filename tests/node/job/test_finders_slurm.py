@@ -75,17 +75,24 @@ def test_what_scontrol_loses_the_environment_of_an_orphan_tells(machine: Machine
     assert "is not installed" in dict(got.tried)["scheduler"]
 
 
-def test_where_nothing_tells_the_script_that_started_the_tool_is_the_job(machine: Machine) -> None:
-    machine.put(50, "slurmstepd", command="slurmstepd: [8.batch]")
-    machine.put(51, "slurm_script", parent=50)
+@pytest.mark.parametrize(("environ", "keeper"), [(JOB, "slurmstepd"), ({}, "bash")], ids=["slurm", "no scheduler"])
+def test_where_nothing_tells_the_script_that_started_the_tool_is_the_job_once_nothing_else_has_come(
+    machine: Machine, environ: Mapping[str, str], keeper: str
+) -> None:
+    machine.put(50, keeper)
+    machine.put(51, "run.sh", parent=50)
     machine.put(52, "python3", parent=51)
     machine.put(53, "mpirun", parent=51)
     machine.put(TOOL, "fedmon", parent=53)
-    got = found(machine, environ={"SLURM_JOB_ID": "1"})
+    search = machine.search(environ)
+    with pytest.raises(JobNotFoundError):
+        search.find()
+    assert search.goes_on
+    got = search.find(is_last=True)
 
     assert (got.pids, got.method, got.confidence) == ((51, 52), "ancestors", Confidence.LOW)
     assert [method for method, _ in got.tried] == ["cgroup", "scheduler", "environment"]
-    assert got.overhead == {53: 100}
+    assert (got.overhead, search.goes_on) == ({53: 100}, environ == JOB)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +140,7 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(machine: Machine) -> None
     got = found(machine, asked, job_id="2_3")
 
     assert (got.pids, got.method) == ((18055,), "scheduler")
+    assert [argv[0] for argv in asked.asked] == ["squeue", "scontrol"]
     with pytest.raises(JobNotFoundError, match="squeue is not installed"):
         found(machine, job_id="2_9")
 
