@@ -21,8 +21,7 @@ def test_requests_that_are_wrong_or_to_all_have_no_answer_and_a_cleared_presence
             alice.send(alice.message("ping", **fields))
         for payload in (b"{", alice.message("list"), b'{"x": "' + b"x" * 110_000):
             alice.send(payload)
-        alone = alice.message("list", node_id="node-3")
-        alice.send(alone, topic="general/nodes/alice/node-3")
+        alice.ask("list", node_id="node-3")
         alice.ask("ping")
         wait_until(lambda: len(listener.presences("node-3")) > told, what="its presence again")
     link.stop(1.0)

@@ -60,9 +60,10 @@ class RawResearcher(Subscriber):
         return found[0]
 
     def ask(self, command: str, **fields: Any) -> dict[str, Any]:
-        """Send a valid message and return its reply."""
+        """Send a valid message, to one node if it names that, and return its reply."""
         message = self.message(command, **fields)
-        self.send(message)
+        own = f"/{fields['node_id']}" if "node_id" in fields else ""
+        self.send(message, topic=f"general/nodes/{self.researcher_id}{own}")
         return self.reply_to(message)
 
     def answered(self, command: str | None = None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
@@ -32,7 +32,7 @@ from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.stubborn import silent_peer
-from tests.support.waiting import pause, wait_until
+from tests.support.waiting import elapse, pause, wait_until
 
 NODE = "job-4711-n1"
 PERIOD_S = 0.2
@@ -141,22 +141,10 @@ def test_a_job_that_is_killed_while_researchers_pull_its_last_samples_is_offline
         assert federation.nodes()[NODE].reason == "connection lost"
 
 
-class SlowResearcher(RawResearcher):
-    """A researcher with a lease, who asks when the test says so."""
-
-    def __init__(self, broker: Broker, node: str = NODE) -> None:
-        super().__init__(broker, "slow")
-        self.node = node
-
-    def monitor(self, action: str, **fields: Any) -> dict[str, Any]:
-        """Ask the job, and return its answer."""
-        request = self.message("monitor", action=action, node_id=self.node, **fields)
-        self.send(request, topic=f"general/nodes/slow/{self.node}")
-        return self.reply_to(request)
-
-    def last_seq(self) -> int:
-        """Renew the lease, and return the number of the last sample of the host that the job tells of."""
-        return max((one["last_seq"] for one in self.monitor("start")["extents"] if one["stream"] == "host"), default=-1)
+def last_seq(slow: RawResearcher, node: str = NODE) -> int:
+    """Renew a lease, and return the number of the last sample of the host that the job tells of."""
+    extents = slow.ask("monitor", action="start", node_id=node)["extents"]
+    return max((one["last_seq"] for one in extents if one["stream"] == "host"), default=-1)
 
 
 def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples(
@@ -165,18 +153,19 @@ def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples
     assert monitor._QUIET_S > 1.0  # that pause, with the time that a message takes
     monkeypatch.setattr("fedmon.node.job.monitor._QUIET_S", 60.0)
     monkeypatch.setattr("fedmon.node.job.monitor._PULL_WITHIN_S", 60.0)
-    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
+    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, RawResearcher(mosquitto) as slow:
         wait_until(lambda: listener.presences(NODE), what="the job")
         wait_until(lambda: run.taken >= 1, what="the first sample")
-        wait_until(lambda: slow.last_seq() >= 0, what="the first sample in the job's recording")
+        wait_until(lambda: last_seq(slow) >= 0, what="the first sample in the job's recording")
         before = len(listener.presences(NODE))
         ending = threading.Thread(target=run.stop)
         ending.start()
         wait_until(lambda: len(listener.presences(NODE)) > before, what="a presence that has researchers ask again")
-        last = slow.last_seq()
-        threading.Event().wait(1.0)  # the pause of a researcher before it asks for samples that did not come
-        pages = [slow.monitor("resend", stream="host", first_seq=last, last_seq=last) for _ in range(2)]
-        slow.monitor("stop")
+        last = last_seq(slow)
+        elapse(1.0)  # the pause of a researcher before it asks for samples that did not come
+        asked = {"node_id": NODE, "stream": "host", "first_seq": last, "last_seq": last}
+        pages = [slow.ask("monitor", action="resend", **asked) for _ in range(2)]
+        slow.ask("monitor", action="stop", node_id=NODE)
         ending.join()
     assert last == run.recorded()[-1]
     assert [page["batches"][0]["seq"] for page in pages] == [last, last]
@@ -192,12 +181,12 @@ def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_mergi
     with (
         start(tmp_path, *words, command=["cat"], environ=environ, stdin=subprocess.PIPE) as tool,
         Listener(mosquitto) as listener,
-        SlowResearcher(mosquitto, node) as slow,
+        RawResearcher(mosquitto) as slow,
     ):
         assert tool.stdin is not None
         assert tool.stderr is not None
         wait_until(lambda: listener.presences(node), what="the job")
-        slow.last_seq()
+        last_seq(slow, node)
         folder.merged.mkdir()
         tool.stdin.close()
         assert b"cannot merge into" in tool.stderr.readline()
@@ -219,14 +208,14 @@ def test_a_lease_that_is_asked_for_before_the_recording_is_open_is_answered_with
     other = sqlite3.connect(tmp_path / "n1.fmr", check_same_thread=False)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
-    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
+    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, RawResearcher(mosquitto) as slow:
         wait_until(lambda: listener.presences(NODE), what="the job")
         assert run.measuring.recorder is not None
         assert not run.measuring.recorder.ready
         wait_until(lambda: run.taken >= 1, what="the first sample")
         release = threading.Timer(0.3, other.close)
         release.start()
-        assert slow.last_seq() >= 0
+        assert last_seq(slow) >= 0
 
 
 def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Path) -> None:
