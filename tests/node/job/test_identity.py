@@ -17,6 +17,7 @@ HOSTILE = [
     "", " ", ".", "..", "../../etc/passwd", "/etc/passwd", "a\\b", "~root", "$(touch pwned)", "a\nb", "a\0b", "\x1b[2J",
     "a/#", "$SYS/broker", "*", "[a-z]", "{id}", "--help", "é", "\udcff", "\u0667", "x" * 5000, "7 ", " 7", "7.", ".7",
 ]  # fmt: skip
+SLURM = {"SLURM_JOB_ID": "7"}
 PBS = {"PBS_JOBID": "123.server", "PBS_JOBNAME": "fit", "PBS_O_LOGNAME": "alice", "NCPUS": "4", "USER": "root"}
 
 
@@ -72,43 +73,25 @@ def test_a_pbs_job_names_its_hosts_by_the_copy_that_every_host_can_read(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("environ", "array", "index"),
+    ("environ", "expected"),
     [
-        ({"PBS_JOBID": "12[3].server"}, "12[].server", 3),
-        ({"PBS_JOBID": "12[].server"}, None, None),
+        ({}, {"scheduler": "none", "job_id": "n1-4711", "key": "n1-4711", "user": None}),
+        ({"FEDMON_JOB_ID": "fit-7"}, {"scheduler": "none", "job_id": "fit-7", "key": "fit-7"}),
+        ({"PBS_JOBID": "12[3].server"}, {"array_job_id": "12[].server", "array_index": 3}),
+        ({"PBS_JOBID": "12[].server"}, {"array_job_id": None, "array_index": None}),
+        (SLURM | {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "4600"}, {"time_limit_s": 3600.0}),
+        (SLURM | {"SLURM_JOB_START_TIME": "4600", "SLURM_JOB_END_TIME": "1000"}, {"time_limit_s": None}),
+        (PBS | {"PBS_WALLTIME": "3600"}, {"time_limit_s": 3600.0}),
+        ({"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME_SECONDS": "300"}, {"time_limit_s": 300.0}),
+        ({"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME_SECONDS": "soon"}, {"time_limit_s": None}),
+        # memory for each CPU, as that of the job on this host
+        (SLURM | {"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "500"}, {"memory_limit_bytes": 2000 * 2**20}),
     ],
 )
-def test_a_job_of_a_pbs_array_knows_its_index(environ: dict[str, str], array: str | None, index: int | None) -> None:
-    assert (array, index) == told(identify(environ, hostname="n", pid=7), "array_job_id", "array_index")
+def test_variables_tell_the_identity_of_a_job(environ: dict[str, str], expected: dict[str, object]) -> None:
+    found = identify(environ, hostname="n1.site", pid=4711)
 
-
-def test_without_a_scheduler_a_job_is_named_after_host_and_process() -> None:
-    plain = identify({}, hostname="n1.site", pid=4711)
-    marked = identify({"FEDMON_JOB_ID": "fit-7"}, hostname="n1.site", pid=4711)
-
-    assert told(plain, "scheduler", "job_id", "key", "user") == ("none", "n1-4711", "n1-4711", None)
-    assert told(marked, "scheduler", "job_id", "key") == ("none", "fit-7", "fit-7")
-
-
-def test_the_time_limit_is_read_where_it_is_told() -> None:
-    limits = [
-        identify(environ, hostname="n", pid=7).time_limit_s
-        for environ in (
-            {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "4600"},
-            {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "4600", "SLURM_JOB_END_TIME": "1000"},
-            {**PBS, "PBS_WALLTIME": "3600"},
-            {"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME_SECONDS": "300"},
-            {"OAR_JOB_ID": "7", "OAR_JOB_WALLTIME_SECONDS": "soon"},
-        )
-    ]
-
-    assert limits == [3600.0, None, 3600.0, 300.0, None]
-
-
-def test_memory_for_each_cpu_is_that_of_the_job_on_this_host() -> None:
-    environ = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "500"}
-
-    assert identify(environ, hostname="n", pid=7).memory_limit_bytes == 2000 * 2**20
+    assert {each: getattr(found, each) for each in expected} == expected
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
