@@ -15,46 +15,29 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge, postprocess
 from fedmon.report.export import FORMATS
+from tests.report.aliases.recorded import RecordedHost
 from tests.support.shell_here import fedmon_here
 
 LABELS = {"system": "sys-A", "partition": "part-B", "env": "env-C", "name": "name-D"}
-T0 = 1_763_700_000.0
 
 
 def job(save_dir: Path, key: str = "4711", *, samples: int = 20, prefix: str | None = None) -> JobFolder:
     """Return the folder of a job on two hosts that was merged."""
     folder = JobFolder(save_dir, prefix, key)
     folder.make()
-    for host in ("n1", "n2"):
-        node = f"job-{key}-{host}"
-        with Recording(folder.recording(host)) as recording:
-            recording.append([batch for batch in _batches(node, key, samples) if samples])
-            told = {"job_id": key, "name": "name-D", "user": "ada", "nodes": ["n1", "n2"], "scheduler": "slurm"}
-            recording.describe(node, 1, {"hostname": host, "labels": LABELS, "jobs": {key: told}, "hardware": {}})
+    told = {"job_id": key, "name": "name-D", "user": "ada", "nodes": ["n1", "n2"], "scheduler": "slurm"}
+    for name in ("n1", "n2"):
+        host = RecordedHost(f"job-{key}-{name}", hostname=name, labels=LABELS, jobs={key: told}, hardware={})
+        for number in range(samples):
+            host.add(number, {"host_cpu_busy_ratio": 0.5 + number / 1000, "host_memory_total_bytes": 2.0**30})
+            of_job = {"job_cpu_user_seconds_total": float(number), "job_cpu_system_seconds_total": 0.0}
+            host.add(number, of_job | {"job_memory_rss_bytes": 2.0**20}, stream=f"job-{key}")
+        host.write(folder.recording(name))
     merge(folder)
     return folder
-
-
-def _batches(node: str, key: str, samples: int) -> list[Batch]:
-    t = [T0 + number for number in range(samples)]
-    of_host: dict[str, list[float | None]] = {
-        "host_cpu_busy_ratio": [0.5 + number / 1000 for number in range(samples)],
-        "host_memory_total_bytes": [float(2**30)] * samples,
-    }
-    of_job: dict[str, list[float | None]] = {
-        "job_cpu_user_seconds_total": [float(number) for number in range(samples)],
-        "job_cpu_system_seconds_total": [0.0] * samples,
-        "job_memory_rss_bytes": [float(2**20)] * samples,
-    }
-    return [
-        Batch(node_id=node, boot=1, stream=stream, seq=0, t=t, mono=t, columns=columns)
-        for stream, columns in (("host", of_host), (f"job-{key}", of_job))
-    ]
 
 
 def run(folder: JobFolder, *exports: str, report: bool = False) -> list[str]:
