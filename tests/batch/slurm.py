@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -128,10 +127,7 @@ class Slurm:
         """End all jobs, with what they left running."""
         self.run("scancel", "--full", f"--partition={PARTITION}")
         wait_until(lambda: not self.run("squeue", "--noheader").stdout, what="the end of all jobs")
-        leftovers = [pid for pid in self._with_our_configuration() if pid not in self._kept()]
-        for pid in leftovers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(lambda: [pid for pid in self._with_our_configuration() if pid not in self._kept()], "what jobs left")
 
     def run(self, *argv: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command of SLURM to its end."""
