@@ -20,7 +20,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import Lane, Reading, Why
 from fedmon.node.collectors.files import TICKS_PER_S
-from fedmon.node.collectors.job.process import Birth, find_birth
+from fedmon.node.collectors.job.process import Birth, births_of, descended
 from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, STARTS, PerfScope, Plan
 from fedmon.node.perf.output import Totals, parse_line
 from fedmon.node.perf.source import (
@@ -266,7 +266,7 @@ class JobTarget:
         """Return perf's options for the job; None if no process of it lives."""
         if self.cgroup:
             return [MACHINE, "--for-each-cgroup", self.cgroup]
-        listed = sorted(pid for pid in self._pids if self._living(pid) is not None)
+        listed = sorted(birth.pid for birth in self._living(self._pids))
         self._counted = set(listed)
         return [LISTED, ",".join(map(str, listed))] if listed else None
 
@@ -282,17 +282,14 @@ class JobTarget:
         if not new:
             return False
         counted &= self._pids
-        found = {pid: birth for pid in new if (birth := self._living(pid)) is not None}
-        # Parents first: a child is counted if its parent was at the time.
-        for pid, birth in sorted(found.items(), key=lambda pair: (pair[1].start, pair[0])):
-            # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
-            if birth.parent in counted and birth.start / TICKS_PER_S > attached_at:
-                counted.add(pid)
-        return any(pid not in counted for pid in found)
+        found = self._living(new)
+        # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
+        later = [birth for birth in found if birth.start / TICKS_PER_S > attached_at]
+        counted.update(birth.pid for birth in descended(counted, later))
+        return any(birth.pid not in counted for birth in found)
 
-    def _living(self, pid: int) -> Birth | None:
-        birth = find_birth(pid, self._proc)
-        return None if birth is None or birth.is_zombie else birth
+    def _living(self, pids: Collection[int]) -> list[Birth]:
+        return [birth for birth in births_of(pids, self._proc) if not birth.is_zombie]
 
 
 class PerfCollector:
