@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import Hierarchies, is_cgroup, members_of, paths_of
-from fedmon.node.collectors.job.process import Birth, all_pids, births_of, descended, find_birth
+from fedmon.node.collectors.job.process import Birth, all_pids, births_of, descended
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""
@@ -81,14 +81,11 @@ class Processes:
         first = set(roots)
         return first | {birth.pid for birth in descended(first, self.births.values())}
 
-    def still_there(self, pids: Collection[int]) -> list[Birth]:
+    def still_there(self, pids: set[int]) -> list[Birth]:
         """Return the processes that still run, oldest first."""
-        found = []
-        for pid in pids:
-            before, now = self.births.get(pid), find_birth(pid, self._proc)
-            if before is not None and now is not None and now.start == before.start and not now.is_zombie:
-                found.append(now)
-        return sorted(found, key=lambda birth: (birth.start, birth.pid))
+        now = births_of(self.births.keys() & pids, self._proc)
+        same = (birth for birth in now if birth.start == self.births[birth.pid].start and not birth.is_zombie)
+        return sorted(same, key=lambda birth: (birth.start, birth.pid))
 
     def is_overhead(self, pid: int) -> bool:
         """Tell whether a process of a job is its scheduler's or its launcher's.
