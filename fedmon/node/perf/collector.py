@@ -278,11 +278,8 @@ class JobTarget:
         if self.cgroup or attached_at is None:
             return False
         counted = self._counted  # perf's thread may replace it meanwhile
-        new = self._pids - counted
-        if not new:
-            return False
+        found = self._living(self._pids - counted)
         counted &= self._pids
-        found = self._living(new)
         # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
         later = [birth for birth in found if birth.start / TICKS_PER_S > attached_at]
         counted.update(birth.pid for birth in descended(counted, later))
