@@ -104,7 +104,7 @@ class RecordingFile:
             self.aside = set_aside(path)
             logger.error("recording %s is damaged (%s): set aside as %s", path, error, self.aside)  # noqa: TRY400
             self._connection = self._opened()
-            salvage(self.aside, into=self)
+            logger.warning("damaged recording %s: %s", self.aside, salvage(self.aside, into=self))
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -483,10 +483,10 @@ def count(file: RecordingFile, name: str, samples: int) -> None:
     )
 
 
-def salvage(aside: Path, *, into: RecordingFile) -> None:
-    """Copy the readable rows of a damaged recording; a damaged body shows when it is read.
+def salvage(aside: Path, *, into: RecordingFile) -> str:
+    """Copy the readable rows of a damaged recording, and return a text about that; damaged bodies show when read.
 
-    A failure is logged and nothing is copied then: new samples matter more than rescued ones.
+    After a failure nothing is copied: new samples matter more than rescued ones.
     """
     try:
         with contextlib.closing(sqlite3.connect(aside)) as damaged, into.transaction():
@@ -499,9 +499,8 @@ def salvage(aside: Path, *, into: RecordingFile) -> None:
             into.run(_AGE, (AGE_S,))  # without it new samples would be older than rescued ones, and go first
             ((rescued,),) = into.rows("SELECT total(last_seq - first_seq + 1) FROM batch")
     except (sqlite3.Error, StorageError) as error:
-        logger.warning("cannot read any part of %s: %s", aside, error)
-    else:
-        logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)
+        return f"cannot read any part of it: {error}"
+    return f"{rescued:.0f} samples were taken over"
 
 
 def _readable(damaged: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.files import storage_errors, sync
+from fedmon.common.store.damage import is_damaged
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_compaction import RecordingJoin
+from fedmon.common.store.recording_file import RecordingFile, salvage
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, RECORDING_SUFFIX, JobFolder
 from fedmon.report.extra import report_extra
 
@@ -117,18 +119,20 @@ def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
 
 def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
-    copy = stage / "copy.fmr"
-    is_whole = _copied(path, copy)
+    copy = sound = stage / "copy.sqlite"  # no name of a merged recording
     try:
-        # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
-        with Recording(copy) as opened:
-            is_damaged = opened.aside is not None
-        samples = join.add(copy, check=is_damaged)
+        is_whole = _copied(path, copy)
+        if has_damage := is_damaged(copy):
+            sound = stage / "sound.sqlite"
+        with contextlib.closing(RecordingFile(sound, read_only=False)) as opened:  # makes the tables of an empty one
+            if has_damage:
+                salvage(copy, into=opened)
+        samples = join.add(sound, check=has_damage)
         if not is_whole:
             return "it was being written: merge again for more"
-        return f"damaged: {samples} samples could be read" if is_damaged else ""
+        return f"damaged: {samples} samples could be read" if has_damage else ""
     finally:
-        for each in stage.glob("copy.fmr*"):
+        for each in stage.glob("*.sqlite*"):
             each.unlink()
 
 

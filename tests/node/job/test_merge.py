@@ -55,7 +55,10 @@ def merged(folder: JobFolder) -> dict[str, list[int]]:
         return {node: seqs(recording.read(node)) for node in sorted({one.node_id for one in recording.extents()})}
 
 
-def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -> None:
+@pytest.mark.parametrize("key", ["4711", "copy"])
+def test_everything_of_all_hosts_is_in_the_merged_recording(tmp_path: Path, key: str) -> None:
+    folder = JobFolder(tmp_path, None, key)
+    folder.make()
     paths = [record(folder, host) for host in ("a", "b", "c")]
     for path, host in zip(paths, "abc", strict=True):
         with Recording(path) as recording:
@@ -168,6 +171,7 @@ def test_a_file_that_is_damaged_costs_no_other_and_is_reported(
     if damage in ("cut off", "middle", "garbage", "other database", "newer"):
         assert len(told) == 1
         assert str(path) in caplog.text
+        assert "set aside" not in caplog.text, "of a copy that is gone now"
         assert bool(rescued) == (damage in ("cut off", "middle"))
     else:
         assert not told
