@@ -25,7 +25,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.files import storage_errors, write_whole
-from fedmon.common.wire.runs import JobState, Level, Problem, Scalar, TracePiece, Usage
+from fedmon.common.wire.runs import JobState, Level, Parcel, Problem, Scalar, TracePiece, Usage
 from fedmon.node.cgroup import kill_in, left_folders, remove_cgroup
 from fedmon.node.collectors.job.family import with_limit
 from fedmon.node.collectors.job.process import Birth, find_birth
@@ -160,6 +160,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     result_bytes: int = 0
     numbers: int = 0
     held: str = ""
+
+    @property
+    def result(self) -> Parcel | None:
+        """The result without its bytes."""
+        if self.result_format is None or self.result_sha256 is None:
+            return None
+        return Parcel(format=self.result_format, sha256=self.result_sha256, size_bytes=self.result_bytes)
 
 
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -33,7 +33,7 @@ WITHHELD = (
 INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 """The room for a result in a message; the rest is for its job."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between the tries to store a result; after the last the result stays with the owner."""
+"""Between the tries to store a result; after the last it is held."""
 _TRANSFER_S = 600.0
 _NUMPY = (
     "exceptions.AxisError", "exceptions.ComplexWarning", "exceptions.DTypePromotionError", "exceptions.TooHardError",
@@ -103,16 +103,6 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
 def _end_of(text: str | None) -> str | None:
     """Return the end of a long text: that of a traceback names the error."""
     return text if text is None or len(text) <= _MAX_TEXT else f"…{text[1 - _MAX_TEXT :]}"
-
-
-def without_result(job: JobReport, problem: FedmonError) -> JobReport:
-    """Return a job that ended well, and whose result does not reach its researcher."""
-    if isinstance(problem, NoRepositoryError):
-        reason = str(problem)
-    else:
-        logger.error("the result of job %s stays in its folder: %s", job.job_id, problem)
-        reason = "the result could not be sent; its owner has it for a day, and the node's log says why"
-    return msgspec.structs.replace(job, state=JobState.FAILED, reason=reason)
 
 
 def fitting(members: Iterable[T], budget: int) -> list[T]:

@@ -142,12 +142,12 @@ class JobRegister:
         """Return the ids of all jobs."""
         return {row["job_id"] for row in self._database.rows("SELECT job_id FROM runs")}
 
-    def ended_before(self, moment: datetime.datetime, *states: JobState) -> Sequence[str]:
-        """Return the ids of jobs that were over before a moment; with ``states`` only of those in one of them."""
+    def ended_before(self, moment: datetime.datetime) -> Sequence[str]:
+        """Return the ids of jobs that were over before a moment."""
         found = self._database.rows(
-            "SELECT job_id, state FROM runs WHERE is_over = 1 AND ended < ? ORDER BY ended", (timestamp(moment),)
+            "SELECT job_id FROM runs WHERE is_over = 1 AND ended < ? ORDER BY ended", (timestamp(moment),)
         )
-        return [row["job_id"] for row in found if not states or JobState(row["state"]) in states]
+        return [row["job_id"] for row in found]
 
     def forget(self, job_ids: Sequence[str]) -> None:
         """Remove jobs and their ids."""

@@ -60,7 +60,7 @@ from fedmon.node.runs.folder import (
     Started,
 )
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.outcome import fetch_inputs, fitting, inline, leaving, store_result, without_result
+from fedmon.node.runs.outcome import NoRepositoryError, fetch_inputs, fitting, inline, leaving, store_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
 from fedmon.node.runs.release import HELD, rules_for
 from fedmon.node.runs.status import Status
@@ -69,7 +69,7 @@ from fedmon.node.workers import Workers
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
-UNSENT = "it was released, and could not be sent; the node's log says why"
+UNSENT = "the node could not send it, its log says why"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""
@@ -257,10 +257,7 @@ class Runs:
                 active = self._activate(record, Phase.OUTCOME)
                 state = JobState.SUCCEEDED if record.decision.released else JobState.WITHHELD
                 job = msgspec.structs.replace(record.job, state=state, reason=record.decision.reason)
-                if record.decision.released and record.result is not None:
-                    self._deliver(active, job, record.result)
-                else:
-                    self._conclude(active, job)
+                self._take_end(active, job, record.result)
 
     def follow(self, settings: NodeSettings) -> None:
         """Follow other settings from the next job on, and ask the rules again about those that wait."""
@@ -456,7 +453,7 @@ class Runs:
             active.change(usage=job.usage)
             active.note(numbers=ending.numbers)
             self._unwatch(active)
-            self._take_end(active, job, ending)
+            self._take_end(active, job, ending.result)
 
     def _take(self, active: ActiveJob, event: Event) -> None:
         match event:
@@ -541,53 +538,47 @@ class Runs:
             except (FedmonError, OSError) as problem:
                 logger.warning("the files of job %s are not removed: %s", path.name, problem)
 
-    def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
-        """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
-        has_result = job.state in (JobState.SUCCEEDED, JobState.HELD)
-        if not has_result or ending.result_format is None or ending.result_sha256 is None:
-            self._conclude(active, job)
+    def _take_end(self, active: ActiveJob, job: JobReport, parcel: Parcel | None) -> None:
+        """Conclude a job; a result that leaves goes in the message or, where it is large, to the repository before."""
+        if parcel is None or job.state is not JobState.SUCCEEDED:
+            self._conclude(active, job, parcel if job.state is JobState.HELD else None)
             return
-        parcel = Parcel(format=ending.result_format, sha256=ending.result_sha256, size_bytes=ending.result_bytes)
-        if job.state is JobState.HELD:
-            self._conclude(active, job, parcel)
-        else:
-            self._deliver(active, job, parcel)
-
-    def _is_approved(self, sha256: str) -> bool:
-        plan = self._registers.plans.find(sha256)
-        return plan is not None and plan.status is PlanStatus.APPROVED
-
-    def _deliver(self, active: ActiveJob, job: JobReport, parcel: Parcel) -> None:
-        """Conclude a job with its result, in the message or, where it is large, from the repository."""
+        delivered: Parcel | FedmonError | None
         result = active.folder.result
         try:
-            whole = inline(result, parcel)
+            delivered = inline(result, parcel)
         except FedmonError as problem:
-            self._delivered(active, job, problem)
-            return
-        if whole is not None:
-            self._conclude(active, job, whole)
+            delivered = problem
+        if delivered is not None:
+            self._delivered(active, job, parcel, delivered)
             return
         active.phase = Phase.OUTCOME
         self._workers.post(
             "results",
             lambda: store_result(result, parcel, lambda: self._settings.repository, self._workers.stopping),
-            lambda delivered: self._delivered(active, job, delivered),
+            lambda delivered: self._delivered(active, job, parcel, delivered),
         )
 
-    def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
+    def _delivered(self, active: ActiveJob, job: JobReport, parcel: Parcel, delivered: Parcel | FedmonError) -> None:
+        """Conclude a job with its result; one that cannot be sent now waits for the owner, as if a rule held it."""
+        decision = active.record.decision
         if active.verdict is not None:
             return  # it was stopped while its result was on its way
         if isinstance(delivered, Parcel):
             self._conclude(active, job, delivered)
-        elif active.record.decision is None:
-            self._conclude(active, without_result(job, delivered))
+        elif isinstance(delivered, NoRepositoryError) and decision is None:
+            self._conclude(active, msgspec.structs.replace(job, state=JobState.FAILED, reason=str(delivered)))
         else:
-            logger.error("the released result of job %s is held again: %s", job.job_id, delivered)
-            before, _, _ = active.job.reason.removesuffix(f": {HELD}").partition(f"; {UNSENT}")
+            logger.error("the result of job %s is held: %s", job.job_id, delivered)
+            before = job if decision is None else active.job
+            rules = before.reason.removesuffix(f": {HELD}").removesuffix(UNSENT).removesuffix("; ")
+            reason = f"{'; '.join(filter(None, [rules, UNSENT]))}: {HELD}"
             active.record = msgspec.structs.replace(active.record, decision=None)
-            held = msgspec.structs.replace(active.job, reason=f"{before}; {UNSENT}: {HELD}")
-            self._conclude(active, held, active.record.result)
+            self._conclude(active, msgspec.structs.replace(before, state=JobState.HELD, reason=reason), parcel)
+
+    def _is_approved(self, sha256: str) -> bool:
+        plan = self._registers.plans.find(sha256)
+        return plan is not None and plan.status is PlanStatus.APPROVED
 
     def _conclude(self, active: ActiveJob, job: JobReport, result: Parcel | None = None) -> None:
         """Write the end of a job to register, outbox, ledger and audit together; a held one keeps its result.

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import (
@@ -35,8 +34,6 @@ ROOM_BYTES = MAX_PAYLOAD_BYTES - 4_000
 """The room for the members of a reply; the rest is for its envelope."""
 IDS_KEPT = datetime.timedelta(days=31)
 """A job's id is known for this time after its files are removed: no request lives longer."""
-UNFETCHABLE_KEPT = datetime.timedelta(days=1)
-"""A result that no researcher can fetch is its owner's to look at for this time."""
 _MAX_REMEMBERED = 64
 _LEAST_TRACE_BYTES = 256
 
@@ -87,20 +84,11 @@ class Status:
         return msgspec.structs.replace(reply, **traces)
 
     def purge(self, before: datetime.datetime) -> None:
-        """Remove the files of jobs that ended ``before`` that moment, and forget those that no request can name again.
-
-        A result that cannot be fetched goes after a day.
-        """
+        """Remove the files of jobs that ended ``before`` that moment, and forget those that no request can name."""
         present = {path.name for path in self._folder.glob("*")}
-        unfetchable_before = utc_now() - UNFETCHABLE_KEPT
-        failed = self._register.ended_before(unfetchable_before, JobState.FAILED, JobState.INVALID_RESULT)
-        expired = [(job_id, JobFolder(self._folder / job_id).result.unlink) for job_id in present.intersection(failed)]
-        old = present.intersection(self._register.ended_before(before))
-        for job_id, remove in [*expired, *((each, JobFolder(self._folder / each).remove) for each in old)]:
+        for job_id in present.intersection(self._register.ended_before(before)):
             try:
-                remove()
-            except FileNotFoundError:
-                pass  # it has no result
+                JobFolder(self._folder / job_id).remove()
             except (FedmonError, OSError) as problem:
                 logger.warning("files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))

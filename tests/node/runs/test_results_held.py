@@ -273,7 +273,7 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
                 node.wait(lambda: node.owner("result-list")["results"], what="the result")
             held = node.owner("result-show", job_id=job_id)["result"]
             assert held["reason"] == shown["reason"].replace(": ", f"; {UNSENT}: ")
-            assert f"the released result of job {job_id} is held again: " in caplog.text
+            assert f"the result of job {job_id} is held: " in caplog.text
             assert node.owner("released")["released"] == []
 
             # and once the repository is there it leaves, unless its file is another one then

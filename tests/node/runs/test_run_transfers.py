@@ -12,6 +12,8 @@ from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel, RunLimits
 from fedmon.node.runs import confinement
 from fedmon.node.runs import outcome as results
+from fedmon.node.runs.release import HELD
+from fedmon.node.runs.service import UNSENT
 from tests.node.runs.kept_jobs import plan_of
 from tests.node.runs.run_desks import Bench, bench, digest
 from tests.support.envelopes import envelope
@@ -121,7 +123,7 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     ("http://127.0.0.1:1/upload/", "refused"),
     ("", "a URL that cannot be used: Expected `str` of length <= 2048"),
 ])  # fmt: skip
-def test_a_result_that_cannot_be_stored_stays_with_its_owner(
+def test_a_result_that_cannot_be_stored_waits_for_its_owner_who_releases_it_later(
     node: Bench,
     repository: HistoricRepository,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,12 +135,14 @@ def test_a_result_that_cannot_be_stored_stays_with_its_owner(
     monkeypatch.setattr(repository, "suffix", "x" * 2048)
     follow(node, RepositorySettings(url=url or repository.upload_url, allowed_urls=(repository.url,)))
     job_id = node.begin(ECHO, inputs=inputs(repository.put("inputs", CONTENT)))
-    job = node.over(job_id)["job"]
+    job = node.held(job_id)["job"]
+    monkeypatch.undo()
     follow(node, node.settings.repository)
 
-    assert (job["state"], "its owner has it for a day" in job["reason"]) == ("failed", True)
+    assert job["reason"] == f"{UNSENT}: {HELD}"
     assert says in caplog.text
-    assert node.files(job_id).result.read_bytes() == CONTENT
+    node.owner("result-decide", job_id=job_id, release=True, sha256=digest(CONTENT))
+    assert node.outcome(job_id)["result"]["sha256"] == digest(CONTENT)
 
 
 def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
