@@ -589,9 +589,13 @@ class Runs:
             self.confinement.doubt()
         is_held = job.state is JobState.HELD
         leaves = None if is_held else result
-        active.verdict, active.phase = (job, result), Phase.OUTCOME
         kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
         record = msgspec.structs.replace(active.record, job=job, result=kept)
+        if active.verdict is None and job.group and job.usage.wall_s is not None:
+            # A node that is killed before the commit takes it again, and the later one counts.
+            self._scalars.cost(record, 0 if leaves is None else leaves.size_bytes)
+        self._scalars.ended(record.researcher_id)
+        active.verdict, active.phase = (job, result), Phase.OUTCOME
         outcome = JobOutcome(
             node_id=self._policy.node_id,
             researcher_id=record.researcher_id,
@@ -628,9 +632,6 @@ class Runs:
             return
         self._active.pop(job.job_id, None)
         self._registers.quotas.job_ended(job.job_id, record.researcher_id)
-        if job.group and job.usage.wall_s is not None:
-            self._scalars.cost(record, 0 if leaves is None else leaves.size_bytes)
-        self._scalars.ended(record.researcher_id)
         self._push([record.researcher_id])
 
 

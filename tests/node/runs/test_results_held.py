@@ -61,6 +61,10 @@ def ledger(node: Bench) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in ("results", "size_bytes", "numbers", "scalars")}
 
 
+def costs(node: Bench) -> list[dict[str, Any]]:
+    return [cost for each in node.said if each["command"] == "run-scalars" for cost in each["costs"]]
+
+
 def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
     job_id = returned(node, LARGE)
     node.held(job_id)
@@ -97,11 +101,30 @@ def test_the_bytes_of_a_released_result_belong_to_the_cost_of_its_round(tmp_path
         decide(node, job_id)
         node.outcome(job_id)
 
-        costs = [cost for each in node.said if each["command"] == "run-scalars" for cost in each["costs"]]
+        held, left = costs(node)
 
-    assert [cost["transferred_bytes"] for cost in costs] == [0, len('{"numbers":[1,2,3,4]}')]
-    assert [cost["wall_s"] for cost in costs] == [costs[0]["wall_s"]] * 2
-    assert costs[0]["t"] < costs[1]["t"]
+    assert (held["transferred_bytes"], left["transferred_bytes"]) == (0, len('{"numbers":[1,2,3,4]}'))
+    assert held["wall_s"] == left["wall_s"]
+    assert held["t"] < left["t"]
+
+
+def test_the_cost_of_a_round_is_told_once_before_its_end_is_written(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", runs=MANY_JOBS) as node:
+        node.local.registers.database.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON main.outbox BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        job_id = node.begin(RETURNS, arguments={"result": LARGE}, group="training")
+        (cost,) = node.wait(lambda: costs(node), what="the cost")
+        node.work()
+        assert (costs(node), node.outcomes()) == ([cost], [])
+
+    # A node that is killed before it has written the end tells it again: the later one counts.
+    with bench(tmp_path / "n") as node:
+        node.outcome(job_id)
+        (again,) = costs(node)
+
+    assert {**again, "t": cost["t"], "mono": cost["mono"]} == cost
+    assert again["t"] > cost["t"]
 
 
 def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(node: Bench) -> None:
