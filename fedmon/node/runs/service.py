@@ -241,7 +241,8 @@ class Runs:
 
     def stop_by_owner(self, job_id: str, *, by: str) -> None:
         """Stop any job, unless it is over."""
-        if job_id in self._active:
+        active = self._active.get(job_id)
+        if active is not None and active.job.state.is_running:
             self._registers.audit.record("run-stop", job=job_id, by=by)
             self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
 
@@ -514,14 +515,14 @@ class Runs:
     def _end(self, job_id: str, state: JobState, reason: str) -> None:
         """End a job before its time; its outcome comes when all of it has ended."""
         active = self._active.get(job_id)
-        if active is None:
+        if active is None or not active.job.state.is_running:
             return
         if active.phase is Phase.KEEPER:
             try:
                 active.folder.stop(state, reason)
             except FedmonError as problem:
                 logger.error("job %s cannot be stopped: %s", job_id, problem)  # noqa: TRY400
-        elif active.verdict is None and active.record.decision is None:
+        elif active.verdict is None:
             self._give_up(active, state, reason)
 
     def _end_unknown(self) -> None:
