@@ -37,7 +37,7 @@ def site(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> It
 def reported(site: Site, job_id: str) -> JobFolder:
     """Wait until the plan of a job has reported."""
     folder = JobFolder(site.folder / "runs" / job_id)
-    wait_until(lambda: len(folder.events().events) >= 3, what="a report of the plan")
+    wait_until(lambda: len(list(folder.events())) >= 3, what="a report of the plan")
     return folder
 
 

@@ -124,7 +124,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
         node.output = tmp_path / "node.out"
         with running(node, mosquitto) as site, Listener(mosquitto) as listener:
             job = JobFolder(folder / "runs" / (job_id := site.run(seconds=60)))
-            wait_until(lambda: len(job.events().events) >= 3, what="a report of the plan")
+            wait_until(lambda: len(list(job.events())) >= 3, what="a report of the plan")
             keeper = job.keeper()
             assert keeper is not None
             plan = psutil.Process(keeper.pid).children(recursive=True)

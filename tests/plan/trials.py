@@ -59,7 +59,7 @@ def run_source(
     folder = JobFolder(Path(order.folder))
     ending = kept_jobs().ending(folder)
     result = folder.result.read_bytes() if ending.result_format is not None else b""
-    return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported)])
+    return Ran(ending, result, [each for each, _ in folder.events() if isinstance(each, Reported)])
 
 
 @contextlib.contextmanager

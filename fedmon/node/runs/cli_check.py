@@ -140,9 +140,10 @@ def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | L
         news.clear()
         # Asked first: all output of before the end is then read after it.
         is_over = not folder.is_alive()
-        found = folder.events(offset)
-        is_over, offset = is_over and found.next_offset == offset, found.next_offset
-        yield from (event for event in found.events if isinstance(event, Reported | Logged))
+        for event, read_bytes in folder.events(offset):
+            offset = read_bytes
+            if isinstance(event, Reported | Logged):
+                yield event
         for name in (STDOUT, STDERR):
             while (piece := folder.trace(name, printed[name], _PIECE_BYTES)).next_offset > printed[name]:
                 if piece.skipped_bytes:

@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -40,7 +40,6 @@ ENDING_BYTES = 262_144
 KILL_TIMEOUT_S = 10.0
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Strongest first."""
-_MAX_EVENTS_BYTES = 4_194_304
 _MAX_FILE_BYTES = 1_048_576
 _LOOK_AGAIN_S = 0.002
 _TRIES_WITHOUT_NEWS = 2
@@ -181,13 +180,6 @@ class Known(NamedTuple):
     start: int
 
 
-class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """Events from one byte of the file on; ``next_offset`` is the byte to continue from."""
-
-    events: list[Event]
-    next_offset: int
-
-
 def made(path: Path, flags: int) -> int:
     """Open a file of a job, never through a link; it is made if it is missing. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
@@ -281,26 +273,28 @@ class JobFolder:
             return _ENDING.decode(text) if text else None
         return None
 
-    def events(self, from_offset: int = 0) -> Events:
-        """Return the events from a byte of the file on, some megabytes of it at most; 0 is the beginning."""
-        text = self._read(EVENTS, from_offset, _MAX_EVENTS_BYTES)
-        end = text.rfind(b"\n") + 1
-        found: list[Event] = []
-        for line in filter(None, text[:end].split(b"\n")):
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # half a line: the disk was full
-                found.append(_EVENT.decode(line))
-        return Events(events=found, next_offset=from_offset + end)
+    def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
+        """Yield the events from a byte of the file on, each with the byte to continue from; 0 is the beginning."""
+        path = self.path / EVENTS
+        with storage_errors(path, "read"), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # its rest comes later
+                offset += len(line)
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # half a line: the disk was full
+                    yield _EVENT.decode(line), offset
 
     def started(self) -> Started | None:
         """Return the event of its start, if it has started. Raises StorageError."""
-        return next((each for each in self.events().events if isinstance(each, Started)), None)
+        return next((each for each, _ in self.events() if isinstance(each, Started)), None)
 
     def last_events(self, max_bytes: int) -> list[Event]:
         """Return the events in the last bytes of the file. Raises StorageError."""
         size = 0
         with contextlib.suppress(OSError):  # there are none yet, or `events` tells the reason
             size = (self.path / EVENTS).stat().st_size
-        return self.events(max(0, size - max_bytes)).events
+        return [each for each, _ in self.events(max(0, size - max_bytes))]
 
     def trace(self, name: str, offset: int, max_bytes: int) -> TracePiece:
         """Return the kept bytes of ``stdout`` or ``stderr`` from ``offset`` on, ``max_bytes`` at most, as text.
@@ -374,11 +368,10 @@ class JobFolder:
         started = self.started()
         return left_folders(self.cgroup, "" if started is None else started.cgroup or "")
 
-    def _read(self, name: str, offset: int = 0, most: int = _MAX_FILE_BYTES) -> bytes:
+    def _read(self, name: str) -> bytes:
         path = self.path / name
         with storage_errors(path, "read"), contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            return file.read(most)
+            return file.read(_MAX_FILE_BYTES)
         return b""
 
 

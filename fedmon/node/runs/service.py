@@ -434,16 +434,9 @@ class Runs:
             return
         # The ending is read first: all events of before it are there then.
         ending = active.folder.ending()
-        while True:
-            read_bytes = active.record.read_bytes
-            found = active.folder.events(read_bytes)
-            for event in found.events:
-                self._take(active, event)
-            if found.next_offset == read_bytes:
-                break
-            active.note(read_bytes=found.next_offset)
-            if ending is None:
-                break
+        for event, read_bytes in active.folder.events(active.record.read_bytes):
+            self._take(active, event)
+            active.note(read_bytes=read_bytes)
         if ending is not None:
             used, energy_j = ending.usage, None
             if self._measuring.is_started:

@@ -48,7 +48,7 @@ class Status:
     def __init__(self, policy: Policy, register: JobRegister, folder: Path) -> None:
         self._policy, self._register, self._folder = policy, register, folder
         self._places: dict[str, tuple[int, int]] = {}
-        """By job, a number of a scalar and the byte of the file at which it and all later ones begin."""
+        """By job, a number of a scalar, and a byte of the file before it and all later ones."""
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord | None:
         """Return a job of this researcher; None if it is unknown, or of another researcher."""
@@ -107,19 +107,20 @@ class Status:
 
     def _scalars(self, job_id: str, folder: JobFolder, start: int) -> list[Scalar]:
         """Return scalars from a number on, as many as a page holds. Raises StorageError."""
-        first, offset = self._places.get(job_id, (0, 0))
-        offset = offset if first <= start else 0
-        while True:
-            found = folder.events(offset)
-            wanted = [each for each in found.events if isinstance(each, Reported) and each.number >= start]
-            if wanted or found.next_offset == offset:
+        first, before = self._places.get(job_id, (0, 0))
+        before = before if first <= start else 0
+        wanted: list[Scalar] = []
+        for event, offset in folder.events(before):
+            if isinstance(event, Reported) and event.number >= start:
+                wanted.append(Scalar(**msgspec.structs.asdict(event)))
+            if not wanted:
+                before = offset
+            if len(wanted) == MAX_SCALARS:
                 break
-            offset = found.next_offset
         if len(self._places) >= _MAX_REMEMBERED:
             self._places.clear()
-        self._places[job_id] = (start, offset)
-        scalars = (Scalar(**msgspec.structs.asdict(each)) for each in wanted)
-        return fitting(scalars, SCALARS_BYTES)[:MAX_SCALARS]
+        self._places[job_id] = (start, before)
+        return fitting(wanted, SCALARS_BYTES)
 
 
 def _result(folder: JobFolder, result: Parcel) -> Parcel | None:

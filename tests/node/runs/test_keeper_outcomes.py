@@ -158,7 +158,7 @@ def test_without_a_cgroup_the_keeper_counts(
 
         ending, folder = jobs.run(body, "counted", **limits)
 
-        (started,) = [each for each in folder.events().events if isinstance(each, Started)]
+        (started,) = [each for each, _ in folder.events() if isinstance(each, Started)]
     assert (ending.state, started.cgroup) == (state, None), ending
     assert (ending.usage.peak_memory_bytes or 0) > 4 * MIB
     assert left_of("counted") == []

@@ -86,7 +86,7 @@ def test_reports_beyond_the_rate_are_counted_and_said_once(tmp_path: Path) -> No
         log.report(1.0, {"a": float(number)}, None, mono=0.0)
     log.report(2.0, {"a": 1.0}, None, mono=10.0)
 
-    events = JobFolder(tmp_path).events().events
+    events = [event for event, _ in JobFolder(tmp_path).events()]
     reports = [each.number for each in events if isinstance(each, Reported)]
     lines = [each.message for each in events if isinstance(each, Logged)]
 
@@ -116,11 +116,11 @@ def test_half_a_line_of_a_full_disk_loses_that_line_alone(tmp_path: Path) -> Non
     log.report(1.0, {"a": 2.0}, None, mono=0.0)
     folder = JobFolder(tmp_path)
 
-    assert [each.values for each in folder.events().events if isinstance(each, Reported)] == [{"a": 1.0}, {"a": 2.0}]
+    assert [each.values for each, _ in folder.events() if isinstance(each, Reported)] == [{"a": 1.0}, {"a": 2.0}]
     with (tmp_path / EVENTS).open("ab") as file:
         file.write(b'{"event":"half')
-    assert len(folder.events().events) == 2
-    assert folder.events(folder.events().next_offset).events == []
+    *_, (_, offset) = folder.events()
+    assert list(folder.events(offset)) == []
 
 
 def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     folder = JobFolder(tmp_path)
-    reads: dict[str, Callable[[], object]] = {"lock": folder.is_alive, EVENTS: folder.events}
+    reads: dict[str, Callable[[], object]] = {"lock": folder.is_alive, EVENTS: folder.started}
 
     with pytest.raises(StorageError, match=str(tmp_path)):
         reads.get(name, lambda: folder.trace("stdout", 0, 9))()

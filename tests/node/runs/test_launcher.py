@@ -55,7 +55,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptJobs]:
 
 
 def wait_reported(folder: JobFolder) -> None:
-    wait_until(lambda: any(isinstance(each, Reported) for each in folder.events().events), what="a report")
+    wait_until(lambda: any(isinstance(each, Reported) for each, _ in folder.events()), what="a report")
 
 
 def stop(jobs: KeptJobs, folder: JobFolder) -> None:

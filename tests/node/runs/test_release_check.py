@@ -280,7 +280,7 @@ def test_scalars_leave_rounded_by_declared_names_and_one_a_second(tmp_path: Path
     for mono, values, step in reports:
         log.report(100.0 + mono, values, step, mono=mono)
 
-    events = JobFolder(tmp_path).events().events
+    events = [event for event, _ in JobFolder(tmp_path).events()]
     reported = [(each.number, each.values, each.step) for each in events if isinstance(each, Reported)]
     assert reported == [(0, {"loss": 3.14159}, 1234570), (1, {"accuracy": None}, None), (2, {"loss": 4.0}, 3)]
     assert log.scalars == 3

@@ -413,12 +413,13 @@ def test_scalars_beside_a_large_result_come_with_the_next_question(node: Bench) 
     job_id = node.begin(LARGE)
     assert node.over(job_id)["job"]["state"] == "succeeded"
 
-    first, second = (
-        node.ask(JobStatus(job_id=job_id, result=result, scalars_from=0, **envelope())) for result in (True, False)
+    first, *others = (
+        node.ask(JobStatus(job_id=job_id, result=result, scalars_from=number, **envelope()))
+        for result, number in ((True, 0), (False, 399), (False, 0), (False, 0))
     )
 
     assert (len(first["result"]["json"]), first["scalars"]) == (75_011, [])
-    assert (second["result"], len(second["scalars"])) == (None, 401)
+    assert [(told["result"], len(told["scalars"])) for told in others] == [(None, 401 - at) for at in (399, 0, 0)]
 
 
 def test_scalars_that_come_too_fast_are_counted(node: Bench) -> None:
