@@ -107,6 +107,11 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[str] = []
     rules: Rules | None = None
 
+    @property
+    def helpers(self) -> int:
+        """The number of its processes that belong to its sandbox, and not to the plan."""
+        return 2 if self.level == "bubblewrap" else 0
+
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
     """The plan's first process runs; ``pid`` as the machine counts, ``cgroup`` a path below the hierarchies or None."""

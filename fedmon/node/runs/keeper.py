@@ -28,7 +28,7 @@ from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
 from fedmon.node.runs.sandbox import bubblewrap, kernel, process
-from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
+from fedmon.node.runs.supervision import CHUNK_BYTES, Signals, Supervision, reap
 
 _MAX_PATH_BYTES = 16_384
 _MAX_DESCRIPTORS = 4
@@ -115,7 +115,7 @@ class Keeper:
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits
-        processes = limits.processes + HELPERS.get(order.level, 0)
+        processes = limits.processes + order.helpers
         group = JobGroup(self._folder.cgroup, memory_bytes=limits.memory_bytes, processes=processes)
         self._afterwards.callback(group.remove)
         files = process.own_folder(order)

@@ -50,8 +50,6 @@ from fedmon.plan.parcels import contents
 CHUNK_BYTES = 1_048_576
 POKE_EVERY_S = 0.05
 """The daemon is told of news at once, and then no more often than this."""
-HELPERS: dict[Level | None, int] = {"bubblewrap": 2}
-"""Processes of a job that belong to its sandbox."""
 METER_EVERY_S = 0.25
 RATE_PER_S = 200.0
 BURST = 2000
@@ -190,7 +188,7 @@ class Meter:
 
     def __init__(self, order: JobOrder, group: JobGroup) -> None:
         self._limits, self._group = order.limits, group
-        self._helpers, self._files = HELPERS.get(order.level, 0), own_folder(order)
+        self._helpers, self._files = order.helpers, own_folder(order)
         self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._peak = 0
         self._cpu_s = 0.0
@@ -472,26 +470,20 @@ class EventLog:
 class ResultFile:
     """The pieces of one result in a file, made at the first of them.
 
-    ``problem`` is the error of the disk, ``fault`` says why it is no parcel, ``numbers`` counts the numbers in it, and
-    ``held`` are the rules of release that it breaks.
+    ``problem`` is the error of the disk; after `keep`, ``fault`` says why it is no parcel, ``numbers`` counts the
+    numbers in it, and ``held`` are the rules of release that it breaks.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._fd, self._digest = path, -1, hashlib.sha256()
+        self._path, self._fd = path, -1
         self.size_bytes = self.numbers = 0
-        self.problem = self.fault = self.held = ""
-
-    @property
-    def sha256(self) -> str:
-        """The digest of all pieces so far."""
-        return self._digest.hexdigest()
+        self.sha256 = self.problem = self.fault = self.held = ""
 
     def write(self, piece: memoryview) -> None:
         """Append the next piece."""
         if self.problem:
             return
         self.size_bytes += len(piece)
-        self._digest.update(piece)
         try:
             if self._fd < 0:
                 self._fd = made(self._path, os.O_RDWR | os.O_TRUNC)
@@ -505,10 +497,11 @@ class ResultFile:
         try:
             with mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
                 content = self._checked(result_format, view, rules)
+                self.sha256 = hashlib.sha256(view if content is None else content).hexdigest()
             if content is not None:
                 os.ftruncate(self._fd, 0)
                 os.lseek(self._fd, 0, os.SEEK_SET)
-                self._digest, self.size_bytes = hashlib.sha256(), 0
+                self.size_bytes = 0
                 self.write(memoryview(content))
             if not self.problem:
                 os.fdatasync(self._fd)

@@ -105,8 +105,7 @@ def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: 
         os.dup2(_out_of_the_way(bubblewrap.own_namespace(user, group)), namespace_at, inheritable=True)
         if is_root:
             bubblewrap.become_user(user, group)
-        # bubblewrap's own two processes count as well.
-        _limit(order, processes=order.limits.processes + 2)
+        _limit(order, processes=order.limits.processes + order.helpers)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
     return _Program(
