@@ -191,12 +191,13 @@ def sync(path: Path) -> None:
 class LockFile:
     """An exclusive lock on a file that holds a text about its holder; safe from any thread.
 
-    The kernel frees the lock when its holder ends in any way. Raises StorageError where a file system has no locks.
+    The kernel frees the lock when its holder ends in any way. ``descriptor`` is -1 without the lock; another process
+    that gets it holds the lock, too. Raises StorageError where a file system has no locks.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = -1
+        self.descriptor = -1
 
     def take(self, text: str = "", *, timeout_s: float = 0.0) -> bool:
         """Take the lock, and write a ``text`` for others; return False if another holds it after ``timeout_s``."""
@@ -212,7 +213,7 @@ class LockFile:
                 if text:
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, f"{text}\n".encode(), 0)
-                self._fd, fd = fd, -1
+                self.descriptor, fd = fd, -1
             finally:
                 if fd >= 0:
                     os.close(fd)
@@ -229,19 +230,17 @@ class LockFile:
 
     def holder(self) -> str | None:
         """Return the text of the process that holds the lock; None if it is free."""
-        with storage_errors(self.path):
-            try:
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
-                return None
+        with storage_errors(self.path), contextlib.suppress(FileNotFoundError):
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 return None if _locked(fd, fcntl.LOCK_SH) else os.pread(fd, 200, 0).decode(errors="replace").strip()
             finally:
                 os.close(fd)
+        return None
 
     def release(self) -> None:
-        """Free the lock; safe to call twice."""
-        fd, self._fd = self._fd, -1
+        """Hold the lock here no longer; safe to call twice."""
+        fd, self.descriptor = self.descriptor, -1
         if fd >= 0:
             os.close(fd)
 

@@ -24,7 +24,7 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.files import storage_errors, write_whole
+from fedmon.common.files import LockFile, storage_errors, write_whole
 from fedmon.common.wire.runs import JobState, Level, Parcel, Problem, Scalar, TracePiece, Usage
 from fedmon.node.cgroup import kill_in, left_folders, remove_cgroup
 from fedmon.node.collectors.job.family import with_limit
@@ -214,42 +214,30 @@ class JobFolder:
         """The name of its cgroup; the same job may run on other nodes of this machine."""
         return f"fedmon-job-{self.path.name}-{self.mark:016x}"
 
-    def prepare(self) -> int:
-        """Make the folder, and return the descriptor of its held lock, for the keeper.
+    def prepare(self) -> LockFile:
+        """Make the folder, and return its held lock, for the keeper.
 
         The space for the ending is taken now, so that a full disk cannot prevent it later. Raises ConflictError if the
         job runs, ran, or is over, and StorageError.
         """
         with storage_errors(self.path), contextlib.ExitStack() as undo:
-            try:
-                self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-                lock = made(self.path / LOCK, os.O_RDWR)
-                undo.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self.ending() is not None:
-                    raise ConflictError(f"job {self.path.name} is over: {self.path} holds its ending")
-                if self.had_keeper():
-                    raise ConflictError(f"job {self.path.name} was begun before, and lost its keeper")
-                with open(made(self.path / ENDING_ROOM, os.O_RDWR), "rb+", buffering=0) as room:
-                    os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
-            except BlockingIOError:
-                message = f"job {self.path.name} is kept already: the lock of {self.path} is held"
-                raise ConflictError(message) from None
+            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            lock = LockFile(self.path / LOCK)
+            if not lock.take():
+                raise ConflictError(f"job {self.path.name} is kept already: the lock of {self.path} is held")
+            undo.callback(lock.release)
+            if self.ending() is not None:
+                raise ConflictError(f"job {self.path.name} is over: {self.path} holds its ending")
+            if self.had_keeper():
+                raise ConflictError(f"job {self.path.name} was begun before, and lost its keeper")
+            with open(made(self.path / ENDING_ROOM, os.O_RDWR), "rb+", buffering=0) as room:
+                os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
             undo.pop_all()
         return lock
 
     def is_alive(self) -> bool:
         """Return True if the keeper of the job lives, or is about to be started."""
-        try:
-            with open(self.path / LOCK, "rb", buffering=0) as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            raise StorageError(f"cannot open {self.path / LOCK}: {error.strerror}") from error
-        return False
+        return LockFile(self.path / LOCK).holder() is not None
 
     def wait(self) -> None:
         """Wait for the end of the keeper; only for the process that launched it."""
@@ -258,7 +246,7 @@ class JobFolder:
 
     def keeper(self) -> Known | None:
         """Return the keeper's process, once it has written its number."""
-        found = re.match(rb"(\d+) (\d+)\n", self._read(LOCK)) if self.is_alive() else None
+        found = re.match(r"(\d+) (\d+)$", LockFile(self.path / LOCK).holder() or "")
         return None if found is None else Known(int(found[1]), int(found[2]))
 
     def had_keeper(self) -> bool:

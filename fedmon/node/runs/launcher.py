@@ -17,6 +17,7 @@ import msgspec
 import fedmon
 from fedmon.common import __version__
 from fedmon.common.errors import ConflictError, FedmonError
+from fedmon.common.files import LockFile
 from fedmon.node.runs.folder import JobFolder, JobOrder
 from fedmon.node.runs.sandbox.kernel import sealed
 
@@ -89,21 +90,21 @@ class Launcher:
         for each in self._pokes:
             each.close()
 
-    def _hand_over(self, message: bytes, lock: int, given: list[int]) -> bool:
-        """Send an order with its descriptors, and close the lock; return False if the launcher did not take it.
+    def _hand_over(self, message: bytes, lock: LockFile, given: list[int]) -> bool:
+        """Send an order with its descriptors, and let go of the lock; return False if the launcher did not take it.
 
         A launcher that is not there is started first, and one that does not answer is ended: its socket may hold the
         lock. Raises LauncherError.
         """
         try:
             commands = self._commands or self._start_process()
-            socket.send_fds(commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
+            socket.send_fds(commands, [message], [lock.descriptor, *given], socket.MSG_NOSIGNAL)
             if commands.recv(len(TAKEN)) == TAKEN:
                 return True
         except OSError as error:
             logger.warning("the launcher of jobs does not answer, and is restarted: %s", error)
         finally:
-            os.close(lock)
+            lock.release()
         self._end_process()
         return False
 

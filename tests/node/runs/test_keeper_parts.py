@@ -131,7 +131,7 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["lock", EVENTS, "stdout.0"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
+    (tmp_path / name).symlink_to(name)
     folder = JobFolder(tmp_path)
     reads: dict[str, Callable[[], object]] = {"lock": folder.is_alive, EVENTS: folder.started}
 

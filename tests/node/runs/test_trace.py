@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from pathlib import Path
@@ -81,7 +80,7 @@ def test_the_beginning_of_a_character_waits_for_its_rest_until_the_job_is_over(t
     found = [folder.trace("t", offset, 1000) for offset in (0, 1)]
     trace.write(rest + begun)
     found += [folder.trace("t", offset, 1000) for offset in (1, 5)]
-    os.close(lock)
+    lock.release()
     found.append(folder.trace("t", 5, 1000))
 
     told = [("a", 1), ("", 1), ("😀", 5), ("", 5), ("\ufffd", 7)]
