@@ -60,6 +60,13 @@ class ControlError(FedmonError):
         return {**super().facts(), "type": self.type}
 
 
+class _Told(dict[str, Any]):
+    """The result of a command, which a daemon of an older fedmon may tell only in part."""
+
+    def __missing__(self, key: str) -> object:
+        raise FedmonError(f"the daemon does not tell {key!r}; {RESTART}")
+
+
 class DaemonNotRunningError(FedmonError):
     """No daemon listens in this node folder."""
 
@@ -187,7 +194,7 @@ def call_daemon(folder: Path, command: str, /, *, timeout_s: float = 30.0, **arg
         with _connection(folder, timeout_s) as connection:
             response = _response(connection, folder, command, args)
         if "error" not in response:
-            return response["result"]
+            return _Told(response["result"])
         error = ControlError(response["error"])
         if "unknown field" in str(error):
             raise ControlError({**error.facts(), "message": f"{error}; {RESTART}"})
