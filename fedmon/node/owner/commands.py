@@ -754,8 +754,9 @@ def _output(folder: JobFolder) -> Document:
 def _logged(folder: JobFolder) -> list[str]:
     """Return the last lines that the plan logged."""
     with contextlib.suppress(FedmonError):
-        logged = [event for event in folder.last_events(_SHOWN_BYTES) if isinstance(event, Logged)]
-        return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+        logged = (event for event, _ in folder.events() if isinstance(event, Logged))
+        last = collections.deque(logged, maxlen=_SHOWN_LINES)
+        return [visible_text(f"{event.level} {event.message}") for event in last]
     return []
 
 

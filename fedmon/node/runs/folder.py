@@ -282,13 +282,6 @@ class JobFolder:
         """Return the event of its start, if it has started. Raises StorageError."""
         return next((each for each, _ in self.events() if isinstance(each, Started)), None)
 
-    def last_events(self, max_bytes: int) -> list[Event]:
-        """Return the events in the last bytes of the file. Raises StorageError."""
-        size = 0
-        with contextlib.suppress(OSError):  # there are none yet, or `events` tells the reason
-            size = (self.path / EVENTS).stat().st_size
-        return [each for each, _ in self.events(max(0, size - max_bytes))]
-
     def trace(self, name: str, offset: int, max_bytes: int) -> TracePiece:
         """Return the kept bytes of ``stdout`` or ``stderr`` from ``offset`` on, ``max_bytes`` at most, as text.
 

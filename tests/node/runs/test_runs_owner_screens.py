@@ -11,7 +11,7 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.runs import JobReport, JobState, Parcel, RunLimits, Usage
-from fedmon.node.runs.folder import JobFolder, TraceWriter
+from fedmon.node.runs.folder import TraceWriter
 from fedmon.node.runs.register import JobRecord
 from fedmon.node.runs.release import HELD
 from tests.node.owner.owner_desks import desk_of, made_folder
@@ -134,11 +134,13 @@ def test_a_job_is_shown_with_units_and_the_end_of_its_output(folder: Path, jobs:
     assert going.endswith("\nbefore\nthe end\n\n"), "of a short trace, of which the middle is not kept"
 
 
-def test_the_last_events_of_a_job_begin_at_a_whole_line(tmp_path: Path) -> None:
-    lines = [f'{{"event":"log","t":1.0,"level":"INFO","message":"line {number}"}}\n' for number in range(100)]
-    (tmp_path / "events.jsonl").write_text("".join(lines))
+def test_a_job_is_shown_with_the_last_lines_that_it_logged_whatever_it_reported_since(
+    folder: Path, jobs: list[JobReport]
+) -> None:
+    lines = [f'{{"event":"log","t":1.0,"level":"INFO","message":"line {number}"}}\n' for number in range(30)]
+    reports = [f'{{"event":"scalar","t":1.0,"number":{number},"values":{{}}}}\n' for number in range(1_000)]
+    (folder / "runs" / jobs[0].job_id / "events.jsonl").write_text("".join([*lines, *reports]))
 
-    found = JobFolder(tmp_path).last_events(3 * len(lines[99]) + 5)
+    logged, none = (told(folder, "runs", "show", job.job_id)["logged"] for job in jobs[:2])
 
-    assert [getattr(event, "message", None) for event in found] == ["line 97", "line 98", "line 99"]
-    assert JobFolder(tmp_path / "none").last_events(100) == []
+    assert (logged, none) == ([f"INFO line {number}" for number in range(10, 30)], [])
