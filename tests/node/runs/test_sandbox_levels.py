@@ -207,15 +207,6 @@ def test_a_cgroup_counts_and_bounds_what_is_started_in_it() -> None:
         assert not any(folder.exists() for folder in folders)
 
 
-def test_without_a_cgroup_nothing_is_held_and_nothing_known(tmp_path: Path) -> None:
-    group = JobGroup("job", memory_bytes=1, processes=1, root=tmp_path)
-    group.enter()
-    assert (group.holds_memory, group.path) == (False, "")
-    assert (group.cpu_s(), group.peak_memory_bytes()) == (None, None)
-    assert (group.ended_for_memory(), group.refused_processes()) == (0, 0)
-    group.remove()
-
-
 def test_a_dangling_link_to_a_loader_is_not_needed() -> None:
     require(bubblewrap.program(), "bubblewrap is not installed")
     present = [
