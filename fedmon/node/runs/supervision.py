@@ -521,7 +521,7 @@ class ResultFile:
         content = None
         try:
             values, arrays = contents(result_format, view)
-            self.numbers = numbers_in(values, arrays)
+            self.numbers = numbers_in(values, arrays, rules)
             if rules is not None:
                 content, self.held = check_release(view, values, arrays, rules)
         except FedmonError as error:

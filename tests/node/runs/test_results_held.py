@@ -145,6 +145,13 @@ def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(no
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
 
 
+def test_a_held_result_has_as_many_numbers_as_its_rule_counts(node: Bench) -> None:
+    job_id = returned(node, {"Zoe Quill, 42 years": 1})
+
+    assert node.held(job_id)["job"]["reason"].startswith("more than 3 numbers, names and texts included: ")
+    assert node.owner("result-show", job_id=job_id)["result"]["numbers"] == 4
+
+
 def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_path: Path) -> None:
     with bench(tmp_path / "n", runs=MANY_JOBS, release={"mode": "ask"}) as node:
         quotas = node.local.registers.quotas
