@@ -537,7 +537,7 @@ class OwnerCommands:
             )
         record = self._run_record(job_id)
         found = record.job.job_id
-        if record.job.state is JobState.HELD:
+        if record.job.state is JobState.HELD and record.decision is None:
             raise ConflictError(f"job {found} has ended, and its result is held: fedmon node results withhold {found}")
         self._running.runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}

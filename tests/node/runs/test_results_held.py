@@ -300,7 +300,7 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
             # when the repository does not answer, it waits for its owner again, who is told why
             for _ in range(2):
                 decide(node, job_id)
-                node.runs.stop_by_owner(job_id, by="eve")
+                assert node.owner("run-stop", job_id=job_id)["run"]["state"] == "held"
                 node.wait(lambda: node.owner("result-list")["results"], what="the result")
             assert node.audit("run-stop") == []
             held = node.owner("result-show", job_id=job_id)["result"]
