@@ -7,21 +7,19 @@ import contextlib
 import functools
 import tempfile
 import textwrap
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
 from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.confinement import lay_out
 from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox.interpreter import look_at
+from tests.support.waiting import wait_until
 
 MIB = 2**20
-TIMEOUT_S = 90.0
 _LIMITS: Mapping[str, Any] = {
     "cpu_s": 20.0,
     "wall_s": 60.0,
@@ -40,20 +38,13 @@ class KeptJobs:
         self.runtime = folder / "runtime"
         lay_out(self.runtime)
         self.interpreter = look_at(None)
-        self._poked = threading.Condition()
-        self.pokes: list[str] = []
-        self.launcher = Launcher(self._on_poke)
+        self.launcher = Launcher(lambda _: None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.launcher.stop()
-
-    def _on_poke(self, job_id: str) -> None:
-        with self._poked:
-            self.pokes.append(job_id)
-            self._poked.notify_all()
 
     def order(self, job_id: str, *, level: Level | None = "landlock", **changes: Any) -> JobOrder:
         limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
@@ -77,17 +68,8 @@ class KeptJobs:
         return self.ending(folder), folder
 
     def ending(self, folder: JobFolder) -> Ending:
-        """Wait for the poke that tells of the ending."""
-        self.wait_poked(lambda: folder.ending() is not None)
-        ending = folder.ending()
-        assert ending is not None, f"no ending of {folder.path} within {TIMEOUT_S:g} s"
-        return ending
-
-    def wait_poked(self, condition: Any) -> None:
-        deadline = Deadline(TIMEOUT_S)
-        with self._poked:
-            while not condition() and not deadline.passed():
-                self._poked.wait(deadline.left_s())
+        """Wait for the ending of a job."""
+        return wait_until(folder.ending, timeout_s=90.0, what=f"the ending of {folder.path}")
 
 
 @functools.cache
