@@ -29,11 +29,11 @@ class OwnCgroup:
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, section "Delegation", and cgroup-v1/cgroups.rst.
     """
 
-    def __init__(self, name: str, *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc) -> None:
-        mine = paths_of(proc, "self")
+    def __init__(self, name: str) -> None:
+        mine = paths_of(THIS_MACHINE.proc, "self")
         self.folders: dict[str, Path] = {}
         self.path = ""
-        for hierarchy, base in find_hierarchies(root).items():
+        for hierarchy, base in find_hierarchies(THIS_MACHINE.cgroup).items():
             inside = mine.get(hierarchy, "")
             if hierarchy not in _HARMLESS or "," in base.name or not inside or ".." in Path(inside).parts:
                 continue
@@ -70,8 +70,8 @@ class JobGroup(OwnCgroup):
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and cgroup-v1/pids.rst.
     """
 
-    def __init__(self, name: str, *, memory_bytes: int, processes: int, root: Path = THIS_MACHINE.cgroup) -> None:
-        super().__init__(name, root=root)
+    def __init__(self, name: str, *, memory_bytes: int, processes: int) -> None:
+        super().__init__(name)
         self._unified, self._old = self.folders.get(UNIFIED), self.folders.get("memory")
         if self._unified is not None and (self._unified.parent / "cgroup.subtree_control").exists():
             # Refused if the cgroup above holds processes, as that of a service does.
