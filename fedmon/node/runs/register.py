@@ -149,11 +149,10 @@ class JobRegister:
         )
         return [row["job_id"] for row in found]
 
-    def forget(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs and their ids."""
+    def forget(self, before: datetime.datetime) -> None:
+        """Remove jobs that were over before a moment, with their ids."""
         with self._database.transaction():
-            for job_id in job_ids:
-                self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
+            self._database.execute("DELETE FROM runs WHERE is_over = 1 AND ended < ?", (timestamp(before),))
 
     def _readable(self, rows: Sequence[dict[str, Any]]) -> list[JobRecord]:
         """Return the records of rows; a damaged one is left out and logged."""

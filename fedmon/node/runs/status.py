@@ -91,7 +91,7 @@ class Status:
                 JobFolder(self._folder / job_id).remove()
             except (FedmonError, OSError) as problem:
                 logger.warning("files of job %s are not removed: %s", job_id, problem)
-        self._register.forget(self._register.ended_before(before - IDS_KEPT))
+        self._register.forget(before - IDS_KEPT)
 
     def _page(self, request: JobStatus) -> JobsReply:
         count = self._register.count(request.researcher_id)
