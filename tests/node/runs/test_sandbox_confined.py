@@ -16,67 +16,95 @@ import psutil
 import pytest
 
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.wire.runs import Level
-from fedmon.node.runs.folder import GivenDataset
+from fedmon.common.ids import new_id
+from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.folder import GivenDataset, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, process
-from tests.node.runs.sandboxes import LIMITS, PROBES, Machine, launcher_environment, machine, python_for
+from tests.node.runs.kept_jobs import kept_jobs
+from tests.node.runs.sandboxes import Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require
 
-PROGRAM = Path(__file__).with_name("programs") / "telling.py"
 HAS_BUBBLEWRAP = bubblewrap.program() is not None
+TELLS = """
+import resource
+
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return None
+
+return {
+    "read": [read(path) for path in context.arguments.get("read", [])],
+    "environ": dict(os.environ),
+    "cwd": os.getcwd(),
+    "ids": [os.getuid(), os.getgid()],
+    "host": os.uname().nodename,
+    "root": os.listdir("/") if context.arguments.get("root") else [],
+    "limits": {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in context.arguments["limits"]},
+    "uid_map": (read("/proc/self/uid_map") or "").split(),
+    "flags": sys.flags.isolated + sys.flags.no_site,
+}
+"""
+"""A plan that tells what it sees of itself."""
 
 
 @pytest.fixture
 def target() -> Iterator[Machine]:
     with machine() as made:
-        made.lay(PROGRAM)
         yield made
 
 
-def _told(target: Machine, level: Level, question: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    ended = target.run(target.order(level, **changes), question)
-    assert ended.returncode == 0, ended.stderr
-    told: dict[str, Any] = json.loads(ended.stdout)
+def _told(order: JobOrder, **arguments: Any) -> dict[str, Any]:
+    arguments = {"limits": [], **arguments}
+    folder = kept_jobs().launch(TELLS, msgspec.structs.replace(order, arguments=arguments))
+    ending = kept_jobs().ending(folder)
+    assert ending.state is JobState.SUCCEEDED, ending
+    told: dict[str, Any] = json.loads(folder.result.read_bytes())
     return told
 
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
-def test_a_plan_gets_five_words_of_environment_and_its_limits(target: Machine, level: Level) -> None:
+def test_a_plan_gets_five_words_of_environment_and_its_limits(level: Level) -> None:
     require(HAS_BUBBLEWRAP if level == "bubblewrap" else landlock.abi(), f"{level} does not work here")
-    told = _told(target, level, {})
+    order = kept_jobs().order(new_id(), level=level)
+    limits = order.limits
+    told = _told(order, limits=["CPU", "CORE", "NPROC", "FSIZE", "DATA"])
     words = told["environ"]
-    home = "/tmp" if level == "bubblewrap" else str(target.job / "tmp")
-    program = str(Path(python_for(os.geteuid())).parent)
-    expected = {"PATH": program, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "FEDMON_JOB_ID": "probe"}
+    home = "/tmp" if level == "bubblewrap" else f"{order.folder}/tmp"
+    program = str(Path(order.interpreter.executable).parent)
+    expected = {"PATH": program, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "FEDMON_JOB_ID": order.job_id}
     assert expected == {name: text for name, text in words.items() if name not in ("PWD", "LC_CTYPE")}
     assert home == told["cwd"]
     assert told["flags"] == 2
-    extra = 2 if level == "bubblewrap" else 0
     assert told["limits"] == {
-        "RLIMIT_CPU": [31, 31],
-        "RLIMIT_CORE": [0, 0],
-        "RLIMIT_NPROC": [LIMITS.processes + extra] * 2,
-        "RLIMIT_FSIZE": [LIMITS.tmp_bytes] * 2,
-        "RLIMIT_DATA": [LIMITS.memory_bytes] * 2,
+        "CPU": [limits.cpu_s + 1] * 2,
+        "CORE": [0, 0],
+        "NPROC": [limits.processes + (2 if level == "bubblewrap" else 0)] * 2,
+        "FSIZE": [limits.tmp_bytes] * 2,
+        "DATA": [limits.memory_bytes] * 2,
     }
 
 
-def test_in_bubblewrap_a_plan_is_nobody_with_nothing_but_what_it_needs(target: Machine) -> None:
+def test_in_bubblewrap_a_plan_is_nobody_with_nothing_but_what_it_needs() -> None:
     require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
-    told = _told(target, "bubblewrap", {"root": True})
-    assert told["ids"][:2] == [65534, 65534]
+    order = kept_jobs().order(new_id(), level="bubblewrap")
+    told = _told(order, root=True)
+    assert told["ids"] == [65534, 65534]
     assert told["host"] == "sandbox"
-    needed = {Path(each).parts[1] for each in target.order("bubblewrap").interpreter.needs}
-    assert {"data", "dev", "proc", "runtime", "tmp", *needed} == set(told["root"])
+    needed = {Path(each).parts[1] for each in order.interpreter.needs}
+    assert {"dev", "proc", "runtime", "tmp", *needed} == set(told["root"])
+    assert bubblewrap.data_path(order) is None
     inside, outside, count = told["uid_map"]
     assert (inside, count) == ("65534", "1")
     if os.geteuid() == 0:
         assert int(outside) >= 1_879_048_192, "root's jobs run as a user who owns nothing"
 
 
-def test_root_gives_a_plan_private_data_of_any_owner_and_only_that(target: Machine) -> None:
+def test_root_gives_a_plan_private_data_of_any_owner_and_only_that(tmp_path: Path) -> None:
     require(HAS_BUBBLEWRAP and os.geteuid() == 0, "only root reads what belongs to others")
-    closed = target.folder / "closed"
+    closed = tmp_path / "closed"
     closed.mkdir()
     private = closed / "private.csv"
     private.write_text("private")
@@ -84,7 +112,9 @@ def test_root_gives_a_plan_private_data_of_any_owner_and_only_that(target: Machi
     private.chmod(0o400)
     closed.chmod(0o700)
     given = GivenDataset(dataset_id="p", name="p", data_type="csv", path=str(private))
-    told = _told(target, "bubblewrap", {"read": ["/data/private.csv", str(private)]}, dataset=given)
+    order = kept_jobs().order(new_id(), level="bubblewrap", dataset=given)
+    told = _told(order, read=["/data/private.csv", str(private)], root=True)
+    assert "data" in told["root"]
     assert told["read"] == ["private", None]
     assert (private.stat().st_uid, private.stat().st_mode & 0o777) == (12345, 0o400)
 
@@ -92,11 +122,10 @@ def test_root_gives_a_plan_private_data_of_any_owner_and_only_that(target: Machi
 def test_data_on_a_file_system_that_knows_no_other_owner_is_still_given(target: Machine) -> None:
     require(HAS_BUBBLEWRAP and os.geteuid() == 0, "only root shows files under another owner")
     given = GivenDataset(dataset_id="k", name="k", data_type="folder", path="/proc/sys/kernel")
-    told = _told(target, "bubblewrap", {"read": ["/data/kernel/ostype"]}, dataset=given)
+    told = _told(kept_jobs().order(new_id(), level="bubblewrap", dataset=given), read=["/data/kernel/ostype"])
     assert told["read"] == ["Linux\n"]
-    assert told["ids"][:2] == [65534, 65534]
+    assert told["ids"] == [65534, 65534]
     assert told["uid_map"][1] == "0"
-    target.lay(PROBES)
     tried = ["kernel_settings", "modes_of_a_device", "modes_of_standard_input", "weaker_randomness"]
     done = json.loads(target.run(target.order("bubblewrap", dataset=given), {"probes": tried, "facts": {}}).stdout)
     assert done == dict.fromkeys(tried, "")
@@ -118,13 +147,6 @@ def test_a_machine_that_kills_who_asks_for_a_user_namespace_is_told_as_such(monk
 
     with pytest.raises(OSError, match="no user namespace: Operation not permitted"):
         bubblewrap.own_namespace(os.geteuid(), os.getegid())
-
-
-def test_without_a_dataset_there_is_no_data(target: Machine) -> None:
-    require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
-    told = _told(target, "bubblewrap", {"root": True}, dataset=None)
-    assert "data" not in told["root"]
-    assert bubblewrap.data_path(target.order("bubblewrap", dataset=None)) is None
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
