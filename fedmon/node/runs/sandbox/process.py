@@ -56,7 +56,8 @@ def start(
     StorageError naming the cause if the program did not start; a child that was killed for it has to be waited for.
     """
     _check(order)
-    program = _in_bubblewrap(order, memory_is_held) if order.level == "bubblewrap" else _beside(order, memory_is_held)
+    prepare = _in_bubblewrap if order.level == "bubblewrap" else _beside
+    program = prepare(order, memory_is_held=memory_is_held)
     told, tell = os.pipe()
     keeper = os.getpid()
     child = os.fork()
@@ -82,7 +83,7 @@ def own_folder(order: JobOrder) -> Path | None:
     return None if order.level == "bubblewrap" else Path(order.folder, TMP)
 
 
-def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 - of this file alone
+def _in_bubblewrap(order: JobOrder, *, memory_is_held: bool) -> _Program:
     bwrap = bubblewrap.program()
     if bwrap is None:
         raise StorageError("bubblewrap is no longer installed")
@@ -120,7 +121,7 @@ def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: 
     )
 
 
-def _beside(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 - of this file alone
+def _beside(order: JobOrder, *, memory_is_held: bool) -> _Program:
     """Prepare a plan that shares the namespaces of its keeper."""
     home = str(Path(order.folder, TMP))
     Path(home).mkdir(mode=0o700, exist_ok=True)

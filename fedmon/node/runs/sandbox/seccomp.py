@@ -228,7 +228,7 @@ def rules_for_namespaces(*, is_owner: bool = False, memory_is_held: bool = False
     is True if a cgroup bounds all memory.
     """
     return [
-        *_always(memory_is_held),
+        *_always(memory_is_held=memory_is_held),
         _only_local(name="socket"),
         _only_local(name="socketpair"),
         *(Denied(name=name) for name in _OF_FILES if is_owner),
@@ -244,7 +244,7 @@ def rules_without_namespaces(
     """
     of_others = functools.partial(Denied, values=(0, pid), other=True)
     rules = [
-        *_always(memory_is_held),
+        *_always(memory_is_held=memory_is_held),
         Denied(name="socket", error=errno.EACCES),
         _only_local(name="socketpair"),
         *(Denied(name=name) for name in (*_OF_FILES, *_WATCHES)),
@@ -291,7 +291,7 @@ def install(program: bytes) -> None:
     kernel.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(given))
 
 
-def _always(memory_is_held: bool) -> list[Denied]:  # noqa: FBT001 - of this file alone
+def _always(*, memory_is_held: bool) -> list[Denied]:
     return [
         *(Denied(name=name) for name in _NEVER),
         # The mark of the processes of a job; see JobFolder.mark.
