@@ -19,18 +19,16 @@ signal.sigtimedwait([signal.SIGUSR2], float(sys.argv[2]))
 """
 
 
-class Loads:
-    """Writes the programs into a folder and tells the command lines."""
+def burn(folder: Path, cpu_s: float) -> str:
+    """Return a command that uses so many seconds of CPU time, then ends; its program is written into the folder."""
+    return _command(folder / "burn.py", BURN, cpu_s)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        (folder / "burn.py").write_text(BURN)
-        (folder / "hold.py").write_text(HOLD)
 
-    def burn(self, cpu_s: float) -> str:
-        """Return a command that uses so many seconds of CPU time, then ends."""
-        return f"{sys.executable} -S {self._folder}/burn.py {cpu_s}"
+def hold(folder: Path, megabytes: int, seconds: float) -> str:
+    """Return a command that holds so many megabytes for a while; its program is written into the folder."""
+    return _command(folder / "hold.py", HOLD, megabytes, seconds)
 
-    def hold(self, megabytes: int, seconds: float) -> str:
-        """Return a command that holds so many megabytes for a while."""
-        return f"{sys.executable} -S {self._folder}/hold.py {megabytes} {seconds}"
+
+def _command(file: Path, program: str, *words: float) -> str:
+    file.write_text(program)
+    return " ".join([sys.executable, "-S", str(file), *map(str, words)])

@@ -11,7 +11,7 @@ import pytest
 
 from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
-from tests.batch.loads import Loads
+from tests.batch.loads import burn
 from tests.batch.oar import CGROUPS, USER, Oar
 from tests.batch.results import merged
 from tests.node.job.tool_runs import logs
@@ -40,11 +40,10 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
 
 
 def test_the_script_of_the_documentation_measures_a_job_of_oar(oar: Oar) -> None:
-    loads = Loads(oar.work)
     bin_folder = Path(sys.executable).parent
     script = oar.work / "job.sh"
     lines = EXAMPLE.read_text().splitlines()
-    lines.insert(1, f"export PATH={bin_folder}:$PATH WORK='{loads.burn(2)}'")
+    lines.insert(1, f"export PATH={bin_folder}:$PATH WORK='{burn(oar.work, 2)}'")
     script.write_text("\n".join(lines) + "\n")
     script.chmod(0o755)
 

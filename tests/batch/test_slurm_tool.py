@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch.daemons import with_environment
-from tests.batch.loads import Loads
+from tests.batch.loads import burn, hold
 from tests.batch.results import merged
 from tests.batch.slurm import NODES, Slurm
 from tests.node.job.tool_runs import fitting, logs
@@ -38,8 +38,7 @@ def measuring(slurm: Slurm, job: str) -> None:
 
 
 def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slurm) -> None:
-    loads = Loads(slurm.work)
-    program = work(slurm, loads.hold(80, 8), loads.burn(3))
+    program = work(slurm, hold(slurm.work, 80, 8), burn(slurm.work, 3))
 
     job = slurm.submit(EXAMPLE.read_text(), environ={"WORK": program})
     assert slurm.wait_ended(job, timeout_s=100) == "COMPLETED", slurm.output(job)
@@ -64,8 +63,7 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
 
 
 def test_a_command_in_a_step_is_measured_exactly_and_keeps_its_exit_code_and_output(slurm: Slurm) -> None:
-    loads = Loads(slurm.work)
-    program = work(slurm, "echo done", loads.hold(80, 1.5), loads.burn(2), "exit 7")
+    program = work(slurm, "echo done", hold(slurm.work, 80, 1.5), burn(slurm.work, 2), "exit 7")
 
     job = slurm.submit(f"#!/bin/sh\nsrun fedmon job -i 0.5 -p wrapped --name run-7 -- {program}\n")
     assert slurm.wait_ended(job, timeout_s=100) == "FAILED", slurm.output(job)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.loads import Loads
+from tests.batch.loads import burn
 from tests.batch.results import merged
 from tests.batch.slurm import Slurm
 from tests.node.job.tool_runs import logs
@@ -25,10 +25,7 @@ def qsub(torque: Slurm, script: str, **environ: str) -> str:
 
 
 def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) -> None:
-    loads = Loads(torque.work)
-    program = f"{loads.burn(2)}"
-
-    job = qsub(torque, EXAMPLE.read_text(), WORK=program)
+    job = qsub(torque, EXAMPLE.read_text(), WORK=burn(torque.work, 2))
     torque.wait_ended(job, timeout_s=100)
 
     told = (torque.work / "output").read_text()
