@@ -17,7 +17,7 @@ INTERNAL = {
     "overrides", "parts", "plain_verbs", "plugin_errors", "populate", "posts", "prev_bytes_recv", "prev_bytes_sent",
     "prev_packets_recv", "prev_packets_sent", "put", "questions", "register_own", "repeats", "restore", "rows",
     "set_data", "shown", "snapshot", "stored", "take_stored", "take_up", "takes", "turn", "type_retry",
-    "type_timeouts", "wait_for_end", "wish", "with_value",
+    "type_timeouts", "wish", "with_value",
 }  # fmt: skip
 """Names without an underscore that no page tells of, and that the package has for itself."""
 

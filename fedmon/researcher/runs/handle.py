@@ -172,40 +172,32 @@ class RunHandle:
 
         A lost connection is tried again meanwhile. Raises NotConnectedError if the federation was closed.
         """
-        return self._wait_for(lambda: self.is_over, timeout_s)
-
-    def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
-        """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
-        named = frozenset(node_ids(nodes) or ())
-        return self._wait_for(lambda: named.isdisjoint(self._running()), timeout_s)
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until a condition holds, or the federation was closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self.closed) or condition(), timeout=timeout_s)
-
-    def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
-        while not condition():
+        deadline = _deadline(timeout_s)
+        while not self.is_over:
             self._check()
-            if deadline is not None and deadline.passed():
+            if deadline.passed():
                 return False
-            self._wait(condition, _step_s(deadline))
+            self._wait_over(deadline.left_s())
         return True
+
+    def _wait_over(self, timeout_s: float) -> None:
+        """Wait a second at most until it is over, or the federation was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self.closed) or self.is_over, min(LOOK_EVERY_S, timeout_s))
 
     def changes(self, timeout_s: float | None = None, *, every_s: float = 0.25) -> Iterator[RunStates]:
         """Yield the states now, after each change (at most each ``every_s``), and when it is over, until then."""
-        deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
+        deadline = _deadline(timeout_s)
         while True:
             version, over, pace = self._version, self.is_over, Deadline(every_s)
             yield self.states()
-            if over or (deadline is not None and deadline.passed()):
+            if over or deadline.passed():
                 return
             self._check(warns=False)
             with self._changed:
                 if self._version == version:
-                    self._changed.wait(_step_s(deadline))
-            self._wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
+                    self._changed.wait(min(LOOK_EVERY_S, deadline.left_s()))
+            self._wait_over(min(pace.left_s(), deadline.left_s()))
 
     def are_held(self, failed: Iterable[str]) -> bool:
         """Return whether the results of all these nodes only wait for their owners."""
@@ -219,10 +211,10 @@ class RunHandle:
         RunHeldError if these only wait for their owners; RunNotOverError if ``timeout_s`` is over before, with the
         results so far.
         """
-        deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
+        deadline = _deadline(timeout_s)
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
-        results, failed = self.opened(None if deadline is None else max(1.0, deadline.left_s()))
+        results, failed = self.opened(max(1.0, deadline.left_s()))
         if failed and self.are_held(failed):
             raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
@@ -578,8 +570,8 @@ class RunBook:
         self._asker.tell(request, [node_id], on_answer=take)
 
 
-def _step_s(deadline: Deadline | None) -> float:
-    return LOOK_EVERY_S if deadline is None else max(0.001, min(LOOK_EVERY_S, deadline.left_s()))
+def _deadline(timeout_s: float | None) -> Deadline:
+    return Deadline(None if timeout_s is None else checked_timeout(timeout_s))
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):
