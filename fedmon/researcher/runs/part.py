@@ -16,9 +16,12 @@ from fedmon.researcher.runs.states import NodeRun
 MAX_SCALARS_KEPT = 100_000
 MAX_SCALARS_BYTES = 64 * 2**20
 """Of one node; later ones are not kept, so that no plan fills the memory of its researcher."""
-QUIET_S = 2.0
+QUIET_S = 1.25
 LONGEST_QUIET_S = 16.0
-"""After so long without a message about a running job, doubling, its node is asked: its outcome may have been lost."""
+"""After so long without a message about a running job, doubling, its node is asked: it may run or be over by now.
+
+Nodes send the reports of a plan once a second, and these say that it runs.
+"""
 PACE_S = 0.5
 """Missed scalars are asked for at most so often while the job runs."""
 RETRY_S = 2.0

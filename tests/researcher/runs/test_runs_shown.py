@@ -14,6 +14,7 @@ from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.run_values import shown, sketched
 from fedmon.researcher.cli.runs import tell
+from fedmon.researcher.runs.part import Part
 from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 from tests.support.notebooks import run_notebook
 
@@ -121,6 +122,21 @@ def test_a_node_that_was_not_reached_did_not_refuse(asked: OutcomeStatus) -> Non
 
     assert part.is_over
     assert part.sentence() == f"{asked.value} (never heard of)"
+
+
+def test_a_run_is_asked_after_little_more_than_a_second_whether_it_runs_and_then_ever_more_rarely() -> None:
+    part = Part(NodeId("a"), now=0.0)
+    part.job_said(msgspec.structs.replace(JOB, state=JobState.STARTING), 0.0)
+    asked: list[float] = []
+
+    for _ in range(7):
+        now = part.due_at() or 0.0
+        asked.append(now)
+        assert part.question(now) == {"scalars_from": 0}
+        part.job_said(JOB, now)
+
+    assert part.view.state == "running"
+    assert asked == [1.25, 3.75, 8.75, 18.75, 34.75, 50.75, 66.75]
 
 
 def test_counts_keep_all_of_their_digits() -> None:
