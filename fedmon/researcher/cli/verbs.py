@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption, each
 from fedmon.common.text import moment, plural, size
@@ -85,7 +85,8 @@ def datasets(
     with federation:
         wanted = each(tags, "TAGS")
         found: Outcomes[Any] = federation.search(wanted, nodes=node) if wanted else federation.datasets(nodes=node)
-        _finish(federation, found, as_json=json)
+        is_found = not wanted or any(reply.datasets for reply in found.ok.values())
+        _finish(federation, found, as_json=json, code=0 if is_found else NotFoundError.exit_code)
 
 
 @federated(asks=False)
@@ -270,9 +271,10 @@ def serve(
     serve_newest(federation, choice, host=host, port=port, seconds=seconds, as_json=json)
 
 
-def _finish(federation: Federation, outcomes: Outcomes[Any], *, as_json: bool) -> None:
+def _finish(federation: Federation, outcomes: Outcomes[Any], *, as_json: bool, code: int = 0) -> None:
+    """Show outcomes, and end with ``code`` if all expected nodes answered."""
     emit(outcomes_document(federation, outcomes), text=outcomes, as_json=as_json)
-    raise typer.Exit(exit_code(outcomes))
+    raise typer.Exit(exit_code(outcomes) or code)
 
 
 # --- record -----------------------------------------------------------------------------------------------------------

@@ -191,7 +191,9 @@ def test_nobody_to_ask_is_said_at_once(federate: Open) -> None:
         federation.run(DIGEST, nodes=[])
 
 
-def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(a: RunningNode, b: RunningNode, federate: Open) -> None:
+def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(
+    a: RunningNode, b: RunningNode, federate: Open, environ: dict[str, str]
+) -> None:
     federation = federate()
 
     assert started(federation, tags=["part-1"]).nodes == ["a", "b"]
@@ -202,6 +204,7 @@ def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(a: RunningNode, b: Ru
     with pytest.raises(NoAnswerError, match="no dataset with the tag 'elsewhere' is offered to you by a, b") as caught:
         federation.run(DIGEST, tags=["elsewhere"])
     assert caught.value.exit_code == 3
+    assert [fedmon_here("datasets", tag, environ=environ).returncode for tag in ("elsewhere", "part-1")] == [3, 0]
 
 
 def test_a_job_id_stands_for_one_run(a: RunningNode, federate: Open) -> None:
