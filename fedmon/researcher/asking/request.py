@@ -170,7 +170,7 @@ class Asker:
         self.pending.open(waiting)
         taken = False
         try:
-            asked = waiting.run(timeout_s)
+            waiting.run(timeout_s)
             taken = True
         finally:
             answers = self.pending.close(waiting)
@@ -179,7 +179,12 @@ class Asker:
         if not answers and self.connection.flapping and not isinstance(request, STATE_CHANGING):
             raise self.connection.lost_error()
         answers |= waiting.unreadable_only()
-        return msgspec.structs.replace(asked, answers=answers, silent=asked.silent - answers.keys())
+        return Answers(
+            answers=answers,
+            silent=frozenset(waiting.expected if nodes is None else nodes) - answers.keys(),
+            elapsed_s=time.monotonic() - waiting.started,
+            times=waiting.times,
+        )
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Asker:
 
 
 class RequestRound(PendingRequest):
-    """One request to nodes, or all, that a thread waits for: the nodes expected, and when it asks them again.
+    """One request to nodes, or all, that a thread waits for: the nodes ``expected``, and the ``times`` it was sent.
 
     One that never ``repeats`` is sent once, whatever happens to it.
     """
@@ -249,14 +254,14 @@ class RequestRound(PendingRequest):
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
         self._searches = nodes is None and not asker.dialect.announced and isinstance(request, Ping)
         self._discovery = Deadline(DISCOVERY_S)
-        self._expected: set[NodeId] = set()
+        self.expected: set[NodeId] = set()
         self._discovers = False
-        self._times = 0
+        self.times = 0
         self._expect_more()
-        self._gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
+        self._gap_s = FIRST_RETRY_S * max(1.0, len(self.expected) / 1000)
         self._retry = Deadline(self._gap_s)
 
-    def run(self, timeout_s: float) -> Answers:
+    def run(self, timeout_s: float) -> None:
         """Send, and wait until every node expected has answered or the time is over.
 
         Raises NotConnectedError when nothing could be sent, and when the federation is closed, and InvalidMessageError
@@ -267,23 +272,16 @@ class RequestRound(PendingRequest):
         while (pause_s := self.step()) is not None and not deadline.passed():
             self._asker.check_open()
             self._wait(min(pause_s, deadline.left_s()))
-        if not self._times:
+        if not self.times:
             raise self._asker.connection.lost_error()
         if deadline.passed() and timeout_s >= DISCOVERY_S:
             for node_id in self._missing - self.unreadable_only().keys():
                 self._asker.roster.silent(node_id)
-        silent = self._expected if self.nodes is None else set(self.nodes)
-        return Answers(
-            answers={},
-            silent=frozenset(node for node in silent if self.is_owed_by(node)),
-            elapsed_s=deadline.elapsed_s(),
-            times=self._times,
-        )
 
     def send(self) -> bool:
         """Send the request; return whether anything went out. Raises InvalidMessageError."""
-        self._times += self._asker.send(self.request, self.nodes)
-        return self._times > 0
+        self.times += self._asker.send(self.request, self.nodes)
+        return self.times > 0
 
     def step(self) -> float | None:
         """Ask silent nodes again if that is due; return in how many seconds at the latest to do so again.
@@ -294,7 +292,7 @@ class RequestRound(PendingRequest):
             self._expect_more()
         self._ask_again()
         self._discovers = self._is_discovering()
-        wanted = self._expected if self.nodes is None or not self._discovers else self._expected | set(self.nodes)
+        wanted = self.expected if self.nodes is None or not self._discovers else self.expected | set(self.nodes)
         with self.changed:
             now = time.monotonic()
             given_up = {node_id for node_id, at in self._gone_at.items() if now - at >= RESTART_S}
@@ -320,19 +318,19 @@ class RequestRound(PendingRequest):
         if self._discovery.passed():
             return False
         if self.nodes is not None:
-            return any(node not in self._expected and self.is_owed_by(node) for node in self.nodes)
-        return self._searches or not self._expected or not self._asker.roster.settled.is_set()
+            return any(node not in self.expected and self.is_owed_by(node) for node in self.nodes)
+        return self._searches or not self.expected or not self._asker.roster.settled.is_set()
 
     def _expect_more(self) -> None:
         there = self._asker.roster.expected(Moment.now())
-        self._expected |= there if self.nodes is None else there & set(self.nodes)
+        self.expected |= there if self.nodes is None else there & set(self.nodes)
 
     def _ask_again(self) -> None:
         with self.changed:
             urged, all_again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False
-            silent, quiet_s = self._missing & self._expected, time.monotonic() - self._last_answer_at
-        if not self._times or (all_again and self._repeats):
+            silent, quiet_s = self._missing & self.expected, time.monotonic() - self._last_answer_at
+        if not self.times or (all_again and self._repeats):
             self.send()
         elif self._retry.passed() and quiet_s < STREAMING_S:
             self._retry = Deadline(STREAMING_S - quiet_s)
@@ -348,7 +346,7 @@ class RequestRound(PendingRequest):
             # A broadcast makes the others answer again as well, so that only reads are broadcast.
             is_read = isinstance(self.request, READS) and not isinstance(self.request, NEVER_BROADCAST)
             is_broadcast = self.nodes is None and is_read and len(wanted) > BROADCAST_ABOVE
-            self._times += self._asker.send(self.request, None if is_broadcast else sorted(wanted))
+            self.times += self._asker.send(self.request, None if is_broadcast else sorted(wanted))
 
 
 def _joined(before: NodeAnswer, page: NodeAnswer) -> NodeAnswer:
