@@ -15,7 +15,7 @@ import msgspec
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings.values import ResearcherSettings
@@ -81,8 +81,9 @@ class Record(SampleConsumer):
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
     continued, also after a crash; other nodes begin ``history_s`` back, if they still have those samples.
-    ``store`` sends the samples on to a metrics store; None without one. Raises StorageError, and InvalidInputError for
-    an endless history, without path and store, or on a wire that numbers no samples.
+    ``store`` sends the samples on to a metrics store; None without one. Raises StorageError, ConflictError if another
+    record of this process has the file, and InvalidInputError for an endless history, without path and store, or on a
+    wire that numbers no samples.
     """
 
     def __init__(
@@ -106,6 +107,8 @@ class Record(SampleConsumer):
             raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them instead")
         url = None if to is None else import_url(to, tenant=settings.store.tenant)
         self.path = path or settings.folder / BUFFER_NAME
+        if any(isinstance(one, Record) and one.path == self.path for one in consumers.all):
+            raise ConflictError(f"{self.path} is recorded by this process already: stop that record, or name another")
         self.store: StorePush | None = None
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(self.path, max_bytes=None if path else BUFFER_BYTES, on_room=consumers.wake)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import Message
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.settings.values import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
@@ -181,6 +181,9 @@ def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_pat
         federation.record(tmp_path / "x", history_s=-1)
     with pytest.raises(InvalidInputError, match="neither a file nor a store is given"):
         federation.record()
+    with federation.record(tmp_path / "x"), pytest.raises(ConflictError, match="is recorded by this process already"):
+        federation.record(tmp_path / "x")
+    federation.record(tmp_path / "x").stop()
     for watching in (federation.monitor, lambda metrics: federation.record(tmp_path / "x", metrics=metrics)):
         with pytest.raises(InvalidInputError, match=r"metrics is 'host_load1': give a list of names, such as \['host_"):
             watching(metrics="host_load1")
