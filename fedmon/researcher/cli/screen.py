@@ -373,7 +373,7 @@ def _series_growth(latest: Latest, labels: Labels) -> Cell:
 
 
 CHOSEN = Group(
-    name="metrics",
+    name="these metrics",
     title="METRICS",
     about=("node", "metric"),
     subjects=_series,

@@ -273,8 +273,11 @@ def test_refusals_and_a_chosen_group_without_values_are_shown_where_absences_are
     screen = composed(state, capabilities=capabilities, refusals={"east": "does not obey r"}, absences=False)
 
     assert screen.absent == ("east: does not obey r",)
-    chosen = compose(state, [GROUPS["gpu"]], capabilities={}, refusals={}, width=80, height=None, absences=False)
-    assert (chosen.tables, chosen.absent) == ((), ("gpu: no node reports any",))
+    state = WatchState(Clock())
+    state.take(live(name))
+    for group, said_of in ((GROUPS["gpu"], "gpu"), (CHOSEN, "these metrics")):
+        chosen = compose(state, [group], capabilities={}, refusals={}, width=80, height=None, absences=False)
+        assert (chosen.tables, chosen.absent) == ((), (f"{said_of}: no node reports any",))
 
 
 def test_metrics_chosen_by_name_are_rows_with_their_value_and_growth() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.watch import LiveSample
@@ -26,10 +28,7 @@ def live(
 
 
 def labelled(sample: LiveSample, series: dict[str, float | None]) -> LiveSample:
-    return LiveSample(
-        node_id=sample.node_id, boot=sample.boot, stream=sample.stream, seq=sample.seq, t=sample.t, mono=sample.mono,
-        values={**sample.values, **series}, reasons=sample.reasons, late=sample.late,
-    )  # fmt: skip
+    return msgspec.structs.replace(sample, values={**sample.values, **series})
 
 
 def said(node: str, **capabilities: str | None) -> MonitorReply:
