@@ -107,7 +107,7 @@ class BrokerConnection:
         client_id: str,
         subscriptions: Sequence[tuple[str, int]],
         on_message: Callable[[str, bytes, bool], None],
-        on_link: Callable[[Link], None] = lambda _link: None,
+        on_link: Callable[[Link], object] = lambda _link: None,
         will: Callable[[], Will | None] = lambda: None,
         id_is_contested: Callable[[], bool] = lambda: False,
         quiet_until_up: bool = False,

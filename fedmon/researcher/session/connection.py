@@ -33,7 +33,7 @@ class Connection(BrokerConnection):
         subscriptions: Sequence[tuple[str, int]],
         timeout_s: float,
         on_message: Callable[[str, bytes, bool], None],
-        on_link: Callable[[Link], None],
+        on_link: Callable[[Link], object],
         keeps_session: bool,
     ) -> None:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)

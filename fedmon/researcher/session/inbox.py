@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 
 from fedmon.common.actor import Actor, Priority
 from fedmon.common.log import escape_control
@@ -53,64 +53,42 @@ class Tally:
             return dict(sorted(self._counts.items()))
 
 
-class Inbox:
+class Inbox(Actor):
     """Handles messages on a dedicated thread; a flood of samples displaces no reply.
 
-    `put`, `post` and `wake` are safe from any thread. ``on_message`` gets topic, bytes, and whether it was retained.
-    ``on_tick`` is called after messages came, at `wake`, and when the seconds are over that it returned. Both run on
-    the inbox's thread.
+    ``on_message`` gets topic, bytes, and whether it was retained. ``on_tick`` is called at the start, after messages
+    came, at `wake`, and when the seconds are over that it returned. Both run on the inbox's thread.
     """
 
-    def __init__(
-        self, tally: Tally, *, on_message: Callable[[str, bytes, bool], None], on_tick: Callable[[], float]
-    ) -> None:
-        self._tally, self._on_message, self._on_tick = tally, on_message, on_tick
-        self._actor = Actor("fedmon-inbox")
+    def __init__(self, *, on_message: Callable[[str, bytes, bool], None], on_tick: Callable[[], float]) -> None:
+        super().__init__("fedmon-inbox")
+        self._on_message, self._on_tick = on_message, on_tick
         self._since_tick = 0
         self._timer_at = float("inf")
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._actor.start()
         self.wake()
 
     def stop(self) -> None:
         """End the thread; messages that were not handled yet are dropped."""
-        self._actor.close(timeout_s=STOP_WAITS_S, drop=True)
+        self.close(timeout_s=STOP_WAITS_S, drop=True)
 
     def put(self, topic: str, payload: bytes, retained: bool = False) -> None:  # noqa: FBT001, FBT002 - the transport's order
         """Take a message from the network thread."""
         urgent = topic.startswith(("general/researcher", "general/status/"))
-        self._actor.post(
+        self.post(
             lambda: self._arrived(topic, payload, retained),
             priority=Priority.URGENT if urgent else Priority.BULK,
             size_bytes=len(payload),
         )
 
-    def post(self, job: Callable[[], object]) -> None:
-        """Do something on the inbox's thread, after the urgent messages that came before, then call ``on_tick``."""
-        self._actor.post(job)
-        self.wake()
-
     def wake(self) -> None:
         """Call ``on_tick`` soon."""
-        self._actor.post(self._tick)
+        self.post(self._tick)
 
     def drain(self, timeout_s: float) -> None:
         """Wait at most this long until earlier messages are handled."""
         handled = threading.Event()
-        self._actor.post(handled.set, priority=Priority.BULK)
+        self.post(handled.set, priority=Priority.BULK)
         handled.wait(timeout_s)
-
-    @property
-    def backlog(self) -> int:
-        """How many messages wait."""
-        return self._actor.backlog
-
-    @property
-    def dropped(self) -> Sequence[int]:
-        """How many messages were dropped because too many waited: replies and presence, then samples and logs."""
-        return self._actor.dropped
 
     def _tick(self) -> None:
         self._since_tick = 0
@@ -121,7 +99,7 @@ class Inbox:
             due_at = time.monotonic() + pause_s
             if due_at < self._timer_at:
                 self._timer_at = due_at
-                self._actor.at(due_at, lambda: self._timer(due_at))
+                self.at(due_at, lambda: self._timer(due_at))
 
     def _timer(self, due_at: float) -> None:
         if due_at == self._timer_at:
@@ -133,7 +111,7 @@ class Inbox:
         try:
             self._on_message(topic, payload, retained)
         finally:
-            if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
+            if self._since_tick >= MESSAGES_A_TICK or not self.backlog:
                 self._tick()
 
 

@@ -98,7 +98,7 @@ class Session:
         )
         self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
         self._is_strict = settings.identity_is_strict
-        self.inbox = Inbox(self.tally, on_message=self._message, on_tick=self._tick)
+        self.inbox = Inbox(on_message=self._message, on_tick=self._tick)
         self.dispatcher = Dispatcher(self.tally, on_room=self.inbox.wake)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
@@ -332,6 +332,7 @@ class Session:
 
     def _link(self, *, up: bool) -> None:
         """Discover the online nodes again, or note that none can be asked."""
+        self.inbox.wake()
         if up:
             self.roster.settling.begin(time.monotonic())
             self.roster.reconnected(Moment.now())
