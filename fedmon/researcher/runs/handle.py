@@ -186,11 +186,13 @@ class RunHandle:
             self._changed.wait_for(lambda: bool(self.closed) or self.is_over, min(LOOK_EVERY_S, timeout_s))
 
     def changes(self, timeout_s: float | None = None, *, every_s: float = 0.25) -> Iterator[RunStates]:
-        """Yield the states now, after each change (at most each ``every_s``), and when it is over, until then."""
-        deadline = _deadline(timeout_s)
+        """Yield the states now, and after each change (at most each ``every_s``) until it is over."""
+        deadline, last = _deadline(timeout_s), RunStates(self.job_id, {})
         while True:
             version, over, pace = self._version, self.is_over, Deadline(every_s)
-            yield self.states()
+            if (states := self.states()) != last:
+                yield states
+            last = states
             if over or deadline.passed():
                 return
             self._check(warns=False)

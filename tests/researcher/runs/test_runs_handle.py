@@ -1021,12 +1021,12 @@ def test_waiting_ends_with_the_federation(a: RunningNode, federate: Open) -> Non
 
 def test_changes_end_when_it_is_over_and_tell_each_state(a: RunningNode, federate: Open) -> None:
     handle = started(federate(), nodes=["a"])
+    unchanged = [states["a"].state for states in handle.changes(timeout_s=1.5)]
     seen = []
     for states in handle.changes(timeout_s=60, every_s=0.01):
         seen.append(states["a"].state)
         if len(seen) == 1:
             a.end(handle.job_id, result=json_parcel({}))
 
-    assert seen[0] == "running"
-    assert seen[-1] == "succeeded"
+    assert (unchanged, seen) == (["running"], ["running", "succeeded"])
     assert handle.show()
