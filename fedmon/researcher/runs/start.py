@@ -16,7 +16,7 @@ from fedmon.common.errors import InvalidInputError, InvalidMessageError, NotFoun
 from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, chosen, made_at, new_id
 from fedmon.common.settings.values import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.messages import ApprovalReply, ListDatasets, ListReply, SearchDatasets, SearchReply
+from fedmon.common.wire.messages import ApprovalReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Parcel, Run, RunLimits, RunReply
 from fedmon.plan.values import MAX_ARGUMENTS_BYTES, InvalidValuesError, ValuesWalk, json_text, spelled
 from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus, exit_code
@@ -106,23 +106,19 @@ def _check_names(**names: str) -> None:
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
     """Return the online nodes, or those of them that have the wanted dataset."""
     asker.wait_settled()
-    left_s = max(0.5, deadline.left_s())
-    outcomes: Outcomes[Any] | None = None
-    if dataset_id is not None:
-        outcomes = listed = asker.ask(ListDatasets, ListReply, nodes=None, timeout_s=left_s)
+    outcomes, what = None, "node is there"
+    found = sorted(asker.roster.expected(Moment.now()))
+    if tags or dataset_id is not None:
+        # Without tags a search finds all datasets.
+        left_s = max(0.5, deadline.left_s())
+        outcomes = asker.ask(SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags))
         found = [
             NodeId(node_id)
-            for node_id, reply in listed.ok.items()
-            if any(dataset_id in (dataset.dataset_id, dataset.name) for dataset in reply.datasets)
+            for node_id, reply in outcomes.ok.items()
+            if any(dataset_id in (None, dataset.dataset_id, dataset.name) for dataset in reply.datasets)
         ]
-        what = f"dataset {dataset_id!r} is offered to you"
-    elif tags:
-        outcomes = searched = asker.ask(SearchDatasets, SearchReply, nodes=None, timeout_s=left_s, tags=list(tags))
-        found = [NodeId(node_id) for node_id, reply in searched.ok.items() if reply.datasets]
-        what = f"dataset with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))} is offered to you"
-    else:
-        found = sorted(asker.roster.expected(Moment.now()))
-        what = "node is there"
+        tagged = f"with the {'tag' if len(tags) == 1 else 'tags'} {', '.join(map(repr, tags))}" if tags else ""
+        what = " ".join(filter(None, ["dataset", dataset_id and repr(dataset_id), tagged, "is offered to you"]))
     if not found:
         raise _nobody(what, outcomes, asker)
     return found

@@ -204,6 +204,8 @@ def test_tags_and_a_dataset_choose_the_nodes_that_offer_it(
     with pytest.raises(NoAnswerError, match="no dataset with the tag 'elsewhere' is offered to you by a, b") as caught:
         federation.run(DIGEST, tags=["elsewhere"])
     assert caught.value.exit_code == 3
+    with pytest.raises(NoAnswerError, match="no dataset 'table 0' with the tag 'part-1' is offered to you by a, b"):
+        federation.run(DIGEST, tags=["part-1"], dataset="table 0")
     assert [fedmon_here("datasets", tag, environ=environ).returncode for tag in ("elsewhere", "part-1")] == [3, 0]
 
 
