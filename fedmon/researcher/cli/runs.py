@@ -15,7 +15,16 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import INTERRUPTED, NO_ANSWER, REFUSED, emit, exit_code, federated, outcomes_document
+from fedmon.researcher.cli.shell import (
+    INTERRUPTED,
+    NO_ANSWER,
+    REFUSED,
+    dataset_ids,
+    emit,
+    exit_code,
+    federated,
+    outcomes_document,
+)
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.runs.handle import JobLog, RunHandle
     from fedmon.researcher.runs.states import NodeRun, RunStates
 
-_DIGEST, _DATASET = "sha256:", "dataset_"
+_DIGEST = "sha256:"
 FOLLOW_EVERY_S = 1.0
 
 JobArgument = Annotated[
@@ -78,7 +87,7 @@ def run(
             _plan(federation, plan, node),
             nodes=node,
             tags=each(tags, "--tags"),
-            dataset=_dataset_id(federation, dataset, node),
+            dataset=None if dataset is None else dataset_ids(federation, [dataset], node)[0],
             args=words,
             inputs=given,
             limits={name: value for name, value in limits.items() if value is not None},
@@ -222,18 +231,6 @@ def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
     with contextlib.suppress(NotFoundError):  # the request refuses it
         plan = _DIGEST + chosen(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
     return plan
-
-
-def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
-    """Return a dataset that is called so, or the id of the only one that begins so."""
-    if dataset is None or len(dataset) == len(_DATASET) + 36:
-        return dataset
-    found = [each for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
-    ids = {each.dataset_id: each.dataset_id for each in found}
-    if not any(each.name == dataset for each in found):
-        with contextlib.suppress(NotFoundError):  # the request refuses it
-            dataset = chosen(dataset, ids, prefix=_DATASET, what="dataset", see="fedmon datasets")
-    return dataset
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fedmon.common.errors import FedmonError, NoAnswerError
+from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
+from fedmon.common.ids import chosen
 from fedmon.common.options import BrokerOption, IdOption, SettingsOption, TimeoutOption, each
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.samples.consumers import SampleConsumer
 
 REFUSED, NO_ANSWER, INTERRUPTED = 4, 6, 130
+_DATASET = "dataset_"
 
 
 def opened(
@@ -106,6 +109,19 @@ def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[s
         ],
         "explanation": outcomes.explanation(),
     }
+
+
+def dataset_ids(federation: Federation, wanted: list[str], nodes: list[str] | None) -> list[str]:
+    """Return names and tags of datasets as they are, and for another text the id of the only one that begins so."""
+    if all(len(one) == len(_DATASET) + 36 for one in wanted):
+        return wanted
+    found = [each for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
+    ids = {each.dataset_id: each.dataset_id for each in found}
+    resolved = {one: one for each in found for one in (each.name, *each.tags)}
+    for one in set(wanted) - resolved.keys():
+        with contextlib.suppress(NotFoundError):  # nodes refuse it, or take it as several tags
+            resolved[one] = chosen(one, ids, prefix=_DATASET, what="dataset", see="fedmon datasets")
+    return [resolved.get(one, one) for one in wanted]
 
 
 def exit_code(outcomes: Outcomes[Any]) -> int:

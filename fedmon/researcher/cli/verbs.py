@@ -19,7 +19,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption, each
 from fedmon.common.text import moment, plural, size
-from fedmon.researcher.cli.shell import emit, exit_code, federated, no_sample, outcomes_document
+from fedmon.researcher.cli.shell import dataset_ids, emit, exit_code, federated, no_sample, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
@@ -109,7 +109,7 @@ def request(
     description: Annotated[str, typer.Option(help="A description of the plan, for the owners to read.")] = "",
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
+        typer.Option(help="Dataset to run it on: id, its beginning, name or tag (default: all); may be repeated."),
     ] = None,
     purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
     node: NodesOption = None,
@@ -117,7 +117,8 @@ def request(
 ) -> None:
     """Ask owners to approve a training plan; they decide in their own time."""
     with federation:
-        outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
+        datasets = dataset and dataset_ids(federation, dataset, node)
+        outcomes = federation.approve(plan, description=description, datasets=datasets, purpose=purpose, nodes=node)
         _finish(federation, outcomes, as_json=json)
 
 

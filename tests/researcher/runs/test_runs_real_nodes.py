@@ -102,6 +102,10 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(two: TwoNod
         job_id[:n] for n in range(4, 37) if {each for each in others if each.startswith(job_id[:n])} == {job_id}
     )
 
+    asked = fedmon_here(
+        "plan", "request", two.plan, "--dataset", dataset_id[8:14], "--dataset", "cells,a", "-n", "a",
+        environ=two.environ(),
+    )  # fmt: skip
     verbs = [("runs", "show", enough), ("runs", "stop", enough), ("runs", "stop", enough, "--node", "b")]
     found = [shell(two, *verb) for verb in verbs]
     unreached, told = shell(two, "runs", "stop", enough, "--node", "b,gone")
@@ -113,7 +117,7 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(two: TwoNod
     short = [fedmon_here(*verb, environ=two.environ()) for verb in too_short]
     several = fedmon_here("runs", "show", job_id[:4], environ=two.environ())
 
-    assert [code for code, _ in found] == [0, 0, 0]
+    assert ([code for code, _ in found], asked.returncode) == ([0, 0, 0], 0)
     assert (unreached, [one["node_id"] for one in told["outcomes"]]) == (6, ["gone"])
     assert [found[0][1]["job_id"], found[1][1]["outcomes"], found[2][1]["outcomes"]] == [job_id, [], []]
     assert printed.stdout == "hello from b\n"
