@@ -147,16 +147,6 @@ def test_wrong_arguments_are_errors_of_ours_that_name_them(federate: Open) -> No
             call()
 
 
-def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a"):
-        federation = federate("a")
-
-        outcomes = federation.ping(nodes=[])
-
-    assert len(outcomes) == 0
-    assert str(outcomes) == "no node was asked to ping: there was none to ask"
-
-
 def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"):
         federation = federate()
