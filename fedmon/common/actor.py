@@ -87,10 +87,6 @@ class Backlog(Generic[T]):
         self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
         return not self._was_full
 
-    def has_room_again(self) -> bool:
-        """Return True once after `has_room` said no."""
-        return self._was_full and self.has_room()
-
     def _is_below(self, share: float, priority: Priority = Priority.BULK) -> bool:
         bound = self._bounds[priority]
         is_short = len(self._waiting[priority]) < share * bound.jobs

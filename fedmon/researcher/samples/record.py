@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class Record(SampleConsumer):
             raise ConflictError(f"{self.path} is recorded by this process already: stop that record, or name another")
         self.store: StorePush | None = None
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
-        self._writer = RecordWriter(self.path, max_bytes=None if path else BUFFER_BYTES, on_room=consumers.wake)
+        self._writer = RecordWriter(self.path, max_bytes=None if path else BUFFER_BYTES)
         start = _start(self._writer.open(), since=time.time() - history_s)
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
         if url is None:
@@ -229,11 +229,11 @@ class RecordWriter:
     """Owns the store from `open` to `stop`. Safe from any thread; nothing but these two waits.
 
     Entries that cannot be written, as on a full disk, wait in up to 32 MiB and are tried again after pauses of 1 to
-    30 s. ``on_room`` is called on the writer's thread when there is room again after `has_room` said no.
+    30 s.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int | None = None, on_room: Callable[[], None]) -> None:
-        self.path, self._max_bytes, self._on_room = path, max_bytes, on_room
+    def __init__(self, path: Path, *, max_bytes: int | None = None) -> None:
+        self.path, self._max_bytes = path, max_bytes
         self.stored = self.late = self.repeated = self.size_bytes = 0
         self.error = self.last_error = ""
         self.positions: dict[tuple[str, str], tuple[int, int, float]] = {}
@@ -396,9 +396,6 @@ class RecordWriter:
         self.stored += stored
         with self._changed:
             self._unwritten_bytes -= gathered.size_bytes
-            room_again = self._was_full and self.has_room()
-        if room_again:
-            self._on_room()
         self.size_bytes = self._recording.size_bytes()
         if self.error:
             logger.warning("store %s is written again", self.path)

@@ -32,6 +32,8 @@ MAX_MISSING_RANGES = 1_000
 HOLD_BYTES = 8 * 1024 * 1024
 GRACE_S = 1.0
 """A node announces a sample on one topic and sends it on another: the sample may arrive this much later."""
+ROOM_EVERY_S = 0.1
+"""How often a consumer that is full is asked whether it has room again."""
 TOO_OLD = "the node no longer keeps them"
 TOO_MANY_GAPS = "more gaps than are kept track of"
 NODES_AT_ONCE = 16
@@ -111,7 +113,7 @@ class Sink(Protocol):
     """Where a consumer's samples go; called on the inbox thread."""
 
     def has_room(self) -> bool:
-        """Tell whether a batch may be put now; after a no, the sink wakes the inbox once there is room again."""
+        """Tell whether a batch may be put now; after a no, it is asked again ten times a second."""
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Take samples; ``late`` ones were resent, or came after newer ones."""
@@ -363,6 +365,8 @@ class StreamFollower:
 
     def due_at(self) -> float | None:
         """Return when `tick` is to be called next, on the monotonic clock."""
+        if self.is_full:
+            return time.monotonic() + ROOM_EVERY_S
         return self._announced[0][0] if self._announced else None
 
     # --- delivery ----------------------------------------------------------------------------------------------------

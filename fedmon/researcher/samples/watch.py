@@ -100,11 +100,7 @@ class Watch(SampleConsumer):
             self._arrived.wait_for(lambda: self._held_samples or self.closed, timeout=timeout_s)
             if not self._held_samples:
                 return None
-            sample = self._pop()
-            room_again = self._was_full and self.has_room()
-        if room_again:
-            self._consumers.wake()
-        return sample
+            return self._pop()
 
     def __iter__(self) -> Iterator[LiveSample]:
         while (sample := self.next()) is not None:

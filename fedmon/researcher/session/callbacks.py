@@ -65,13 +65,12 @@ class Dispatcher:
     """Calls back: the calls of one subscription one after the other, in order, those of others at the same time.
 
     Each subscription has a bounded queue. While its callback is too slow, further bulk calls (samples, logs) are
-    dropped and counted; urgent ones have a queue beside them. ``on_room`` is called when bulk calls have room again
-    after `has_room` said no. `call` is safe from any thread and never waits. Threads are started as calls need them, at
-    most 64.
+    dropped and counted; urgent ones have a queue beside them. `call` is safe from any thread and never waits. Threads
+    are started as calls need them, at most 64.
     """
 
-    def __init__(self, tally: Tally, *, on_room: Callable[[], None]) -> None:
-        self._tally, self._on_room = tally, on_room
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self._changed = threading.Condition()
         self._queue: deque[Subscription] = deque()
         self._threads: set[threading.Thread] = set()
@@ -135,9 +134,7 @@ class Dispatcher:
                     self._changed.notify_all()
                     return
                 subscription = self._queue.popleft()
-                call, room_again = subscription.calls.take(), subscription.calls.has_room_again()
-            if room_again:
-                self._on_room()
+                call = subscription.calls.take()
             if call is not None:
                 self._serve(subscription, call)
             with self._changed:

@@ -99,7 +99,7 @@ class Session:
         self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
         self._is_strict = settings.identity_is_strict
         self.inbox = Inbox(on_message=self._message, on_tick=self._tick)
-        self.dispatcher = Dispatcher(self.tally, on_room=self.inbox.wake)
+        self.dispatcher = Dispatcher(self.tally)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
             settings.broker,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from fedmon.researcher.samples.resend import (
     MAX_BOOTS,
     MAX_MISSING_RANGES,
     MAX_STREAMS,
+    ROOM_EVERY_S,
     TOO_MANY_GAPS,
     TOO_OLD,
     MissingSamples,
@@ -101,11 +103,12 @@ def test_what_finds_no_room_is_missing_and_is_wanted_once_there_is_room() -> Non
 
     for seq in range(1, 6):
         one.heard(batch(seq), 10)
-    without_room = wanted(one)
+    without_room, looks_in_s = wanted(one), (one.due_at() or math.inf) - time.monotonic()
     shelf.room = True
     one.tick(0.0)
 
     assert (without_room, wanted(one)) == (None, (1, 1, 5))
+    assert looks_in_s <= ROOM_EVERY_S
     assert (shelf.taken, one.pending) == ([(1, 0)], 5)
     one.pulled(batch(1, 5), 50)
     assert (len(shelf.taken), one.pending, len(shelf.late)) == (6, 0, 5)
