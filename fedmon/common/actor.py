@@ -41,8 +41,6 @@ class Bound(NamedTuple):
 
 
 URGENT_BOUND, BULK_BOUND = Bound(20_000), Bound(10_000)
-ROOM_AGAIN = 0.5
-"""A backlog that was full has room again below this share of its bound, so that senders are told now and then."""
 
 
 class Backlog(Generic[T]):
@@ -53,14 +51,13 @@ class Backlog(Generic[T]):
         self._bounds = (urgent, bulk)
         self._waiting: tuple[deque[tuple[T, int]], ...] = (deque(), deque())
         self._bytes = [0, 0]
-        self._was_full = False
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting))
 
     def put(self, item: T, priority: Priority, size_bytes: int) -> bool:
         """Append an item; return False, and count it, if there is no room."""
-        if not self._is_below(1.0, priority):
+        if not self.has_room(priority=priority):
             self.dropped[priority] += 1
             return False
         self._waiting[priority].append((item, size_bytes))
@@ -82,12 +79,8 @@ class Backlog(Generic[T]):
             waiting.clear()
         self._bytes = [0, 0]
 
-    def has_room(self) -> bool:
-        """Tell whether bulk items are taken; after a no, not before half of them are gone."""
-        self._was_full = not self._is_below(ROOM_AGAIN if self._was_full else 1.0)
-        return not self._was_full
-
-    def _is_below(self, share: float, priority: Priority = Priority.BULK) -> bool:
+    def has_room(self, share: float = 1.0, *, priority: Priority = Priority.BULK) -> bool:
+        """Tell whether items of a priority fill less than this share of their bound."""
         bound = self._bounds[priority]
         is_short = len(self._waiting[priority]) < share * bound.jobs
         return is_short and self._bytes[priority] <= share * bound.size_bytes

@@ -177,9 +177,9 @@ class Record(SampleConsumer):
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
-    def has_room(self) -> bool:
+    def has_room(self, share: float) -> bool:
         """Tell whether samples may be put; see `Sink`."""
-        return self._writer.has_room()
+        return self._writer.has_room(share)
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Store samples; see `Sink`."""
@@ -240,7 +240,7 @@ class RecordWriter:
         self._changed = threading.Condition()
         self._queue: deque[_Unwritten] = deque()
         self._unwritten_bytes = 0
-        self._was_full = self._stopping = False
+        self._stopping = False
         self._recording: Recording
         self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
 
@@ -266,12 +266,9 @@ class RecordWriter:
         self._thread.join(STOP_WITHIN_S)
         return not self._thread.is_alive() and not self._unwritten_bytes
 
-    def has_room(self) -> bool:
-        """Tell whether samples may be put; once not, not before half of the bound is empty."""
-        with self._changed:
-            bound = QUEUE_BYTES / 2 if self._was_full else QUEUE_BYTES
-            self._was_full = self._unwritten_bytes > bound
-            return not self._was_full
+    def has_room(self, share: float = 1.0) -> bool:
+        """Tell whether no more than this share of the bound waits."""
+        return self._unwritten_bytes <= share * QUEUE_BYTES
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Queue samples."""

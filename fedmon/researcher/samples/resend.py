@@ -32,8 +32,8 @@ MAX_MISSING_RANGES = 1_000
 HOLD_BYTES = 8 * 1024 * 1024
 GRACE_S = 1.0
 """A node announces a sample on one topic and sends it on another: the sample may arrive this much later."""
-ROOM_EVERY_S = 0.1
-"""How often a consumer that is full is asked whether it has room again."""
+ROOM_EVERY_S, ROOM_AGAIN = 0.1, 0.5
+"""How often a consumer that is full is asked whether it has room again: less than this share of its bound is taken."""
 TOO_OLD = "the node no longer keeps them"
 TOO_MANY_GAPS = "more gaps than are kept track of"
 NODES_AT_ONCE = 16
@@ -112,8 +112,8 @@ Start = Callable[[NodeId, str], Resume | float]
 class Sink(Protocol):
     """Where a consumer's samples go; called on the inbox thread."""
 
-    def has_room(self) -> bool:
-        """Tell whether a batch may be put now; after a no, it is asked again ten times a second."""
+    def has_room(self, share: float) -> bool:
+        """Tell whether a batch may be put now, as less than this share of its bound is taken."""
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Take samples; ``late`` ones were resent, or came after newer ones."""
@@ -355,7 +355,7 @@ class StreamFollower:
             if last >= account.next:
                 account.exists(last)
                 self.wanting[node_id] = None
-        if self.is_full and self._sink.has_room():
+        if self.is_full and self._sink.has_room(ROOM_AGAIN):
             self.is_full = False
             for node in self._nodes.values():
                 for stream in node.streams.values():
@@ -375,7 +375,7 @@ class StreamFollower:
         """Tell whether there is room for a batch: in the sink if it is next, else among held ones."""
         if self._ordered and not stream.is_next(batch):
             return self._held_bytes + size_bytes <= HOLD_BYTES
-        self.is_full = self.is_full or not self._sink.has_room()
+        self.is_full = self.is_full or not self._sink.has_room(1.0)
         return not self.is_full
 
     def _take(self, stream: _Stream, batch: Batch, first: int, last: int, size_bytes: int, *, late: bool) -> None:
@@ -394,8 +394,8 @@ class StreamFollower:
     def _flush(self, stream: _Stream) -> None:
         """Deliver held batches whose turn it is, as long as there is room."""
         while stream.has_ready():
-            if not self._sink.has_room():
-                self.is_full = True
+            self.is_full = self.is_full or not self._sink.has_room(1.0)
+            if self.is_full:
                 return
             held = heapq.heappop(stream.held)
             stream.done = held.boot

@@ -65,7 +65,6 @@ class Watch(SampleConsumer):
         self._held: deque[tuple[Iterator[LiveSample], int, int]] = deque()
         self._head: Iterator[LiveSample] = iter(())
         self._left = self._held_samples = self._held_bytes = 0
-        self._was_full = False
         self._arrived = threading.Condition()
 
     def __repr__(self) -> str:
@@ -123,15 +122,12 @@ class Watch(SampleConsumer):
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         self._capabilities[node_id] = reply
 
-    def has_room(self) -> bool:
+    def has_room(self, share: float) -> bool:
         """Tell whether samples may be put; see `Sink`."""
         if self._subscription is not None:
-            return self._dispatcher.has_room(self._subscription)
-        if not self._ordered:
-            return True
+            return self._dispatcher.has_room(self._subscription, share)
         with self._arrived:
-            self._was_full = not self._has_room(0.5 if self._was_full else 1.0)
-            return not self._was_full
+            return not self._ordered or self._has_room(share)
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Deliver samples; see `Sink`."""

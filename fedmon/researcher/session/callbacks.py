@@ -84,10 +84,10 @@ class Dispatcher:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._threads <= {threading.current_thread()}, STOP_WAITS_S)
 
-    def has_room(self, subscription: Subscription) -> bool:
-        """Tell whether bulk calls are taken; after a no, not before half of their queue is empty."""
+    def has_room(self, subscription: Subscription, share: float = 1.0) -> bool:
+        """Tell whether bulk calls fill less than this share of their queue; a full one takes none."""
         with self._changed:
-            return subscription.calls.has_room()
+            return subscription.calls.has_room(share)
 
     def call(
         self,

@@ -43,7 +43,7 @@ class Shelf:
         self.lost: list[tuple[int, int, int]] = []
         self.reasons: list[str] = []
 
-    def has_room(self) -> bool:
+    def has_room(self, _share: float) -> bool:
         return self.room
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:

@@ -25,7 +25,7 @@ def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_ro
             writer.put(batch(taken), size_bytes=MIB, late=taken % 2 == 0)
             taken += 1
         stored_before = writer.stored
-    wait_until(writer.has_room)
+    wait_until(lambda: writer.has_room(0.5))
     stored_then, ended = writer.stored, writer.stop()
 
     assert (taken, stored_before) == (QUEUE_BYTES // MIB + 1, 0)
