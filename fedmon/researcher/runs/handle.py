@@ -542,17 +542,14 @@ class RunBook:
         for handle in self.followed:
             handle.may_have_missed(node_id)
 
-    def tick(self, now: float) -> None:
-        """Ask for missing parts."""
+    def tick(self, now: float) -> float | None:
+        """Ask for missing parts; return when to do so next, on the monotonic clock, None for never."""
         for handle in self.followed:
             for node_id, question in handle.questions(now):
                 self._ask(handle.job_id, node_id, question)
             with self._lock:
                 if handle.is_over:
                     self._followed.pop(handle.job_id, None)
-
-    def due_at(self) -> float | None:
-        """Return when `tick` is due next, None for never."""
         return min((due for handle in self.followed if (due := handle.due_at()) is not None), default=None)
 
     def close(self) -> None:

@@ -207,8 +207,8 @@ class Consumers:
         """Ask a node which samples it keeps, at a moment of the monotonic clock or later."""
         self._inquiries[node_id] = min(at, self._inquiries.get(node_id, at))
 
-    def tick(self, now: float) -> None:
-        """Run the jobs that are due."""
+    def tick(self, now: float) -> float | None:
+        """Run the jobs that are due; return when to be called next, on the monotonic clock, None for never."""
         if self._wishes_changed:
             self._wishes_changed = False
             self._change_leases((consumer.wish for consumer in self._subscribed), now)
@@ -220,9 +220,6 @@ class Consumers:
         for follower in followers:
             follower.tick(now)
         self._resend.look(followers, now)
-
-    def due_at(self) -> float | None:
-        """Return when `tick` is to be called next, on the monotonic clock."""
         dues = [self._renew_at, self._resend.due_at, *(one.follower.due_at() for one in self.all)]
         dues += self._inquiries.values()
         return min((due for due in dues if due is not None), default=None)

@@ -425,15 +425,13 @@ class Session:
         if self.roster.settling.check(now):
             for waiting in self.pending.all_open():
                 waiting.wake()
-        self.runs.tick(now)
         if now >= self._stale_at:
             self._stale_at = now + LOOK_FOR_STALE_EVERY_S
             for node in self.roster.newly_stale(Moment.now()):
                 self._tell("presence", node)
-        dues = [self._stale_at, self.roster.settling.due_at(), self.runs.due_at()]
+        dues = [self._stale_at, self.roster.settling.due_at(), self.runs.tick(now)]
         if self.consumers.all or self.consumers.wishes:
-            self.consumers.tick(now)
-            dues.append(self.consumers.due_at())
+            dues.append(self.consumers.tick(now))
         return max(0.0, min(due for due in dues if due is not None) - now)
 
 
