@@ -355,11 +355,6 @@ class Roster:
         with self._lock:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
 
-    def forget(self, node_id: NodeId) -> None:
-        """Take a node out."""
-        with self._lock:
-            self._entries.pop(node_id, None)
-
     def cleared(self, node_id: NodeId, now: Moment) -> None:
         """Take a node out whose retained presence was deleted at the broker, unless it is alive."""
         with self._lock:

@@ -217,7 +217,6 @@ class Session:
                 f"the broker did not let {self.researcher_id} clear the retained messages of {node_id!r} within "
                 f"{timeout_s:g} s: ask its operator"
             )
-        self.roster.forget(node_id)
         return Forgotten(node_id=node_id, cleared=True, text=f"{node_id}: cleared at the broker, for all parties")
 
     # --- listeners ---------------------------------------------------------------------------------------------------
