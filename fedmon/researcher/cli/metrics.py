@@ -15,7 +15,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState, split
-from fedmon.researcher.cli.shell import emit
+from fedmon.researcher.cli.shell import emit, tell_absent
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -82,6 +82,7 @@ def serve_newest(
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
         try:
             emit({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
+            tell_absent(federation, choice["nodes"])
             threading.Event().wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
         except KeyboardInterrupt:
             pass

@@ -12,6 +12,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.ids import chosen
+from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, SettingsOption, TimeoutOption, each
 
 if TYPE_CHECKING:
@@ -133,6 +134,14 @@ def exit_code(outcomes: Outcomes[Any]) -> int:
         return NO_ANSWER
     statuses = {one.status for one in expected if not one.ok}
     return asked.exit_code(statuses) if statuses else 0
+
+
+def tell_absent(federation: Federation, nodes: list[str] | None) -> None:
+    """Write to stderr which of the nodes named are not online, and why."""
+    if nodes:
+        federation.session.asker.wait_settled()
+        for node_id, reason in federation.session.consumers.not_online(nodes).items():
+            sys.stderr.write(f"{escape_control(f'fedmon: nothing from {node_id}: {reason}')}\n")
 
 
 def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float | None = None) -> FedmonError:

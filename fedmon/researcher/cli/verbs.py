@@ -19,7 +19,15 @@ from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption, each
 from fedmon.common.text import moment, plural, size
-from fedmon.researcher.cli.shell import dataset_ids, emit, exit_code, federated, no_sample, outcomes_document
+from fedmon.researcher.cli.shell import (
+    dataset_ids,
+    emit,
+    exit_code,
+    federated,
+    no_sample,
+    outcomes_document,
+    tell_absent,
+)
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
@@ -147,10 +155,7 @@ def logs(
     ):
         if not json:
             sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
-        if node:
-            federation.session.asker.wait_settled()
-            for node_id, reason in federation.session.consumers.not_online(node).items():
-                sys.stderr.write(f"{escape_control(f'fedmon: nothing from {node_id}: {reason}')}\n")
+        tell_absent(federation, node)
         deadline = Deadline(seconds)
         while not deadline.passed():
             with contextlib.suppress(queue.Empty):
@@ -182,6 +187,7 @@ def record(
     with federation:
         recording = federation.record(path, to=to, nodes=node, metrics=metric, interval_s=interval, history_s=history)
         with recording, contextlib.suppress(KeyboardInterrupt):
+            tell_absent(federation, node)
             deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(SHOW_EVERY_S, deadline.left_s()))

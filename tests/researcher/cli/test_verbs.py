@@ -124,8 +124,13 @@ def test_watch_lists_at_its_end_what_is_absent_and_why(environ: dict[str, str]) 
     assert [line for line in shown if " on open: " in line]
 
 
-def test_logs_end_in_time_and_name_a_node_that_is_not_known(environ: dict[str, str]) -> None:
-    done = fedmon_here("logs", "--for", "0.5", "--json", "-n", "open,opne", environ=environ)
+@pytest.mark.parametrize("words", ["logs", "metrics serve --port 0", "record {} --interval 0.2"])
+def test_verbs_that_go_on_end_in_time_and_name_a_node_that_is_not_known(
+    words: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    line = (*words.format(tmp_path / "store.fmr").split(), "--for", "1.5", "--json", "-n", "open,opne")
+
+    done = fedmon_here(*line, environ=environ)
 
     assert (done.returncode, done.stderr) == (0, f"fedmon: nothing from opne: {NEVER_HEARD}\n")
 
