@@ -28,7 +28,7 @@ from fedmon.common.wire.samples import AddScalar
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
-from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.asking.request import DISCOVERY_S, Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_FOR_STALE_EVERY_S = 5.0
-ANSWERS_WITHIN_S = 1.0
-"""How long a node that may be there has to answer before it is forgotten."""
 EVENTS = ("presence", "telemetry")
 QUEUES_FOLDER = "replies"
 _DECODERS: dict[Channel, Callable[[bytes], Any]] = {
@@ -200,7 +198,8 @@ class Session:
             raise NotFoundError(f"node {node_id!r} was never heard of; `fedmon nodes` lists the known ones")
         is_alive = node.is_online and node.last_seen is not None
         if not is_alive and node.state is not NodeState.OFFLINE:
-            asked = self.asker.answers(self.asker.request(Ping), [node_id], timeout_s=ANSWERS_WITHIN_S)
+            # A node that does not answer is stale from now on: the roster drops it once the broker has cleared it.
+            asked = self.asker.answers(self.asker.request(Ping), [node_id], timeout_s=DISCOVERY_S)
             is_alive = len(asked.answers) > 0
         if is_alive:
             raise ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
