@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (26182, 119, 16477),
     "plan": (1268, 8, 845),
     "report": (8987, 50, 5621),
-    "researcher": (9776, 46, 6401),
+    "researcher": (9793, 46, 6415),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -169,13 +169,16 @@ class Record(SampleConsumer):
         self._consumers.remove(self)
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
-        self._tell_unmatched(self._writer.stored)
+        self._tell_unmatched()
         if self.store is not None:
             self.store.stop()
 
     stop = close
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
+
+    def _taken(self) -> int:
+        return self._writer.stored
 
     def has_room(self, share: float) -> bool:
         """Tell whether samples may be put; see `Sink`."""

@@ -115,9 +115,12 @@ class Watch(SampleConsumer):
         if self._subscription is not None:
             self._subscription.removed = True
         self._consumers.remove(self)
-        self._tell_unmatched(self.delivered)
+        self._tell_unmatched()
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
+
+    def _taken(self) -> int:
+        return self.delivered
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         self._capabilities[node_id] = reply

@@ -19,7 +19,7 @@ from tests.common.store.recordings import missing
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import CPU, RecordingNode
-from tests.support.waiting import wait_until
+from tests.support.waiting import elapse, wait_until
 
 
 def stored(path: Path) -> list[tuple[str, int, int, float | None]]:
@@ -114,8 +114,13 @@ def test_a_store_goes_on_where_it_ended_with_what_happened_meanwhile(
 
 
 def test_only_the_metrics_and_nodes_asked_for_are_stored_and_a_metric_that_never_came_is_told(
-    mosquitto: Broker, federate: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    mosquitto: Broker,
+    federate: Open,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("fedmon.researcher.samples.consumers.UNMATCHED_AFTER_S", 1.0)
     path = tmp_path / "store.fedmon"
     with (
         RecordingNode(mosquitto.port, "a") as a,
@@ -126,10 +131,13 @@ def test_only_the_metrics_and_nodes_asked_for_are_stored_and_a_metric_that_never
         b.sample(1)
         a.sample(2, width=3)
         wait_until(lambda: record.counts.stored == 2)
+        elapse(1.0)
+        a.come_up()
+        wait_until(lambda: caplog.records, what="a word of it while the record goes on")
 
     with Recording(path, read_only=True) as recording:
         assert [(batch.node_id, sorted(batch.columns)) for batch in recording.read()] == [("a", ["wide_0", "wide_1"])]
-    assert [one.getMessage() for one in caplog.records] == ["none of 2 samples has a metric wrong_*"]
+    assert [one.getMessage() for one in caplog.records] == ["none of 2 samples has a metric wrong_*"] * 2
 
 
 def test_what_is_lost_is_written_down_with_its_reason(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
