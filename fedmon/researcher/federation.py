@@ -252,8 +252,8 @@ class Federation:
         """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
 
         ``plan`` is as in `approve`, the answer to it, or ``sha256:`` and a digest. It runs on the named nodes, or on
-        all online ones; with ``tags``, or a ``dataset`` by its id or name, on those that offer such a dataset, which
-        the plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
+        all online ones; with ``tags``, a ``dataset`` by its id or name, or both, on those that offer such data, which
+        the plan gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
         is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a ``name``
