@@ -7,6 +7,7 @@ import os
 import select
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ from fedmon.common.errors import FolderInUseError, StorageError
 from fedmon.experiment import ExperimentController
 from fedmon.experiment.check.status import followed
 from fedmon.experiment.cli.runs import MANY
-from fedmon.experiment.events import Became, Registered
+from fedmon.experiment.conditions import StateCondition
+from fedmon.experiment.events import Became, ConditionAdded, DeployAsked, Registered, VerbBegan, WaitsFor
 from fedmon.experiment.journal import NAME, Follower, Journal
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.states import ResourceAction, ResourceState
 from tests.experiment.own_types import plain
 from tests.support.shell import begun, limit_files
 from tests.support.shell_here import fedmon_here
@@ -217,6 +219,25 @@ def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
 
     changes = [line.split()[1:] for line in told.splitlines() if line.endswith("(x)")]
     assert changes == [[state.name, str(guid), "(x)"] for guid, state in moves]
+
+
+def test_a_blocker_is_told_again_if_it_waits_for_something_else(tmp_path: Path) -> None:
+    condition, now = StateCondition(number=1, group=(1,), state=ResourceState.READY), time.time()
+    with Journal(tmp_path / NAME) as journal:
+        journal.write([Registered(t=now, guid=guid, rtype="x", timeouts={"deploy": 1e10}) for guid in (1, 2)])
+        journal.write([ConditionAdded(t=now, guids=(2,), action=ResourceAction.DEPLOY, condition=condition)])
+        journal.write([DeployAsked(t=now, guids=(1, 2), group=1), VerbBegan(t=now, guid=1, verb="deploy")])
+        same = fedmon_here("experiment", "watch", tmp_path, "--for", "0.6").stdout
+        assert same.count("blocker: ") == 2  # one of them at the end, although the text has other durations each time
+
+        with begun("experiment", "watch", str(tmp_path), stdout=PIPE) as watching:
+            assert watching.stdout is not None
+            told = (line for line in watching.stdout if line.startswith("blocker: "))
+            assert "its deploy is running; deploy has run" in next(told)
+            journal.write([WaitsFor(t=now, guid=1, what="node north to answer")])
+
+            assert "its deploy is running; it waits for node north to answer; deploy has run" in next(told)
+            watching.kill()
 
 
 def test_many_changes_at_once_take_a_line_for_each_state(tmp_path: Path) -> None:

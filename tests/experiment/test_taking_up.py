@@ -112,6 +112,9 @@ def test_what_was_put_off_goes_on_once(ec: ExperimentController) -> None:
     with ExperimentController.reconnect(killed_now(ec)) as again:
         assert again.wait_started(1, timeout=60)
         wait_until(lambda: again.get(1, "note") == "on")
+        left = killed_now(again, without='"event":"attribute"')
+    with ExperimentController.reconnect(left) as third:
+        wait_until(lambda: third.get(1, "note") == "on")
     assert ran == [again]
 
 
@@ -193,7 +196,7 @@ def test_a_failure_is_judged_once_and_what_it_meant_stays(ec: ExperimentControll
         assert again.failure_level is FailureLevel.RM_FAILURE
         assert "which is critical, failed" in again.wait_finished(1).reason
     with ExperimentController.reconnect(left, fm=OptionalFailures()) as again:
-        assert again.abort
+        assert (again.abort, again.fm.abort) == (True, True)
 
 
 def test_a_failure_that_was_not_judged_is_judged_by_the_next_process(ec: ExperimentController) -> None:

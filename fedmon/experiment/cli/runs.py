@@ -274,7 +274,7 @@ class _Changes:
             times, _, _, names = zip(*those, strict=True)
             clock = datetime.datetime.fromtimestamp(times[-1]).astimezone().strftime("%H:%M:%S.%f")[:-3]
             yield f"{clock} {state.name} {joined(names, most=8)}"
-        blocker = _DURATIONS.sub("", shown.blocker)
+        blocker = _DURATIONS.sub("", shown.blocker)  # which grow all the time
         if blocker and blocker != self._blocker:
             yield f"blocker: {shown.blocker}"
         self._blocker = blocker

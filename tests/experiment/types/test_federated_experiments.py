@@ -283,19 +283,6 @@ def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: 
     assert problems == {("offline-node", (away,)), ("missing-part", (lost,))}
 
 
-def test_a_run_names_the_node_that_it_waits_for(two: TwoNodes, tmp_path: Path) -> None:
-    file = tmp_path / "away.toml"
-    file.write_text(
-        '[experiment]\nid = "away"\n'
-        '[[resource]]\nname = "north"\ntype = "fedmon::Node"\nattributes = { nodeId = "nobody" }\n'
-        '[[resource]]\ntype = "local::Process"\ndeploy = ["north is READY"]\nattributes = { command = ["true"] }\n'
-    )
-
-    done = fedmon_here("experiment", "run", file, "--dir", tmp_path, "--timeout", "8", environ=two.environ())
-
-    assert "which is NEW: its deploy is running; it waits for node nobody, which was not heard of\n" in done.stdout
-
-
 def test_a_dataset_that_is_two_on_a_node_is_chosen_by_its_id(two: TwoNodes) -> None:
     for name in ("one", "other"):
         words = ("--name", name, "--tags", f"twins,{name}", "--dir", str(two.folder / "a"))
