@@ -845,15 +845,11 @@ class ExperimentController:
         resource, state = self.get_resource(guid), self.engine.state
         if resource.guid not in state.resources:  # registered or removed at this moment
             raise UnknownGuidError(f"resource {resource.guid} not found")
-        found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
-        notes = [found.reason]
+        found = explain(state, resource.guid, self.engine.now())
         if self.max_running and self.engine.hooks.is_waiting(resource.guid):
-            notes = [f"its {seen.calling} waits for a hook to return: max_running is {self.max_running}"]
-        if seen.returned and not seen.scheduled and not hasattr(resource, "waits_for"):
-            notes.append(f"its hook returned without super().do_{seen.calling}(), which reports the state")
-        if seen.left_alone:
-            notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
-        return replace(found, reason="; ".join(notes))
+            verb = state.resources[resource.guid].calling
+            return replace(found, reason=f"its {verb} waits for a hook to return: max_running is {self.max_running}")
+        return found
 
     def plot(
         self,

@@ -20,6 +20,7 @@ from fedmon.experiment import ExperimentController, ResourceFactory, ResourceMan
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Verb
 from tests.experiment.own_types import added, blocking, deployed, experiment, own, plain, raising, started
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
@@ -274,6 +275,7 @@ def test_a_hook_without_super_is_named(tmp_path: Path) -> None:
         said = "its hook returned without super().do_start()"
         wait_until(lambda: said in ec.wait_started(1, timeout=0.1).reason, what="the reason")
         assert said in ec.explain(1).reason
+        assert said in fedmon_here("experiment", "show", ec.run_dir).stdout
 
 
 def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:

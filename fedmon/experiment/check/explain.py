@@ -12,6 +12,7 @@ from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, awa
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
+_LEFT_ALONE = "; its process ended, and it was not taken up again: its type has no do_reconnect"
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ def explain(state: State, guid: int, now: float) -> Explanation:
         guid=guid,
         title=resource.title,
         state=resource.state,
-        reason=_reason(state, resource, waiting),
+        reason=_reason(state, resource, waiting) + _LEFT_ALONE * resource.left_alone,
         waiting=waiting,
         chain=_chain(state, guid, now),
     )
@@ -80,7 +81,11 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> s
     reason = f"its {resource.calling} is running{f' after {failures}' if resource.attempt else ''}"
     if resource.calling == "deploy" and any(each.guids for each in waiting):
         reason = "its deploy waits for connected resources"
-    return f"{reason}; it waits for {resource.waits_for}" if resource.waits_for else reason
+    if resource.waits_for:
+        return f"{reason}; it waits for {resource.waits_for}"
+    if resource.returned and not resource.scheduled:
+        reason += f"; its hook returned without super().do_{resource.calling}(), which reports the state"
+    return reason
 
 
 def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:

@@ -373,6 +373,7 @@ class Job(LinkedResource):
 
     def do_stop(self) -> None:
         """Ask the nodes to stop it; it is STOPPED when they report that."""
+        self.wait_for(f"node {', '.join(self.ran_on)} to stop it")
         self.end_work()
 
     def do_release(self) -> None:
