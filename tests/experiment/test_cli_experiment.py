@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import Description, ResourceDescription
@@ -290,10 +291,14 @@ def test_a_check_that_asks_asks_types_of_ones_own_too(shell: Shell) -> None:
         _rtype = "shell::Wary"
 
         def foreseen(self) -> list[Problem]:
+            if self.guid == 2:
+                raise StorageError("the barometer is broken")
             return [Problem(kind="not-asked", severity="warning", guids=(self.guid,), text="the road is wet")]
 
     ResourceFactory.register_type(Wary)
-    file = written("wary.toml", '[[resource]]\ntype = "shell::Wary"\n')
+    file = written("wary.toml", '[[resource]]\ntype = "shell::Wary"\n' * 2)
 
-    assert "the road is wet" in shell("check", file, "--ask").stdout
+    asked = shell("check", file, "--ask").stdout
+    assert "warning: not-asked: the road is wet" in asked
+    assert "warning: not-asked: resource 2 (shell::Wary) cannot be looked at: the barometer is broken" in asked
     assert "the road is wet" not in shell("check", file).stdout

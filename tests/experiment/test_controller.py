@@ -230,8 +230,14 @@ def test_after_the_end_nothing_begins(ec: ExperimentController) -> None:
         ec.deploy()
 
 
-@pytest.mark.parametrize("exp_id", ["../up", "a/b", "", ".", "..", "a\x00b", "x" * 101, "a\n"])
-def test_an_experiment_id_with_parts_of_a_path_is_refused(exp_id: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "exp_id",
+    [
+        "../up", "a/b", "/etc", "a\\b", "", " ", ".", "..", "a\x00b", "a\nb", "a\n", " a", "my exp", "-x", "é",
+        "x" * 101,
+    ],
+)  # fmt: skip
+def test_an_experiment_id_that_cannot_name_a_folder_is_refused(exp_id: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidExperimentError, match="cannot name a folder"):
         ExperimentController(exp_id, tmp_path)
 

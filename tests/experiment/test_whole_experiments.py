@@ -1,4 +1,4 @@
-"""Experiments as a whole: saved and loaded, planned before they run, drawn."""
+"""Experiments as a whole: saved, loaded, run and drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import StorageError
 from fedmon.experiment import (
     ExperimentController,
     ResourceManager,
@@ -14,7 +13,6 @@ from fedmon.experiment import (
     SFormats,
 )
 from fedmon.experiment.attributes import Attribute, Flags, Trace
-from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import even
 from tests.experiment.own_types import FAILED, START, STOPPED, added, own
 from tests.support.waiting import wait_until
@@ -71,21 +69,3 @@ def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_pat
         assert again.wait_finished([1, 2], timeout=60)
         assert again.wait_started(3, timeout=60)
         wait_until(lambda: again.get(2, "note") == "seen")
-
-
-def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentController) -> None:
-    class Wary(ResourceManager):
-        _rtype = "test::Wary"
-
-        def foreseen(self) -> list[Problem]:
-            if self.guid == 5:
-                raise StorageError("the barometer is broken")
-            return [Problem(kind="missing-dataset", guids=(self.guid,), text="it will rain")]
-
-    added(ec, Wary)
-    assert ec.register_resource("test::Wary") == 5
-
-    found = ec.plan()
-
-    assert [problem.text for problem in found.errors] == ["it will rain"]
-    assert ["barometer" in problem.text for problem in found.warnings] == [True]

@@ -189,10 +189,12 @@ def test_code_in_a_topology_is_refused_and_code_in_a_text_stays_text() -> None:
         (condition(group=""), ""),
         (condition(group="[1 2]"), ""),
         (condition(state="", metric="m", comparison="~", value="1"), ""),
+        (condition(state="", metric="m", comparison="&gt;", value="nan"), ""),
         (condition(at_least="2"), ""),
         ('<policies><retry verb="dance" times="1"/></policies>', ""),
     ],
 )
-def test_a_fault_in_a_resource_is_named_with_the_resource(inside: str, given: str) -> None:
-    with pytest.raises(DescriptionError, match=r"resource (1|name)"):
+def test_a_fault_in_a_resource_is_named_with_its_place(inside: str, given: str) -> None:
+    place = "resource 1: start condition 1" if "<condition " in inside else r"resource (1|name)"
+    with pytest.raises(DescriptionError, match=place):
         from_xml(rm(inside, given))
