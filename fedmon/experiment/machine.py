@@ -515,8 +515,11 @@ def _trace_enabled(change: Change, event: events.TraceEnabled, resource: Resourc
 
 
 def _reopened(change: Change, event: events.Reopened) -> None:
-    for resource in change.found(event.left_alone):
-        change.update(resource, left_alone=True)
+    """Note which resources are left alone; those that waited look again what they wait for."""
+    alone = set(event.left_alone)
+    for resource in change.found(change.before.resources):
+        returned = resource.returned and not resource.waits_for
+        change.update(resource, left_alone=resource.guid in alone, returned=returned, waits_for="")
 
 
 def _leveled(change: Change, event: events.Leveled) -> None:

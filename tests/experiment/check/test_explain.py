@@ -146,6 +146,8 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
     )
 
     assert explain(state, 1, 3).reason == "its deploy is running; it waits for the owner of north to approve it"
+    waiting = after(state, events.VerbReturned(t=2, guid=1, verb="deploy"), events.Reopened(t=3))
+    assert explain(waiting, 1, 3).reason == "its deploy is running"  # which may wait for something else by now
     ready = after(state, events.VerbReturned(t=3, guid=1, verb="deploy"), events.Became(t=3, guids=(1,), state=READY))
     assert explain(ready, 1, 3).reason == "waiting to start"
     assert explain(after(ready, events.VerbBegan(t=4, guid=1, verb="start")), 1, 5).reason == "its start is running"
