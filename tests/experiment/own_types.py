@@ -1,6 +1,6 @@
 """Experiments with types of one's own: each test derives what it needs and registers it; it stays registered.
 
-The type "test::Plain", which has no code, is always there.
+The types "test::Plain", which has no code, and "test::Short" are always there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,18 @@ def own(rtype: str, **members: Any) -> type[ResourceManager]:
     return type(rtype.rpartition(":")[2].title(), (ResourceManager,), {"_rtype": rtype, **members})
 
 
-ResourceFactory.register_type(own("test::Plain"))
+class Short(ResourceManager):
+    """Stops soon after it was started."""
+
+    _rtype = "test::Short"
+
+    def do_start(self) -> None:
+        super().do_start()
+        self.ec.schedule("10ms", self.stop)
+
+
+for each in (own("test::Plain"), Short):
+    ResourceFactory.register_type(each)
 
 
 def plain(ec: ExperimentController, count: int, rtype: str = "test::Plain", **options: Any) -> list[int]:
@@ -90,6 +101,17 @@ def raising(kind: type[Exception], *words: str) -> Callable[[ResourceManager], N
 
     def hook(_self: ResourceManager) -> None:
         raise kind(*words)
+
+    return hook
+
+
+def flaky(verb: str, count: Iterator[int], failures: int) -> Callable[[ResourceManager], None]:
+    """Return a hook that says its state first, and raises so often."""
+
+    def hook(self: ResourceManager) -> None:
+        getattr(ResourceManager, f"do_{verb}")(self)
+        if next(count) < failures:
+            raise OSError("no route")
 
     return hook
 

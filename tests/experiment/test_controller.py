@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidInputError
-from fedmon.experiment import ExperimentController, Metric, ResourceFactory, ResourceManager, Retry
+from fedmon.experiment import ExperimentController, Metric, Retry
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     ExperimentOverError,
@@ -22,40 +23,10 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.states import FailureLevel, TaskStatus
-from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, plain, started
+from tests.experiment.own_types import READY, RELEASED, START, STARTED, STOPPED, added, flaky, own, plain, started
 from tests.support.waiting import wait_until
 
 METRIC = Metric(name="loss", comparison="<", value=1.0)
-
-
-class Short(ResourceManager):
-    """Stops soon after it was started."""
-
-    _rtype = "test::Short"
-
-    def do_start(self) -> None:
-        super().do_start()
-        self.ec.schedule("10ms", self.stop)
-
-
-class Broken(ResourceManager):
-    """Cannot be deployed as often as ``failures`` says."""
-
-    _rtype = "test::Broken"
-    failures = 10**9
-
-    def do_deploy(self) -> None:
-        Broken.failures -= 1
-        if Broken.failures >= 0:
-            raise RuntimeError("the rack is on fire")
-        super().do_deploy()
-
-
-@pytest.fixture(autouse=True)
-def types() -> None:
-    for rclass in (Short, Broken):
-        ResourceFactory.register_type(rclass)
-    Broken.failures = 10**9
 
 
 def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tmp_path: Path) -> None:
@@ -182,8 +153,7 @@ def test_a_limit_is_a_number_and_that_of_the_environment_may_be_empty(
 
 
 def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
-    first, second = ec.register_resource("test::Plain"), ec.register_resource("test::Broken")
-    Broken.failures = 0
+    first, second = plain(ec, 2)
     assert ec.deploy([first, second], group=7) == 7
     assert ec.wait_started([first, second], timeout=60)
 
@@ -259,9 +229,8 @@ def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -
 
 
 def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: ExperimentController) -> None:
-    Broken.failures = 1
     rules = {"type_retry": {"deploy": Retry(times=1, delay_s=0.01)}, "type_timeouts": {"start": 9.0}}
-    stubborn = type("Stubborn", (Broken,), {"_rtype": "test::Stubborn", **rules})
+    stubborn = own("test::Stubborn", do_deploy=flaky("deploy", itertools.count(), 1), **rules)
     guid = added(ec, stubborn, timeouts={"deploy": 5.0}).guid
     ec.deploy()
 

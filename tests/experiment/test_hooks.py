@@ -19,22 +19,11 @@ import pytest
 from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Verb
-from tests.experiment.own_types import added, blocking, deployed, experiment, own, plain, raising, started
+from tests.experiment.own_types import added, blocking, deployed, experiment, flaky, own, plain, raising, started
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
-
-
-def flaky(verb: Verb, count: itertools.count[int], failures: int) -> Any:
-    """Return a hook that says its state first, and raises so often."""
-
-    def hook(self: ResourceManager) -> None:
-        getattr(ResourceManager, f"do_{verb}")(self)
-        if next(count) < failures:
-            raise OSError("no route")
-
-    return hook
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -479,8 +468,8 @@ def test_a_hundred_hooks_that_block_hold_up_no_other(ec: ExperimentController) -
 
 
 def test_thousands_of_short_hooks_take_turns_on_fewer_threads(ec: ExperimentController) -> None:
-    ResourceFactory.register_type(own("test::Short", do_start=flaky("start", itertools.count(), 0)))
-    guids = plain(ec, 2000, "test::Short")
+    ResourceFactory.register_type(own("test::Quick", do_start=flaky("start", itertools.count(), 0)))
+    guids = plain(ec, 2000, "test::Quick")
     ec.deploy()
 
     assert ec.wait_started(guids, timeout=60)

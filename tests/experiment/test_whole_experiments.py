@@ -8,19 +8,16 @@ import pytest
 
 from fedmon.experiment import (
     ExperimentController,
-    ResourceManager,
     Retry,
     SFormats,
 )
 from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.document.description import even
-from tests.experiment.own_types import FAILED, START, STOPPED, added, own
+from tests.experiment.own_types import FAILED, START, STOPPED, Short, added, own
 from tests.support.waiting import wait_until
 
 
-class Sent(ResourceManager):
-    """Ends by itself."""
-
+class Sent(Short):
     _rtype = "test::Sent"
 
     own_attributes = (
@@ -28,10 +25,6 @@ class Sent(ResourceManager):
         Attribute("token", "A secret.", flags=Flags.Credential),
     )
     own_traces = (Trace("log", "Nothing."),)
-
-    def do_start(self) -> None:
-        super().do_start()
-        self.ec.schedule("20ms", self.stop)
 
 
 @pytest.fixture

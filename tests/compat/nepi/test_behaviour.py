@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ import pytest
 
 from fedmon.experiment import ExperimentController, Metric, TaskStatus
 from fedmon.experiment.errors import InvalidStateError
-from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED, experiment, own
+from tests.experiment.conftest import ec
+from tests.experiment.own_types import FAILED, READY, START, STARTED, STOP, STOPPED
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with experiment(tmp_path, own("nepi::Simple")) as made:
-        yield made
+__all__ = ["ec"]  # the fixture
 
 
 def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentController) -> None:
-    one, other = (ec.get_resource(ec.register_resource("nepi::Simple")) for _ in "12")
+    one, other = (ec.get_resource(ec.register_resource("test::Plain")) for _ in "12")
     ec.register_condition(one.guid, START, other.guid, STARTED)
     ec.register_condition(one.guid, STOP, other.guid, STOPPED)
 
@@ -77,7 +73,7 @@ def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
 
 def test_ids_and_guids_are_given_once_whichever_thread_asks(ec: ExperimentController, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: ec.register_resource("nepi::Simple"), range(200)))
+        found = list(pool.map(lambda _: ec.register_resource("test::Plain"), range(200)))
 
     assert sorted(found) == sorted(ec.resources) == list(range(1, 201))
     with ExperimentController(local_dir=tmp_path) as one, ExperimentController(local_dir=tmp_path) as other:
