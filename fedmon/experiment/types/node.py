@@ -68,13 +68,7 @@ class Node(LinkedResource):
                     self._confirmed()
                 elif self.state < ResourceState.READY:
                     self.wait_for(f"node {node_id}, which does not answer")
-
-    def wait_for(self, what: str) -> None:
-        """Set ``waits_for``, and tell others: a plan may do without a node that waits."""
-        is_new = what != self.waits_for
-        super().wait_for(what)
-        if is_new:
-            self._tell_around()
+                    self._tell_around()
 
     def foreseen(self) -> Iterator[Problem]:
         """Yield a problem if the node is away."""
@@ -120,6 +114,7 @@ class Node(LinkedResource):
     def _lost(self, absence: str) -> None:
         if self.state < ResourceState.READY:
             self.wait_for(f"node {self.node_id}, which {absence}")
+            self._tell_around()  # a plan may do without a node that waits
         if not self.get("present"):
             return
         self.note("present", value=False)
