@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import msgspec
@@ -415,7 +414,7 @@ class Hook:
         here.hooks.append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         here.hooks.remove(self)
 
 
