@@ -17,7 +17,7 @@ from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Verb = Literal["discover", "reserve", "provision", "deploy", "start", "stop", "release", "fail"]
 ActionVerb = Literal["deploy", "start", "stop"]
-COMES_TO: Mapping[Verb, ResourceState] = {
+COMES_TO: Mapping[str, ResourceState] = {
     "discover": ResourceState.DISCOVERED,
     "reserve": ResourceState.RESERVED,
     "provision": ResourceState.PROVISIONED,

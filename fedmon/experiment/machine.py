@@ -427,12 +427,10 @@ def _reach(change: Change, transitions: Iterable[tuple[int, ResourceState, str]]
     change.latest = max(change.now, change.latest + _TICK_S)
     for guid, state, reason in transitions:
         resource = change.resources.get(guid)
-        before = ResourceState.RELEASED if resource is None else resource.state
-        is_over = before >= ResourceState.FAILED
-        if resource is None or (is_over and not before < state is ResourceState.RELEASED):
+        if resource is None or resource.state >= max(state, ResourceState.FAILED):
             continue
         _enter(change, resource, state, reason)
-        if resource.group is not None and (before < ResourceState.READY) is not (state < ResourceState.READY):
+        if resource.group is not None and (resource.state < ResourceState.READY) is not (state < ResourceState.READY):
             unready[resource.group] = unready.get(resource.group, 0) + (1 if state < ResourceState.READY else -1)
     for group, by in unready.items():
         _count_unready(change, group, by)

@@ -184,7 +184,6 @@ MAY: Mapping[str, frozenset[ResourceState]] = {
     "release": _BELOW_FAILED | {ResourceState.FAILED},
 }
 """The states in which each verb may run; "set" is the setting of an attribute."""
-_REACHED: Mapping[str, ResourceState] = {str(verb): state for verb, state in COMES_TO.items()}
 Resources = Mapping[int, Resource] | MapMutation[int, Resource]
 
 
@@ -233,7 +232,7 @@ def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
     kind = want.name if want.attribute is None else "set"
     resource = resources[want.guid]
     state = resource.state
-    if state not in MAY[kind] or state is _REACHED.get(kind):
+    if state not in MAY[kind] or state is COMES_TO.get(kind):
         is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)
         return Blocked((want.guid,)) if is_early else OBSOLETE
     if kind != "set" and (resource.is_busy or resource.calling == kind):

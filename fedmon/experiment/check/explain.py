@@ -12,7 +12,6 @@ from fedmon.experiment.situation import MET, Blocked, Resource, State, Want, awa
 from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
-_LEFT_ALONE = "; its process ended, and it was not taken up again: its type has no do_reconnect"
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +60,7 @@ def explain(state: State, guid: int, now: float) -> Explanation:
         guid=guid,
         title=resource.title,
         state=resource.state,
-        reason=_reason(state, resource, waiting) + _LEFT_ALONE * resource.left_alone,
+        reason=_reason(state, resource, waiting),
         waiting=waiting,
         chain=_chain(state, guid, now),
     )
@@ -89,6 +88,8 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> s
 
 
 def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
+    if resource.left_alone:
+        return "its process ended, and it was not taken up again: its type has no do_reconnect"
     is_running = resource.state is ResourceState.STARTED
     actions = list(dict.fromkeys(each.action for each in waiting))
     if is_running and actions == ["stop"] and (resource.guid, "stop") not in state.wants:

@@ -142,7 +142,7 @@ def _waits(state: State, resources: Iterable[Resource]) -> Iterator[Problem]:
     checked: dict[tuple[int, str], list[Problem]] = {}
     for resource in resources:
         for name, what, condition in waits_of(resource, state):
-            if any(verb == name and resource.state >= COMES_TO[verb] for verb in VERB_OF.values()):
+            if name in COMES_TO and resource.state >= COMES_TO[name]:
                 continue
             key = (id(condition), name)
             if key not in checked:
