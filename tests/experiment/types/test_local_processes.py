@@ -125,7 +125,10 @@ def test_a_command_is_killed_when_its_resource_is_removed(local: ExperimentContr
     wait_until(lambda: not psutil.pid_exists(pid))
 
 
-def test_a_run_that_was_given_up_goes_on_for_another_controller(local: ExperimentController) -> None:
+@pytest.mark.parametrize("verb", ["stop", "release"])
+def test_a_command_of_a_run_that_was_given_up_goes_on_until_another_controller_ends_it(
+    local: ExperimentController, verb: str
+) -> None:
     guid = process(local, python(SLEEPER.format("")))
     started(local, guid)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
@@ -134,9 +137,12 @@ def test_a_run_that_was_given_up_goes_on_for_another_controller(local: Experimen
     local.shutdown()
 
     with ExperimentController.reconnect(local.run_dir) as ec:
-        ec.stop(guid)
-        assert ec.wait_finished(guid, timeout=60)
-        assert (ec.state(guid), ec.get(guid, "exitCode")) == (STOPPED, -signal.SIGTERM)
+        assert ec.state(guid) is STARTED
+        if verb == "stop":
+            ec.stop(guid)
+            assert ec.wait_finished(guid, timeout=60)
+            assert ec.state(guid) is STOPPED
+    assert (ec.state(guid), ec.get(guid, "exitCode")) == (RELEASED, -signal.SIGTERM)
 
 
 def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: ExperimentController) -> None:
@@ -270,105 +276,74 @@ def test_a_command_of_another_user_fails_to_end(tmp_path: Path) -> None:
 
 CRASH = """
 import os, sys
-from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
+from fedmon.experiment import ExperimentController
 
-folder, first, critical = sys.argv[1:]
+folder, first = sys.argv[1:]
 ec = ExperimentController("dag", folder)
 words = [["sh", "-c", first], ["sh", "-c", "echo two >> log"], ["sh", "-c", "echo three >> log"]]
-a, b, c = (ec.register_resource("local::Process", command=each, cwd=folder) for each in words)
-ec.set(a, "critical", critical == "critical")
-ec.register_condition(b, ResourceAction.START, a, ResourceState.STOPPED)
-ec.register_condition(c, ResourceAction.START, b, ResourceState.STOPPED)
+after = []
+for each in words:
+    after = [ec.register_resource("local::Process", command=each, cwd=folder, after=after)]
 ec.deploy()
-assert ec.wait_started(a, timeout=60)
-print(ec.run_dir, ec.get(a, "pid"), flush=True)
+assert ec.wait_started(1, timeout=60)
+print(ec.run_dir, ec.get(1, "pid"), flush=True)
 os.kill(os.getpid(), 9)
 """
-
-
-class Crash:
-    """A run of three commands, one after the other, whose process was killed while the first waited for a file."""
-
-    def __init__(self, folder: Path, end: str = "", *, critical: str = "critical") -> None:
-        self.folder = folder
-        first = f"echo begin >> log; until [ -e go ]; do sleep 0.02; done; echo end >> log; {end}"
-        run_dir, pid = killed(CRASH, folder, first, critical)
-        self.run_dir, self.first = Path(run_dir), psutil.Process(int(pid))
-        wait_until(lambda: (folder / "log").exists() and self.log(), what="the first command")
-
-    def let_go(self) -> None:
-        """Have the first command end."""
-        (self.folder / "go").touch()
-
-    def wait_for_end(self) -> None:
-        """Wait until the first command has ended."""
-        wait_until(lambda: has_ended(self.first.pid))
-
-    def log(self) -> list[str]:
-        """Return what the commands wrote."""
-        return (self.folder / "log").read_text().split()
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 
 
 @pytest.mark.parametrize("is_over", [False, True])
 @pytest.mark.parametrize("loses_the_start", [False, True])
 def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, is_over: bool, loses_the_start: bool) -> None:
-    crash = Crash(tmp_path)
+    log, go = tmp_path / "log", tmp_path / "go"
+    run_dir, pid = killed(CRASH, tmp_path, f"echo begin >> log; {UNTIL_GO}; echo end >> log")
+    wait_until(log.exists, what="the first command")
     if loses_the_start:  # as if it had been killed before it could write down that the first command runs
-        journal = crash.run_dir / NAME
+        journal = Path(run_dir, NAME)
         lines = journal.read_text().splitlines(keepends=True)
         (began,) = (number for number, line in enumerate(lines) if '"name":"pid"' in line)
         journal.write_text("".join(lines[:began]))
     if is_over:
-        crash.let_go()
-        crash.wait_for_end()
+        go.touch()
+        wait_until(lambda: has_ended(int(pid)))
 
-    with ExperimentController.reconnect(crash.run_dir) as ec:
+    with ExperimentController.reconnect(run_dir) as ec:
         first, second, third = ec.resources
         if not is_over:
-            wait_until(lambda: ec.state(first) is STARTED and ec.get(first, "pid") == crash.first.pid)
+            wait_until(lambda: ec.state(first) is STARTED and ec.get(first, "pid") == int(pid))
             assert ec.state(second) is READY
-            crash.let_go()
+            go.touch()
 
         assert ec.wait_finished([first, second, third], timeout=60), ec.explain(first)
 
         assert [ec.state(guid) for guid in ec.resources] == [STOPPED] * 3
         assert ec.get(first, "exitCode") == 0
-    assert crash.log() == ["begin", "end", "two", "three"]
+    assert log.read_text().split() == ["begin", "end", "two", "three"]
 
 
 def test_the_exit_code_of_a_command_is_kept_without_an_experiment(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
+    local: ExperimentController, recwarn: pytest.WarningsRecorder
 ) -> None:
-    crash = Crash(tmp_path, "echo no rows >&2; exit 3", critical="optional")
-    crash.let_go()
-    crash.wait_for_end()
+    guid = process(local, ["sh", "-c", f"{UNTIL_GO}; echo no rows >&2; exit 3"], critical=False)
+    then = process(local, ["true"])
+    local.register_condition(then, "START", guid, STOPPED)
+    local.deploy()
+    assert local.wait_started(guid, timeout=60)
+    local.give_up()
+    Path(local.run_dir, str(guid), "go").touch()
+    wait_until(lambda: has_ended(local.get(guid, "pid")))
 
-    with ExperimentController.reconnect(crash.run_dir) as ec:
-        assert ec.wait_finished([2, 3], timeout=60), ec.explain(2)
+    with ExperimentController.reconnect(local.run_dir) as ec:
+        assert ec.wait_finished(then, timeout=60), ec.explain(then)
 
-        assert (ec.state(1), ec.get(1, "exitCode")) == (FAILED, 3)
-        assert ec.get_resource(1).reason == "it ended with exit code 3: no rows"
+        assert (ec.state(guid), ec.get(guid, "exitCode")) == (FAILED, 3)
+        assert ec.get_resource(guid).reason == "it ended with exit code 3: no rows"
     gc.collect()
     assert not [str(each.message) for each in recwarn if "process" in str(each.message)]  # such as of files left open
 
 
-@pytest.mark.parametrize("verb", ["stop", "release"])
-def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb: str) -> None:
-    crash = Crash(tmp_path)
-
-    with ExperimentController.reconnect(crash.run_dir) as ec:
-        if verb == "stop":
-            ec.stop(1)
-            assert ec.wait_finished([1, 2, 3], timeout=60)
-            assert (ec.state(1), ec.get(1, "exitCode")) == (STOPPED, -signal.SIGTERM)
-
-    crash.wait_for_end()
-    assert crash.log()[:1] == ["begin"]
-    assert "end" not in crash.log()
-
-
 def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands(local: ExperimentController) -> None:
-    guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 3"], critical=False)
+    guid = process(local, ["sh", "-c", f"{UNTIL_GO}; exit 3"], critical=False)
     started(local, guid)
     own = psutil.Process(local.get(guid, "pid")).parent()
     assert own is not None
@@ -419,17 +394,18 @@ def test_a_start_that_hangs_delays_no_other(tmp_path: Path) -> None:
         assert started[0].wait() == 0
 
 
-def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path) -> None:
-    crash = Crash(tmp_path)
-    supervisor = crash.first.parent()
+def test_a_command_whose_supervisor_was_killed_fails_and_is_named(local: ExperimentController) -> None:
+    guid = process(local, ["sleep", "60"])
+    started(local, guid)
+    command = psutil.Process(local.get(guid, "pid"))
+    local.give_up()
+    supervisor = command.parent()
     assert supervisor is not None
     supervisor.kill()
     supervisor.wait(60)
 
-    with ExperimentController.reconnect(crash.run_dir) as ec:
-        wait_until(lambda: ec.state(1) is FAILED)
-        said = f"its supervisor was killed, so its exit code is not known; process {crash.first.pid}"
-        assert said in ec.get_resource(1).reason
-        assert ec.get_start_time(2) is None
-    crash.let_go()
-    crash.wait_for_end()
+    with ExperimentController.reconnect(local.run_dir) as ec:
+        wait_until(lambda: ec.state(guid) is FAILED)
+        said = f"its supervisor was killed, so its exit code is not known; process {command.pid}"
+        assert said in ec.get_resource(guid).reason
+    command.kill()
