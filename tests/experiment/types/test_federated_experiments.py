@@ -250,7 +250,7 @@ def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_b
     with optional(two) as ec:
         nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
         dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
-        absent = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})
+        absent = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 1.0})
         assert [(one.kind, one.guids, one.text) for one in ec.plan().problems] == [
             ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
             ("offline-node", (absent,), "node nobody was not heard of"),
