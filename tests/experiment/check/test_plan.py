@@ -121,6 +121,13 @@ def test_a_type_that_tells_its_numbers_early_or_ends_by_itself_breaks_a_circle(
     assert "condition-cycle" not in [kind for _, kind, _ in told(experiment([rtype] * 2, *wishes))]
 
 
+@pytest.mark.parametrize(("rtype", "count"), [("test::Short", 0), ("test::Plain", 1)])
+def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(rtype: str, count: int) -> None:
+    state = experiment([rtype] * 2, (1, STOP, 2, STOPPED), (2, STOP, 1, STOPPED))
+
+    assert told(state) == [("error", "condition-cycle", (1, 2, 1))] * count
+
+
 def test_an_aggregator_with_a_quorum_needs_no_more_jobs_than_that() -> None:
     state = experiment(["fedmon::Job", "fedmon::Job", "fedmon::Aggregator"], (2, START, 3, STOPPED))
     for job in (1, 2):
@@ -173,9 +180,9 @@ def test_a_metric_that_is_not_in_the_table_is_named_with_a_similar_one(name: str
     ("rtypes", "wishes", "at_least", "expected"),
     [
         *((["t", rtype], [(1, START, 2, STOPPED)], None, [(1, 2)])
-          for rtype in ("fedmon::Collector", "Collector", "fedmon::Node", "fedmon::Monitor")),
+          for rtype in ("fedmon::Collector", "Collector", "fedmon::Node", "fedmon::Monitor", "test::Plain")),
         *((["t", rtype], [(1, START, 2, STOPPED)], None, [])
-          for rtype in ("fedmon::Job", "fedmon::Aggregator", "local::Process", "unknown::Type")),
+          for rtype in ("fedmon::Job", "fedmon::Aggregator", "local::Process", "unknown::Type", "test::Short")),
         (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STOPPED)], 1, []),
         (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STOPPED)], 2, [(1, 3)]),
         (["t", "fedmon::Job", "Collector"], [(1, START, (2, 3), STARTED)], 2, []),

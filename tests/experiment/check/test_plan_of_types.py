@@ -22,7 +22,6 @@ from tests.experiment.check.planned import found
 from tests.experiment.own_types import DEPLOY, READY, START, STARTED, STOP, STOPPED, added, own, plain, raising, started
 from tests.support.ports import free_port
 
-Own = own("planned::Own", do_deploy=lambda self: self.set_ready(), do_start=lambda self: self.set_started())
 Broken = own("planned::Broken", do_start=raising(ExperimentError, "no power"))
 Server = own("planned::Server")
 Client = own("planned::Client", _needs=(Need(verb="deploy", of="planned::Server", state=STARTED),))
@@ -42,7 +41,7 @@ class MyProcess(LocalProcess):
 
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    for rclass in (Own, Broken, Server, SubServer, Client, MyProcess):
+    for rclass in (Broken, Server, SubServer, Client, MyProcess):
         ResourceFactory.register_type(rclass)
     with ExperimentController("planned", tmp_path, fm=OptionalFailures(), journal=False) as made:
         yield made
@@ -132,30 +131,6 @@ def test_what_ends_with_its_jobs_or_by_a_condition_is_no_circle_of_both(ec: Expe
     ec.register_condition(monitor, STOP, then, STARTED)
 
     assert "condition-cycle" not in str(ec.plan())
-
-
-@pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("test::Plain", 1)])
-def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
-    ec: ExperimentController, rtype: str, count: int
-) -> None:
-    one, two = plain(ec, 2, rtype)
-    ec.register_condition(one, STOP, two, STOPPED)
-    ec.register_condition(two, STOP, one, STOPPED)
-
-    assert found(ec.plan()) == [("error", "condition-cycle", (one, two, one))] * count
-
-
-# --- what types say ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("rtype", "count"), [("test::Plain", 1), ("planned::Own", 0)])
-def test_a_wait_for_the_end_of_a_type_without_code_is_a_warning(
-    ec: ExperimentController, rtype: str, count: int
-) -> None:
-    (lasting,), (waiting,) = plain(ec, 1, rtype), plain(ec, 1)
-    ec.register_condition(waiting, START, lasting, STOPPED)
-
-    assert found(ec.plan()) == [("warning", "not-stopped", (waiting, lasting))] * count
 
 
 def test_the_federation_is_asked_once_if_it_is_not_there(
