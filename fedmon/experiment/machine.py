@@ -513,7 +513,7 @@ def _trace_enabled(change: Change, event: events.TraceEnabled, resource: Resourc
 
 
 def _reopened(change: Change, event: events.Reopened) -> None:
-    """Note which resources are left alone; those that waited look again what they wait for."""
+    """Note which resources are left alone, and forget the causes of waits, which this process finds anew."""
     alone = set(event.left_alone)
     for resource in change.found(change.before.resources):
         returned = resource.returned and not resource.waits_for
