@@ -451,9 +451,3 @@ def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
             raise
 
     return trapped
-
-
-def call_verb(rm: object, verb: str) -> None:
-    """Call a verb of a resource; its failure is noted, and not raised."""
-    with contextlib.suppress(Exception):
-        getattr(rm, verb)()

@@ -16,7 +16,6 @@ from fedmon.common.ids import NodeId
 from fedmon.experiment.attributes import TraceAttr, read_trace, trace_path
 from fedmon.experiment.conditions import is_text, number_of
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.engine import call_verb
 from fedmon.experiment.errors import (
     ExperimentError,
     ExperimentOverError,
@@ -235,9 +234,13 @@ class LinkedResource(ResourceManager):
         """React to a neighbour's new state; must not block."""
         verb, self._again = self._again, ""
         if verb and self.state < ResourceState.FAILED:
-            self.later(lambda: call_verb(self, verb))
+            self.later(lambda: self._call(verb))
         elif self._watched and self.state is ResourceState.STARTED and other.is_rm_instance(self._watched):
             self.later(self.look)
+
+    def _call(self, verb: str) -> None:
+        with contextlib.suppress(Exception):  # the failure of a verb is noted
+            getattr(self, verb)()
 
     def look(self) -> None:
         """Look at the watched neighbours; for types."""
