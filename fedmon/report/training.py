@@ -117,18 +117,24 @@ class Trainings:
         # By the begin on any node: runs at once then have the same numbers on all of them.
         for node_id, job in sorted(keys, key=lambda key: (began[key[1]], key)):
             run, last = self._runs[node_id, job], ends[node_id]
-            before = [at for at, one in enumerate(last) if one.last[0] < run.first[0] and one.last[1] <= run.first[1]]
+            before = [at for at, one in enumerate(last) if one.last[0] < run.first[0]
+                      and _goes_on(run.first[1], one.first[1], one.last[1])]  # fmt: skip
             number = max(before, key=lambda at: last[at].last[0], default=len(last))
-            last[number : number + 1] = [run]
+            last[number : number + 1] = [_Run(last[number].first if before else run.first, run.last)]
             found[node_id, job] = number
         return found
 
 
-def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> list[LearningCurve]:
-    """Return a curve for each number, or unless joined one for each time that steps began again; of equal the mean.
+def _goes_on(step: float, first: float, last: float) -> bool:
+    """Tell whether a step continues a training: after the last one, or from a checkpoint of regular ones.
 
-    Steps that go back less far are those of a program that continued from a checkpoint.
+    The last of these is lost with less than half of the steps, unless there was none.
     """
+    return bool(step - first >= (last - first) / 2)
+
+
+def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> list[LearningCurve]:
+    """Return a curve for each number, or unless joined one for each time that steps began again; of equal the mean."""
     found: list[LearningCurve] = []
     again = 0
     for number in sorted(pieces):
@@ -137,7 +143,7 @@ def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> l
         steps, values = steps[order], values[order]
         begins = [0]
         for back in (np.flatnonzero(np.diff(steps) < 0) + 1).tolist():
-            if not is_joined and steps[back] <= steps[begins[-1]]:
+            if not is_joined and not _goes_on(steps[back], steps[begins[-1]], steps[back - 1]):
                 begins.append(back)
         for part in np.split(np.arange(len(steps)), begins[1:]):
             at, places, counts = np.unique(steps[part], return_inverse=True, return_counts=True)

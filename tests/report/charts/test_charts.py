@@ -223,7 +223,9 @@ AGAIN = [samples({series("user_run_seconds", job="failed", group="cells"): [90.0
 AT_ONCE = [reported("n1", run, at, loss, step, seconds=seconds)
            for run, at, loss, step, seconds in (("one", 0, 4.0, 0, 9), ("two", 5, 8.0, 0, 7), ("one", 10, 3.0, 1, 9),
                                                 ("two", 15, 6.0, 1, 7), ("more", 30, 5.0, 2, 5))]  # fmt: skip
-TWICE = samples(training([2.0, 1.5, 1.0, 3.0, 2.5, 2.0], [0.0, 1.0, 2.0] * 2), stream="user")
+TWICE = samples(training([2.0, 1.5, 1.2, 1.0, 3.0, 2.5], [0.0, 1.0, 2.0, 3.0, 1.0, 2.0]), stream="user")
+RESUMED = [reported("n1", run, at, loss, step) for at, (run, loss, step) in enumerate(
+           (("one", 4.0, 0), ("one", 3.0, 1), ("one", 2.0, 2), ("two", 3.0, 1), ("two", 1.0, 3)))]  # fmt: skip
 DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
     "the total of a plug-in is its growth per second": (
         [samples({"cells_total": [1_000_000, 1_000_100, 1_000_300, 1_000_300]}, step_s=2.0)],
@@ -286,12 +288,14 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
                                               t=[T0 + at for at in (0, 1, 2, 4, 100, 101, 102, 103)], stream="user")],
         "reported_loss_per_node", {"Reported": {0: 4, 1: 3, 2: 2, 3: 1.5, 4: 1, 100: 4, 101: 3, 102: 2, 103: 1}}),
     "a second training of a program is a line of its own": (
-        [TWICE], "reported_loss_by_step", {"n1": {0: 2.0, 1: 1.5, 2: 1.0}, "n1 (2)": {0: 3.0, 1: 2.5, 2: 2.0}}),
+        [TWICE], "reported_loss_by_step", {"n1": {0: 2, 1: 1.5, 2: 1.2, 3: 1}, "n1 (2)": {1: 3, 2: 2.5}}),
+    "a job that continued from a checkpoint of another joins its line": (
+        RESUMED, "reported_loss_by_step", {"n1": {0: 4, 1: 3, 2: 2, 3: 1}}),
     "a program that continued from a checkpoint has one line, also if its clock was set back": (
         [samples(training([5.0, 4.0, 3.0, 2.0], [0.0, 1.0, 2.0, 3.0]), stream="user", mono=[0, 1, 2, 3],
                  t=[T0 + at for at in (50, 51, 50.5, 51.5)]),
-         samples(training([3.0, 1.0], [3.0, 4.0]), stream="user", boot=2)],
-        "reported_loss_by_step", {"n1": {0: 5, 1: 4, 2: 3, 3: 2.5, 4: 1}}),
+         samples(training([3.5, 1.0], [2.0, 4.0]), stream="user", boot=2)],
+        "reported_loss_by_step", {"n1": {0: 5, 1: 4, 2: 3.25, 3: 2, 4: 1}}),
 }  # fmt: skip
 
 
