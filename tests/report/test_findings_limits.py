@@ -44,7 +44,7 @@ def test_gpu_clocks_that_heat_holds_down_are_told(reason: str, share: float, exp
     assert (told and told.severity) == expected
 
 
-@pytest.mark.parametrize(("seconds", "severity"), [(0.0, G), (9.0, G), (10.0, W), (99.0, W), (100.0, P)])
+@pytest.mark.parametrize(("seconds", "severity"), [(0.0, G), (9.0, N), (10.0, W), (99.0, W), (100.0, P)])
 def test_gaps_are_graded_at_their_limits(seconds: float, severity: Severity) -> None:
     assert severity is only(completeness.gaps(case(node(job={}, hole_seconds=seconds)))).severity
 

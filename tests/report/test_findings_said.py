@@ -198,6 +198,9 @@ SAID: dict[str, Said] = {
     "the longest gap of all nodes is told": Said(
         gaps, case(node("a", job={}, hole_seconds=30.0), node("b", job={}, hole_seconds=20.0)),
         ("The longest gap is 30.0 s on a",)),
+    "nodes may begin late": Said(
+        gaps, case(*(node(name, job={}) for name in "ab")),
+        ("No sample is missing between the first and the last of each: 2000 samples of 2 nodes.",), G),
     "a number that is missing alone is no gap": Said(
         gaps, case(node("a", job={}, missing=1)), (), N, without="longest gap"),
     "losses before or after all samples are no gap": Said(

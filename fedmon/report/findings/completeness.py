@@ -80,9 +80,8 @@ def gaps(case: Case) -> Finding | None:
     for node, stream in streams:
         for lost in (lost for (name, _), each in node.lost.items() if name == stream.stream for lost in each):
             reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
-        share = gap_share(stream)
-        if share >= limits.GAP or stream.missing:
-            told[node.name] = f"{node.name} {duration(stream.hole_seconds)} ({percent(share)})"
+        if stream.hole_count or stream.missing:
+            told[node.name] = f"{node.name} {duration(stream.hole_seconds)} ({percent(gap_share(stream))})"
     because = joined([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
         return _whole(case) if streams else None
@@ -120,7 +119,8 @@ def _whole(case: Case) -> Finding:
     missed = {name: one.samples - one.series[name].values for one in streams for name in _EACH_SAMPLE
               if name in one.series and one.samples - one.boots - 1 > one.series[name].values}  # fmt: skip
     samples = plural(sum(one.samples for one in streams), "sample")
-    text = f"No sample is missing: {samples} of {plural(len(streams), 'node')}."
+    between = " between the first and the last of each" if len(streams) > 1 else ""
+    text = f"No sample is missing{between}: {samples} of {plural(len(streams), 'node')}."
     if missed:
         text = f"No sample is missing, but readings in them: {joined([f'{n} of {m}' for m, n in missed.items()])}."
     return Finding(
