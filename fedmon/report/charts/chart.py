@@ -395,8 +395,7 @@ def _told(curve: LearningCurve, x: Floats) -> Floats:
 
 def on_grid(binned: Binned, x: Floats, label: str) -> Line:
     """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
-    order = np.argsort(binned.t, kind="stable")
-    t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
+    t = binned.t
     half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
     after = np.searchsorted(t, x)
     left, right = np.clip(after - 1, 0, len(t) - 1), np.clip(after, 0, len(t) - 1)
@@ -405,7 +404,7 @@ def on_grid(binned: Binned, x: Floats, label: str) -> Line:
     inside = (after > 0) & (after < len(t))
     inside[inside] &= ~binned.gaps[after[inside] - 1]
     rows = []
-    for values in (mean, low, high):
+    for values in (binned.mean, binned.low, binned.high):
         row = np.where(inside, np.interp(x, t, values), np.nan)
         row[is_near] = values[nearest[is_near]]
         rows.append(row)
