@@ -187,23 +187,28 @@ def test_a_browser_draws_every_chart_that_is_open_under_the_pages_own_policy(
     assert ">time<" not in done.stdout  # without a cursor there is no moment
 
 
+MARKS = """<script>
+const marks = [], draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (...words) { marks.push(words[0]); draw.apply(this, words); };
+</script>"""
 HOVER = """<script>
 document.body.style.width = "20rem";
 const heights = () => [...document.querySelectorAll("figcaption")].map((one) => one.offsetHeight).join();
 const before = heights(), over = document.querySelector(".u-over"), place = over.getBoundingClientRect();
 over.dispatchEvent(new MouseEvent("mousemove", { clientX: place.x + place.width / 2, clientY: place.y + 9 }));
-document.title = [before === heights(), document.querySelector(".now").textContent].join(" ");
+document.title = [before === heights(), document.querySelector(".now").textContent, ...marks].join(" ");
 </script>"""
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
-def test_charts_stay_where_they_are_while_a_cursor_shows_values_and_the_reason_of_a_gap(tmp_path: Path) -> None:
+def test_charts_stay_where_they_are_and_have_exact_marks_and_a_cursor_shows_the_reason_of_a_gap(tmp_path: Path) -> None:
     page = tmp_path / "r.html"
-    parts = [samples({"host_load1": [1.0, 2.0] * 30}, seq=seq) for seq in (0, 600)]
+    parts = [samples({"perplexity": [125_200.0, 125_900.0] * 30}, seq=seq) for seq in (0, 600)]
     write(recording(tmp_path / "gap.fmr", *parts), html=str(page))
-    page.write_text(re.sub('<meta http-equiv="Content-Security[^>]*>', "", page.read_text()) + HOVER)
+    page.write_text(re.sub('<meta http-equiv="Content-Security[^>]*>', MARKS, page.read_text()) + HOVER)
 
-    assert re.search(r"<title>true .*no samples for", in_browser(page, tmp_path / "profile").stdout)
+    told = in_browser(page, tmp_path / "profile").stdout
+    assert re.search(r"<title>true .*no samples for .* 125200 125400 125600 125800\b", told)
 
 
 def test_a_pdf_of_a_job_is_short_and_begins_with_a_picture(tmp_path: Path) -> None:

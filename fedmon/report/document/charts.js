@@ -22,9 +22,8 @@
 
   const number = (value, digits = 3) => {
     if (value == null) return "–";
-    const size = Math.abs(value);
-    if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(2);
-    return String(+value.toPrecision(size >= 1000 ? 5 : digits));
+    const size = Math.abs(value), rounded = +value.toPrecision(size >= 1000 ? Math.max(5, digits) : digits);
+    return size >= 1e6 || (size > 0 && size < 1e-3) ? rounded.toExponential() : String(rounded);
   };
   const days = end - begin > 172800;
   const clock = (t, increment) => {
@@ -141,7 +140,7 @@
           for (let t = first; data.span[0] + t <= high + 1e-9; t += increment) found.push(data.span[0] + t);
           return found;
         } : undefined },
-      { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => number(tick, 6)) }],
+      { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => number(tick, 6)) }],
       tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       hooks: {
         drawAxes: overSteps ? [] : [gaps],
@@ -150,7 +149,7 @@
         setCursor: [(u) => {
           const at = u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null;
           figure.classList.toggle("read", at != null);
-          now.textContent = at == null ? "" : overSteps ? `step ${number(x[u.cursor.idx])}`
+          now.textContent = at == null ? "" : overSteps ? `step ${x[u.cursor.idx] ?? "–"}`
             : [moment(at), reason(at)].filter(Boolean).join(" · ");
         }],
         setSelect: overSteps ? [] : [(u) => {
