@@ -90,10 +90,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def narrowed(self, width: int) -> Table:
         """Return the table without empty columns, and with as many as fit; the first two and those of order 0 stay.
 
-        Those of order 0 are cut where the table is drawn, so that a long name takes no more than half of the width.
+        Those of order 0 are cut where the table is drawn, so that long names leave a share of the width to the others.
         """
+        share = width // (1 + self.orders.count(0))
         columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
-        widths = [min(max(map(len, column)), width if order else width // 2)
+        widths = [min(max(map(len, column)), width if order else share)
                   for column, order in zip(columns, self.orders, strict=True)]  # fmt: skip
         shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
         while any(self.orders[at] for at in shown[2:]) and sum(widths[at] + GAP for at in shown) - GAP > width:

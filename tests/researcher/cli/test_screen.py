@@ -207,7 +207,12 @@ def test_jobs_have_a_group_of_their_own_and_hosts_tell_their_power() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "jobs"), [("loss", {"": []}), ("a" * 256, {"": []}), ("loss", {',job="1"': ["1"], ',job="2"': ["2"]})]
+    ("name", "jobs"),
+    [
+        ("loss", {"": []}),
+        ("a" * 256, {',job="site-in-the-north"': ["site-in-the-north"]}),
+        ("loss", {',job="1"': ["1"], ',job="2"': ["2"]}),
+    ],
 )
 def test_values_that_programs_report_are_shown_by_name_and_job(name: str, jobs: dict[str, list[str]]) -> None:
     state = WatchState(Clock())
