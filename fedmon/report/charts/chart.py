@@ -208,8 +208,8 @@ class _Maker:
     def _grid(self, keys: Sequence[SeriesKey]) -> Floats:
         """Return the moments of all charts: as dense as samples, but no more than a picture can show."""
         span = self._bins.end - self._bins.start
-        found = (self._bins.of(key) for key in keys if not key.series.startswith("user_"))
-        distances = (np.diff(binned.t)[~binned.gaps] for binned in found)
+        paced = [key for key in keys if not key.series.startswith("user_")]
+        distances = (np.diff(binned.t)[~binned.gaps] for binned in map(self._bins.of, paced or keys))
         usual = min((float(np.quantile(usual_distance(apart), 0.1)) for apart in distances if len(apart)), default=span)
         if usual <= self._bins.width_s:
             steps, first = np.arange(self._bins.count, dtype=np.float64), self._bins.start + self._bins.width_s / 2

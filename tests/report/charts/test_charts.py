@@ -287,6 +287,9 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         [samples({CPU: [0.5] * 104}), samples({series("user_value", name="loss"): [4.0, 3.0, 2.0, 1.0] * 2},
                                               t=[T0 + at for at in (0, 1, 2, 4, 100, 101, 102, 103)], stream="user")],
         "reported_loss_per_node", {"Reported": {0: 4, 1: 3, 2: 2, 3: 1.5, 4: 1, 100: 4, 101: 3, 102: 2, 103: 1}}),
+    "values that programs report are drawn also where nothing else was recorded": (
+        [samples({series("user_value", name="loss"): [4.0, 1.0, 2.0, 3.0]}, stream="user", step_s=10.0)],
+        "reported_loss_per_node", {"Reported": {0: 4, 10: 1, 20: 2, 30: 3}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2, 1: 1.5, 2: 1.2, 3: 1}, "n1 (2)": {1: 3, 2: 2.5}}),
     "a job that continued from a checkpoint of another joins its line": (
