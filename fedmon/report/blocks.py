@@ -73,16 +73,6 @@ _EXACT = 2**53
 _DAMAGED = (zlib.error, struct.error, msgspec.DecodeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
-class Decoded(NamedTuple):
-    """Samples from ``first_seq`` on: a row of ``values`` for each of ``names``; NaN is a value that is not there."""
-
-    first_seq: int
-    names: tuple[str, ...]
-    t: Floats
-    mono: Floats
-    values: Floats
-
-
 class _Shape:
     """Rows of one length with the same series: numbers of all of them, and where each column of numbers belongs."""
 
@@ -133,8 +123,8 @@ class _Shape:
             return number if abs(number) <= LARGEST else math.nan
         return _floats(restored(column, self.length))
 
-    def decoded(self) -> Decoded:
-        """Return the columns taken."""
+    def decoded(self, key: Key) -> Block:
+        """Return the columns taken, which are of this stream."""
         values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
         if self._packed_at:
             place, row, decimals, unit = np.array(self._packed_at, dtype=np.int64).T
@@ -142,7 +132,9 @@ class _Shape:
         for at, number, single in self._single:
             values[at, number] = single
         flat = values.reshape(len(values), -1)
-        return Decoded(self.first_seq, self.names, flat[0], flat[1], flat[2:])
+        node_id, stream, boot = key
+        columns = dict(zip(self.names, flat[2:], strict=True))
+        return Block(node_id, boot, stream, self.first_seq, flat[0], flat[1], columns)
 
     def _scaled(self, decimals: NDArray[np.int64], unit: NDArray[np.int64]) -> Floats:
         whole = np.cumsum(np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self.length), axis=1)
@@ -222,9 +214,9 @@ def _read(recording: RecordingRows, key: Key, selection: RowSelection, damage: D
 
     def taken() -> Iterator[Block]:
         nonlocal position
-        parts = [shape.decoded() for shape in shapes]
+        parts = [shape.decoded(key) for shape in shapes]
         shapes.clear()
-        for block in _joined(key, parts):
+        for block in _joined(parts):
             # A row may begin before what is wanted, or before what was read when rows were merged meanwhile.
             if block.last_seq >= position and block.seq <= selection.last_seq:
                 part = block.part(position, min(block.last_seq, selection.last_seq))
@@ -263,34 +255,30 @@ def _places(names: tuple[str, ...], wanted: Chooser | None) -> tuple[tuple[str, 
     return chosen, [0, 1, *(numbers.get(name, -1) for name in names)]
 
 
-def _joined(key: Key, parts: Sequence[Decoded]) -> Iterator[Block]:
+def _joined(parts: Sequence[Block]) -> Iterator[Block]:
     """Return blocks of samples that follow each other without a gap."""
-    run: list[Decoded] = []
+    run: list[Block] = []
     for part in parts:
-        if run and part.first_seq != run[-1].first_seq + len(run[-1].t):
-            yield _block(key, run)
+        if run and part.seq != run[-1].last_seq + 1:
+            yield _whole(run)
             run = []
         run.append(part)
     if run:
-        yield _block(key, run)
+        yield _whole(run)
 
 
-def _block(key: Key, run: Sequence[Decoded]) -> Block:
-    node_id, stream, boot = key
-    first = run[0]
+def _whole(run: Sequence[Block]) -> Block:
     if len(run) == 1:
-        t, mono, columns = first.t, first.mono, dict(zip(first.names, first.values, strict=True))
-    else:
-        t, mono = np.concatenate([one.t for one in run]), np.concatenate([one.mono for one in run])
-        names = list(dict.fromkeys(name for one in run for name in one.names))
-        places = {name: number for number, name in enumerate(names)}
-        values = np.full((len(names), len(t)), np.nan)
-        at = 0
-        for one in run:
-            values[[places[name] for name in one.names], at : at + len(one.t)] = one.values
-            at += len(one.t)
-        columns = dict(zip(names, values, strict=True))
-    return Block(node_id, boot, stream, first.first_seq, t, mono, columns)
+        return run[0]
+    t, mono = np.concatenate([one.t for one in run]), np.concatenate([one.mono for one in run])
+    names = dict.fromkeys(name for one in run for name in one.columns)
+    columns = dict(zip(names, np.full((len(names), len(t)), np.nan), strict=True))
+    at = 0
+    for one in run:
+        for name, values in one.columns.items():
+            columns[name][at : at + len(values)] = values
+        at += len(one.t)
+    return run[0]._replace(t=t, mono=mono, columns=columns)
 
 
 def _timed(block: Block, selection: RowSelection, damage: Damage) -> Iterator[Block]:
