@@ -15,7 +15,7 @@ from fedmon.report.findings.completeness import gap_share, main_stream
 from fedmon.report.findings.cpu import BUSY, cpu_use
 from fedmon.report.findings.energy import NODE_JOULES, job_joules
 from fedmon.report.findings.gpu import gpu_uses
-from fedmon.report.findings.memory import memory_use
+from fedmon.report.findings.memory import machine_peak, memory_use
 from fedmon.report.findings.run import exit_text
 from fedmon.report.findings.stalls import mode_share
 from fedmon.report.selection import LABELS
@@ -83,11 +83,10 @@ def _job_cells(node: Node) -> dict[str, str]:
 
 
 def _machine_cells(node: Node) -> dict[str, str]:
-    busy = node.one(BUSY)
-    total, left = node.one("host_memory_total_bytes"), node.one("host_memory_available_bytes")
+    busy, memory = node.one(BUSY), machine_peak(node)
     cells = {} if busy is None else {"CPUs busy": percent(busy.mean)}
-    if total is not None and left is not None:
-        cells["Peak memory"] = f"{size(total.last - left.low)} of {size(total.last)}"
+    if memory is not None:
+        cells["Peak memory"] = f"{size(memory[0])} of {size(memory[1])}"
     return cells
 
 

@@ -112,12 +112,16 @@ def _uses(case: Case) -> dict[str, MemoryUse]:
     return uses
 
 
+def machine_peak(node: Node) -> tuple[float, float] | None:
+    """Return the most bytes in use on a machine, of how many; None if unknown."""
+    total, available = node.one(_TOTAL), node.one(_AVAILABLE)
+    if total is None or available is None or total.last <= 0:
+        return None
+    return total.last - available.low, total.last
+
+
 def _machines(case: Case) -> Finding | None:
-    peaks: dict[str, tuple[float, float]] = {}
-    for node in case.nodes:
-        total, available = node.one(_TOTAL), node.one(_AVAILABLE)
-        if total is not None and available is not None and total.last > 0:
-            peaks[node.name] = (total.last - available.low, total.last)
+    peaks = {node.name: peak for node in case.nodes if (peak := machine_peak(node)) is not None}
     if not peaks:
         return unknown(case.nodes, "memory-use", "Memory", _AVAILABLE, _TOTAL)
     most = max(peaks, key=lambda name: peaks[name][0] / peaks[name][1])
