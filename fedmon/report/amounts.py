@@ -14,9 +14,8 @@ def significant(value: float, digits: int = 3) -> str:
         return "-"
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    if abs(value) >= 10**digits:
-        return f"{value:,.0f}".replace(",", " ") if abs(value) < 1e12 else f"{value:.{digits}g}"
-    return f"{value:.{digits}g}"
+    is_long = 10**digits <= abs(value) < 1e12
+    return f"{value:,.0f}".replace(",", " ") if is_long else f"{value:.{digits}g}"
 
 
 def energy(joules: float) -> str:

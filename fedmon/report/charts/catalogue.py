@@ -315,8 +315,8 @@ def figures(metrics: Iterable[str]) -> list[Figure]:
     found = [figure for figure in (*EXCEPTIONS, *_families()) if chosen & figure.lines.keys()]
     for name in sorted(chosen - METRICS.keys()):
         quantity = Quantity.RATE if is_counter(name) else Quantity.NUMBER
-        join = {"within": Join.AVERAGE, "over": Join.AVERAGE, "quantity": quantity}
-        found.append(Figure(name=f"other_{name}", group=Group.OTHER, title=name, lines={name: name}, **join))  # type: ignore[arg-type]  # its fields
+        found.append(Figure(name=f"other_{name}", group=Group.OTHER, title=name, lines={name: name}, quantity=quantity,
+                            within=Join.AVERAGE, over=Join.AVERAGE))  # fmt: skip
     order = list(Group)
     return sorted(found, key=lambda figure: order.index(figure.group))
 
