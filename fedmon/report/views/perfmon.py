@@ -22,6 +22,7 @@ from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.report.blocks import labels_of
 from fedmon.report.export import Table
+from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.source import Source, told_number
 from fedmon.report.views.view_table import (
     Computed,
@@ -43,7 +44,6 @@ SECONDS, EXACT = "time_stamps", "timestamps"
 """Whole seconds, as perfmon wrote them, and the exact time in Unix seconds under the key that its manual names."""
 _TOP = ("host_names", "sampling_frequency", "labels")
 
-COUNTED_SECONDS = "perf_counted_seconds_total"
 EVENTS = "perf_events_total"
 
 GROUPS: Mapping[str, str] = {
@@ -166,8 +166,8 @@ CPU: tuple[ViewColumn, ...] = (
             path=("memory_bw",),
             header="Memory (read) bandwidth [MiB/s]",
             quantity=Growth(
-                series=(series("perf_events_total", group=group, event=event),),
-                clock=COUNTED_SECONDS,
+                series=(series(EVENTS, group=group, event=event),),
+                clock=PERF_CLOCK,
                 times=_LINE_BYTES,
                 per_second=True,
             ),
@@ -298,7 +298,7 @@ def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[ViewColumn]:
         ViewColumn(
             path=(group, event),
             header=event,
-            quantity=Growth(series=(name,), clock=COUNTED_SECONDS, is_of_job=is_of_job),
+            quantity=Growth(series=(name,), clock=PERF_CLOCK, is_of_job=is_of_job),
         )
         for (group, event), name in _events(at.job if is_of_job else at.host).items()
     ]
