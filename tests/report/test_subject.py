@@ -105,7 +105,7 @@ def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: 
         case = choose(source, job="7").read()
     findings = {one.name: one for one in find(case)}
 
-    assert [row[2:] for row in user_table(case).rows] == [("0.5", MISSING)]
+    assert user_table(case).rows == (("loss", "n1", "0.5", MISSING),)
     assert "user-alice" not in findings["gaps"].text
 
 

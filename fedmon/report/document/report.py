@@ -198,7 +198,7 @@ def user_table(case: Case) -> TextTable:
             value, step = values.get(each), steps.get(each)
             last_t = max(one.last_t for one in (value, step) if one is not None)
             # Runs of plans are many: of those outside of groups the last is told.
-            of_job = f"{name} (job {job})" if job and not made_at(job) else name
+            of_job = f"{name} (job {job})" if job and job != case.job and not made_at(job) else name
             key = f"Training {group}: {name}" if group else of_job, node.name
             if key not in found or last_t > found[key][0]:
                 # A step without a value at its time is of one that was not finite.
