@@ -225,29 +225,15 @@ def test_the_tidy_table_has_a_row_for_each_value(tmp_path: Path) -> None:
 def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) -> None:
     # given: rows of ten, gaps, a counter that is read every third time and starts anew, and a clock that is set back
     numbers = range(18_000)
+    received = [float(at % 9_000 * 7) if at % 3 == 0 and not 4_000 <= at < 5_000 else None for at in numbers]
+    moments = [T0 + at - (3_000 if 10_000 <= at < 14_000 else 0) for at in numbers]
     path = tmp_path / "r"
     with Recording(path) as store:
         for first in range(0, len(numbers), 1000):
-            chosen = numbers[first : first + 1000]
-            back = 3_000 if 10_000 <= first < 14_000 else 0
-            store.append(
-                [
-                    samples(
-                        {
-                            RECEIVED: [
-                                float(at % 9_000 * 7) if at % 3 == 0 and not 4_000 <= at < 5_000 else None
-                                for at in chosen
-                            ],
-                            BUSY: [at % 11 / 11 for at in chosen],
-                        },
-                        node=node,
-                        seq=first + (5 if first > 15_000 else 0),
-                        t=[T0 + at - back for at in chosen],
-                        mono=[float(at) for at in chosen],
-                    )
-                    for node in ("n1", "n2")
-                ]
-            )
+            part, seq = slice(first, first + 1000), first + (5 if first > 15_000 else 0)
+            columns = {RECEIVED: received[part], BUSY: [at % 11 / 11 for at in numbers[part]]}
+            mono = [float(at) for at in numbers[part]]
+            store.append([samples(columns, node=node, seq=seq, t=moments[part], mono=mono) for node in ("n1", "n2")])
         store.append([samples({RSS: [1.0] * 5}, stream="job-7", mono=[0.0, 1.0, 2.0, 3.0, 4.0])])
 
     # when: the same plan is read in both ways

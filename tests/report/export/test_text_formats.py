@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -34,15 +34,10 @@ NAME, SYSTEM = "a\nb", "a\\"
 Write = Callable[..., None]
 
 
-def table_of(path: Path | list[Path], *, tidy: bool = False, **options: Any) -> Iterator[Any]:
-    with Source(path) as source:
-        yield (TidyTable if tidy else WideTable)(source, **options)
-
-
-def text_of(path: Path | list[Path], write: Write, **options: Any) -> str:
+def text_of(path: Path | list[Path], write: Write, *, tidy: bool = False, **options: Any) -> str:
     file = io.BytesIO()
-    for table in table_of(path, **options):
-        write(table, file)
+    with Source(path) as source:
+        write((TidyTable if tidy else WideTable)(source, **options), file)
     return file.getvalue().decode()
 
 
@@ -178,7 +173,8 @@ def test_json_lines_are_an_object_for_each_row_with_null_for_what_is_not_known(t
 
     rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     frame = polars.read_ndjson(io.BytesIO(text.encode()), infer_schema_length=None)
-    for table in table_of(paths, tidy=tidy):
+    with Source(paths) as source:
+        table = (TidyTable if tidy else WideTable)(source)
         expected = pa.Table.from_batches(table.batches(), table.schema)
     assert len(rows) == len(frame) == expected.num_rows
     assert list(rows[0]) == frame.columns == expected.schema.names
