@@ -37,6 +37,10 @@ class _Run(NamedTuple):
     first: tuple[float, float]
     last: tuple[float, float]
 
+    def continues(self, other: _Run) -> bool:
+        """Tell whether it came after another and began where that was, or at a checkpoint."""
+        return other.last[0] < self.first[0] and _goes_on(self.first[1], other.first[1], other.last[1])
+
 
 class Training(NamedTuple):
     """The curves of one group by the name of their value, costs last; ``weights`` are rows by node, where known.
@@ -108,20 +112,22 @@ class Trainings:
         return Training(group, curves, self._weights.get(group, {}))
 
     def _numbers(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the number of the curve of each node and job; a run that continues another has its number."""
-        began: dict[str, float] = {}
+        """Return the number of the curve of each node and job, one for a job; one that continues others has theirs."""
+        jobs: dict[str, dict[str, _Run]] = defaultdict(dict)
         for node_id, job in keys:
-            began[job] = min(began.get(job, math.inf), self._runs[node_id, job].first[0])
+            jobs[job][node_id] = self._runs[node_id, job]
         found: dict[tuple[str, str], int] = {}
-        ends: dict[str, list[_Run]] = defaultdict(list)
-        # By the begin on any node: runs at once then have the same numbers on all of them.
-        for node_id, job in sorted(keys, key=lambda key: (began[key[1]], key)):
-            run, last = self._runs[node_id, job], ends[node_id]
-            before = [at for at, one in enumerate(last) if one.last[0] < run.first[0]
-                      and _goes_on(run.first[1], one.first[1], one.last[1])]  # fmt: skip
-            number = max(before, key=lambda at: last[at].last[0], default=len(last))
-            last[number : number + 1] = [_Run(last[number].first if before else run.first, run.last)]
-            found[node_id, job] = number
+        curves: list[dict[str, _Run]] = [{}]
+        for job, runs in sorted(jobs.items(), key=lambda one: (min(run.first[0] for run in one[1].values()), one[0])):
+            if curves[-1]:
+                curves.append({})
+            before = [{node_id: curve[node_id] for node_id in runs.keys() & curve.keys()} for curve in curves]
+            fitting = [at for at, ends in enumerate(before)
+                       if all(runs[node_id].continues(end) for node_id, end in ends.items())]  # fmt: skip
+            number = max(fitting, key=lambda at: max((end.last[0] for end in before[at].values()), default=-math.inf))
+            for node_id, run in runs.items():
+                curves[number][node_id] = run._replace(first=curves[number].get(node_id, run).first)
+                found[node_id, job] = number
         return found
 
 
