@@ -48,11 +48,6 @@ class Binned(NamedTuple):
     counts: NDArray[np.int64]
     gaps: NDArray[np.bool_]
 
-    @property
-    def is_dense(self) -> bool:
-        """Tell whether most steps have several values, so that a line through their means hides something."""
-        return len(self.counts) > 0 and float(np.mean(self.counts)) >= 2
-
 
 _CELL = np.dtype([("count", np.uint32), *((name, np.float64) for name in ("offset", "total", "low", "high"))])
 _EMPTY = np.array((0, 0.0, 0.0, np.inf, -np.inf), dtype=_CELL)

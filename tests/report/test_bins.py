@@ -24,7 +24,6 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
 
     found = bins.of(GAUGE)
     assert len(found.t) == 50
-    assert found.is_dense
     assert found.counts.sum() == np.isfinite(values).sum()
     assert found.low.min() == np.nanmin(values)
     assert found.high.max() == np.nanmax(values)

@@ -193,8 +193,7 @@ _SUBJECTS = {
 _TITLES = {Scope.JOB: "Job: {}", Scope.GPU: "GPU: {}", Scope.INFINIBAND: "InfiniBand: {}", Scope.PERF: "perf: {}",
            Scope.AGENT: "The tool: {}", Scope.HWMON: "Sensors: {}", Scope.NODE: "Machine: {}"}  # fmt: skip
 
-_Named = tuple[str, str]
-_FAMILIES: Mapping[str, _Named] = {
+_FAMILIES: Mapping[str, tuple[str, str]] = {
     "host_disk_byte_rate": ("disk_traffic", "Disk traffic"),
     "host_disk_rate": ("disk_operations", "Disk operations"),
     "host_disk_share": ("disk_busy", "Time in which disks were busy"),

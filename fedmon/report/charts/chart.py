@@ -409,7 +409,7 @@ def on_grid(binned: Binned, x: Floats, label: str) -> Line:
         row[is_near] = values[nearest[is_near]]
         rows.append(row)
     average = float(np.average(binned.mean, weights=binned.counts))
-    is_thin = not binned.is_dense
+    is_thin = float(np.mean(binned.counts)) < 2  # else a line through means hides something
     return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
 
 

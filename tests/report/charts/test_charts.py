@@ -156,6 +156,8 @@ def test_an_average_is_that_of_the_nodes_and_its_band_reaches_from_the_lowest_to
     assert line.high is not None
     assert (line.values[0], line.low[0], line.high[0]) == (pytest.approx(0.3), pytest.approx(0.1), pytest.approx(0.6))
     assert found.title == "CPU load, average of 3 nodes"
+    (dense,) = chart(tmp_path / "b", "cpu_load_per_node", samples({CPU: [0.1, 0.5] * 1000})).lines
+    assert [np.unique(band).tolist() for band in (dense.low, dense.high) if band is not None] == [[0.1], [0.5]]
 
 
 def test_a_total_is_not_known_while_a_node_is_silent_and_is_hatched_while_it_is_away(tmp_path: Path) -> None:
