@@ -21,7 +21,7 @@ from fedmon.report import Source, WideTable, frame, learning_curves, plot, save,
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
 from fedmon.report.rates import Rates
-from tests.report.tables import SWITCHES, T0, counted_by_perf, recording, samples
+from tests.report.tables import SWITCHES, T0, Column, counted_by_perf, recording, samples
 
 BUSY = "host_cpu_busy_ratio"
 RECEIVED = 'host_network_receive_bytes_total{interface="eth0"}'
@@ -231,7 +231,7 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
     with Recording(path) as store:
         for first in range(0, len(numbers), 1000):
             part, seq = slice(first, first + 1000), first + (5 if first > 15_000 else 0)
-            columns = {RECEIVED: received[part], BUSY: [at % 11 / 11 for at in numbers[part]]}
+            columns: dict[str, Column] = {RECEIVED: received[part], BUSY: [at % 11 / 11 for at in numbers[part]]}
             mono = [float(at) for at in numbers[part]]
             store.append([samples(columns, node=node, seq=seq, t=moments[part], mono=mono) for node in ("n1", "n2")])
         store.append([samples({RSS: [1.0] * 5}, stream="job-7", mono=[0.0, 1.0, 2.0, 3.0, 4.0])])
