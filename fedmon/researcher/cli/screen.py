@@ -92,9 +92,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
         Those of order 0 are cut where the table is drawn, so that long names leave a share of the width to the others.
         """
-        share = width // (1 + self.orders.count(0))
         columns = [[header, *(row.cells[at].text for row in self.rows)] for at, header in enumerate(self.headers)]
-        widths = [min(max(map(len, column)), width if order else share)
+        widths = [min(max(map(len, column)), width if order else width // (1 + self.orders.count(0)))
                   for column, order in zip(columns, self.orders, strict=True)]  # fmt: skip
         shown = [at for at, column in enumerate(columns) if at == 0 or any(text != MISSING for text in column[1:])]
         while any(self.orders[at] for at in shown[2:]) and sum(widths[at] + GAP for at in shown) - GAP > width:
