@@ -136,13 +136,13 @@ class Subject:
             if one.stream == stream and low <= high:
                 reach[one.node_id].add((low, high))
         found: dict[str, Host] = {}
-        firsts: list[Host] = []
+        firsts: dict[str, list[Host]] = defaultdict(list)
         sharing = [host for host in hosts if host.machine and host.node_id in reach]
         for host in sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id])):
-            same = (first for first in firsts if first.machine == host.machine)
+            same = firsts[host.machine]
             first = next((one for one in same if _covers(reach[one.node_id], reach[host.node_id])), None)
             if first is None:
-                firsts.append(host)
+                same.append(host)
             else:
                 found[host.node_id] = first
         return found
