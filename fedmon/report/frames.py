@@ -257,7 +257,7 @@ def learning_curves(source: Source | Paths) -> LearningCurves:
     """Return the values that programs and runs of plans reported, by round or step. Raises StorageError."""
     reported = Trainings()
     with opened(source) as found:
-        for stream in sorted({one.stream for one in found.streams if is_user_stream(one.stream)}):
-            for block in found.blocks(stream=stream, series=is_reported):
-                reported.add(block)
+        streams = {(one.node_id, one.stream) for one in found.streams if is_user_stream(one.stream)}
+        for block in found.blocks(streams=streams, series=is_reported):
+            reported.add(block)
     return LearningCurves(found, reported)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -118,16 +118,18 @@ class Source(Closing):
     def blocks(
         self,
         *,
-        node_id: str | None = None,
-        stream: str | None = None,
+        streams: Container[tuple[str, str]] | None = None,
         series: Callable[[str], bool] | None = None,
         since_t: float | None = None,
         until_t: float | None = None,
     ) -> Iterator[Block]:
-        """Return samples as arrays, by node, stream, boot and number; ``series`` says which series are wanted."""
+        """Return samples as arrays, by node, stream, boot and number.
+
+        ``streams`` are nodes with a stream each (default: all), ``series`` says which series are wanted.
+        """
         selection = RowSelection(since_t=since_t, until_t=until_t, series=series)
         for key in self.keys:
-            if node_id in (None, key[0]) and stream in (None, key[1]):
+            if streams is None or key[:2] in streams:
                 yield from read_blocks(self.readers_of(key), key, selection, self.damage)
 
     def marks(self) -> list[Mark]:

@@ -76,10 +76,8 @@ class Subject:
         """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
         is_own = of_job(self.source, self.job)
         wanted = is_own if series is None else lambda name: series(name) and is_own(name)
-        for node_id, stream in sorted({(one.node_id, one.stream) for one in self._streams}):
-            yield from self.source.blocks(
-                node_id=node_id, stream=stream, series=wanted, since_t=self.since_t, until_t=self.until_t
-            )
+        streams = {(one.node_id, one.stream) for one in self._streams}
+        return self.source.blocks(streams=streams, series=wanted, since_t=self.since_t, until_t=self.until_t)
 
     def _case(self, totals: Totals) -> Case:
         found: dict[str, dict[str, StreamTotal]] = defaultdict(dict)

@@ -245,7 +245,7 @@ def test_a_table_read_by_several_processes_is_the_one_read_here(tmp_path: Path) 
         growth = []
         for node in ("n1", "n2"):
             rates = Rates()
-            growth += [rates.of(block, RECEIVED) for block in source.blocks(node_id=node, stream="host")]
+            growth += [rates.of(block, RECEIVED) for block in source.blocks(streams={(node, "host")})]
 
     assert len(tables[0].plan.spans) > 4
     assert csv_here == csv_there

@@ -181,7 +181,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _last_nodes(self) -> list[Node]:
         starts = [told_number(node.document, "starts_at") or 0.0 for node in self.nodes]
-        return [node for node, t in zip(self.nodes, starts, strict=True) if t in (0.0, max(starts))]
+        last = max(starts, default=0.0)
+        return [node for node, t in zip(self.nodes, starts, strict=True) if t in (0.0, last)]
 
     @property
     def labels(self) -> dict[str, str]:
