@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, made_at
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, is_counter
+from fedmon.common.store.recording import RecordedStream
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, RowSelection, chooser
 from fedmon.common.text import joined, short_ids, sound
@@ -236,7 +238,7 @@ def plan(
         if origin
         else None
     )
-    found: list[tuple[Key, list[str]]] = []
+    found: dict[str, dict[Key, list[str]]] = defaultdict(dict)
     others: set[str] = set()
     for key in keys:
         names = dict.fromkeys(name for rows in source.readers_of(key) for name in rows.series(key))
@@ -244,21 +246,23 @@ def plan(
         others.update(names.keys() - own)
         chosen = [name for name in own if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
-            found.append((key, chosen))
-    made = columns(((key[1], names) for key, names in found), rates=rates)
+            found[key[0]][key] = chosen
+    made = columns(((key[1], names) for each in found.values() for key, names in each.items()), rates=rates)
     if origin:
         made = (*ORIGIN, *made)
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
     hosts = sorted(source.hosts, key=lambda host: (natural(host.name), host.node_id))
-    owners = {host.node_id: _owner(source, host, jobs) for host in hosts}
+    runs: dict[str, list[RecordedStream]] = defaultdict(list)
+    for one in source.streams:
+        if jobs == {one.stream}:
+            runs[one.node_id].append(one)
+    owners = {host.node_id: _owner(host, runs[host.node_id]) for host in hosts}
     used = {label for owner in owners.values() for label in owner.labels}
     cut: list[Span] = []
     for host in hosts:
         reaches = {
-            key: [reach for one in source.readers_of(key) for reach in one.reaches(key)]
-            for key, _ in found
-            if key[0] == host.node_id
+            key: [reach for one in source.readers_of(key) for reach in one.reaches(key)] for key in found[host.node_id]
         }
         low, high = -_LATEST if since_t is None else since_t, _LATEST if until_t is None else until_t
         times = owners[host.node_id].job_times
@@ -304,15 +308,14 @@ def named(ids: Sequence[str]) -> str:
     return joined([*short_ids(ids).values()], most=9) or "none"
 
 
-def _owner(source: Source, host: Host, jobs: set[str]) -> Owner:
+def _owner(host: Host, runs: Sequence[RecordedStream]) -> Owner:
     """Return the labels of a host's rows; if there is one job alone, also its id, while it ran there."""
     labels = {name: sound(text) for name, text in host.labels.items() if name in LABELS and text}
     times: dict[int, tuple[float, float]] = {}
-    for one in source.streams:
-        if one.node_id == host.node_id and jobs == {one.stream}:
-            low, high = times.get(one.boot, (one.oldest_t, one.last_t))
-            times[one.boot] = min(low, one.oldest_t), max(high, one.last_t)
-            labels["job"] = sound(one.stream.removeprefix(JOB))
+    for one in runs:
+        low, high = times.get(one.boot, (one.oldest_t, one.last_t))
+        times[one.boot] = min(low, one.oldest_t), max(high, one.last_t)
+        labels["job"] = sound(one.stream.removeprefix(JOB))
     return Owner(host=sound(host.name), labels=labels, job_times=list(times.values()))
 
 
