@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -471,7 +472,4 @@ def _kind(zone: str) -> str:
 
 def _file_name(text: str) -> str:
     """Return a text as a part of a file name: only letters, digits, dash, dot and underscore."""
-    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in ".-") else "_" for letter in text)
-    while "__" in kept:
-        kept = kept.replace("__", "_")
-    return kept.strip("._-")[:60] or "unnamed"
+    return re.sub("[^A-Za-z0-9.-]+", "_", text).strip("._-")[:60] or "unnamed"
