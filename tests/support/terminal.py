@@ -22,8 +22,8 @@ class Terminal:
     def __init__(self, *words: str, term: str = "xterm", columns: int = 80, program: Sequence[str] = FEDMON) -> None:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, columns))
-        # In a session whose terminal it is, so that keys become signals.
-        command = ["setsid", "--ctty", *program, *words]
+        # In a session whose terminal it is, so that keys become signals, which a suite in the background may ignore.
+        command = ["env", "--default-signal", "setsid", "--ctty", *program, *words]
         environ = plain_environment(TERM=term)
         self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
