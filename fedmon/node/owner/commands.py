@@ -34,7 +34,7 @@ from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, CodeCheck, check_now, diff, visible, visible_text
-from fedmon.node.registers.plans import PlanRecord, PlanType
+from fedmon.node.registers.plans import PlanRecord
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
@@ -328,21 +328,9 @@ class OwnerCommands:
     # --- training plans ----------------------------------------------------------------------------------------------
     # A plan is named by its id, its digest, the beginning of one of them, or its name.
 
-    def plan_list(
-        self,
-        *,
-        status: PlanStatus | None = None,
-        type: PlanType | None = None,  # noqa: A002 - the name that the command gives it
-        name: str | None = None,
-        search: str | None = None,
-        sort: str = "created",
-        descending: bool = False,
-    ) -> Document:
-        """List the plans that match every filter."""
-        found = self.registers.plans.all(
-            status=status, plan_type=type, name=name, search=search or "", sort=sort, descending=descending
-        )
-        return {"plans": [_plan(plan) for plan in found]}
+    def plan_list(self) -> Document:
+        """List the plans, oldest first."""
+        return {"plans": [_plan(plan) for plan in self.registers.plans.all()]}
 
     def plan_show(self, *, plan: str, terms: Terms | None = None) -> Document:
         """Show everything of a plan, the grant that an approval with these terms gives, and the source."""

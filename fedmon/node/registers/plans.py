@@ -11,7 +11,6 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ _SELECT = """SELECT p.*, (
     SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
     ORDER BY o.status != 'approved', o.created, o.plan_id LIMIT 1
 ) AS same_code_as FROM plans p"""
-_SEARCHED = ("name", "description", "note", "plan_id", "sha256", "researcher_id", "problem")
 
 
 class PlanType(enum.Enum):
@@ -204,32 +202,9 @@ class PlanRegister:
     def _by_id(self, plan_id: str) -> PlanRecord:
         return _record(self._database.rows(f"{_SELECT} WHERE p.plan_id = ?", (plan_id,))[0])
 
-    def all(
-        self,
-        *,
-        status: PlanStatus | None = None,
-        plan_type: PlanType | None = None,
-        name: str | None = None,
-        search: str = "",
-        sort: str = "created",
-        descending: bool = False,
-    ) -> list[PlanRecord]:
-        """Return the plans that match every filter; ``search`` looks for a text in any column, in any case.
-
-        Raises InvalidInputError unless ``sort`` is a field of `PlanRecord`; plans without it come last.
-        """
-        if sort not in PlanRecord.__struct_fields__:
-            fields = ", ".join(PlanRecord.__struct_fields__)
-            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {fields}")
-        wanted = {"status": status and status.value, "type": plan_type and plan_type.value, "name": name}
-        rows = [
-            row
-            for row in self._database.rows(f"{_SELECT} ORDER BY p.created, p.plan_id")
-            if all(value in (None, row[column]) for column, value in wanted.items())
-            and any(search.casefold() in (row[column] or "").casefold() for column in _SEARCHED)
-        ]
-        present = sorted((row for row in rows if row[sort] is not None), key=itemgetter(sort), reverse=descending)
-        return list(map(_record, [*present, *(row for row in rows if row[sort] is None)]))
+    def all(self) -> list[PlanRecord]:
+        """Return the plans, oldest first."""
+        return list(map(_record, self._database.rows(f"{_SELECT} ORDER BY p.created, p.plan_id")))
 
     def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
         """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
@@ -466,7 +441,7 @@ class PlanRegister:
 
     def withdraw_all(self) -> list[str]:
         """Make every approved plan pending again; returns their digests."""
-        approved = [plan.sha256 for plan in self.all(status=PlanStatus.APPROVED)]
+        approved = [plan.sha256 for plan in self.all() if plan.status is PlanStatus.APPROVED]
         self._database.execute("UPDATE plans SET status = 'pending', decided = NULL WHERE status = 'approved'")
         self.grants.end(timestamp(utc_now()))
         return approved

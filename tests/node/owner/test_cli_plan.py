@@ -52,7 +52,6 @@ def test_what_would_deceive_a_reader_is_written_out(folder: Path) -> None:
     ("words", "says"),
     [
         ("plan list", "No training plans yet."),
-        ("plan list --status pending", "No training plan matches."),
         ("runs", "No plan has run here yet."),
         ("results", "No result waits for you."),
         ("released", "No result has left yet."),
@@ -81,7 +80,10 @@ def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
     assert names("--search", "LARGE") == ["forest"]
     assert names("--search", "alice", "--sort", "decided") == ["forest", "tree"]
     assert names("--name", "tree", "--type", "registered") == []
+    assert node(folder, "plan", "list", "--status", "approved").stdout == "No training plan matches.\n"
     assert "cannot be sorted by" in refused(folder, "plan", "list", "--sort", "name; DROP TABLE plans", code=2)
+    for option, words in (("--status", "'pending', 'approved', 'rejected'"), ("--type", "'requested', 'registered'")):
+        assert f"'wrong' is not one of {words}" in refused(folder, "plan", "list", option, "wrong", code=2)
 
 
 def test_without_a_terminal_approval_names_bytes_and_never_a_name_or_prefix_alone(folder: Path) -> None:

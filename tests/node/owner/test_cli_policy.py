@@ -120,7 +120,7 @@ def test_a_variable_that_overrides_the_file_is_pointed_out(folder: Path) -> None
         (("policy", "allow", "a b"), 2, "a b"),
         (("policy", "allow", "alice", "--dataset", ""), 2, "'' names no dataset"),
         (("policy", "allow", "--metric", "host\n"), 2, "names no dataset or metric"),
-        (("policy", "allow", "--log-level", "loud"), 2, "DEBUG, INFO"),
+        (("policy", "allow", "--log-level", "loud"), 2, "'debug', 'info'"),
         (("policy", "deny", "--metric", "host_cpu_*"), 4, "every metric leaves"),
     ],
 )

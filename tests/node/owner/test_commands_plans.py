@@ -98,9 +98,7 @@ def test_values_that_a_node_cannot_take_are_refused(tmp_path: Path, measures: bo
         ("plan-show", {"plan": 3}),
         ("plan-show", {"plan": "x", "more": 1}),
         ("plan-decide", {"plan": "x", "status": "maybe"}),
-        ("plan-list", {"status": "unknown"}),
         ("policy-change", {"verb": "allow", "wish": {"log_level": "debug"}}),
-        ("plan-list", {"sort": "weight"}),
         ("job-watch", {"job_id": "a", "pids": ["x"]}),
     ],
 )

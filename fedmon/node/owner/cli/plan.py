@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,15 +29,22 @@ Which = Annotated[
     ),
 ]
 _ID_PREFIX = "training_plan_"
+_SEARCHED = ("name", "description", "note", "plan_id", "sha256", "researcher_id", "problem")
 
 
 @verb(app, "list")
 def list_(
     shell: Shell,
-    status: Annotated[str | None, typer.Option(help="Only pending, approved or rejected ones.")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="Only requested, registered or default ones.")] = None,
+    status: Annotated[
+        Literal["pending", "approved", "rejected"] | None,
+        typer.Option(metavar="STATUS", help="Only pending, approved or rejected ones."),
+    ] = None,
+    type_: Annotated[
+        Literal["requested", "registered", "default"] | None,
+        typer.Option("--type", metavar="TYPE", help="Only requested, registered or default ones."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Only plans of this name.")] = None,
-    search: Annotated[str | None, typer.Option(help="Only plans with this text in a field.")] = None,
+    search: Annotated[str, typer.Option(help="Only plans with this text in a field.")] = "",
     sort: Annotated[str, typer.Option(help="Sort by this field, such as created, name or status.")] = "created",
     descending: Annotated[bool, typer.Option("--descending", help="Largest or latest first.")] = False,
 ) -> None:
@@ -44,11 +52,19 @@ def list_(
 
     They were asked for by researchers, registered by you, or come from the folder of default plans.
     """
-    wanted = {"status": status, "type": type_, "name": name, "search": search}
-    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet."
-    shell.show(
-        "plan-list", lambda result: _table(result["plans"]) or nothing, **wanted, sort=sort, descending=descending
-    )
+    plans, wanted = shell.call("plan-list")["plans"], {"status": status, "type": type_, "name": name}
+    if plans and sort not in plans[0]:
+        raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {', '.join(plans[0])}")
+    found = [
+        plan
+        for plan in plans
+        if all(value in (None, plan[field]) for field, value in wanted.items())
+        and any(search.casefold() in (plan[field] or "").casefold() for field in _SEARCHED)
+    ]
+    present = sorted((plan for plan in found if plan[sort] is not None), key=itemgetter(sort), reverse=descending)
+    found = [*present, *(plan for plan in found if plan[sort] is None)]
+    nothing = "No training plan matches." if plans else "No training plans yet."
+    shell.emit({"plans": found}, lambda: _table(found) or nothing)
 
 
 @verb(app, "show")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.settings.values import LogLevel
 from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, group, record, verb
 
@@ -25,11 +25,14 @@ Datasets = Annotated[
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="Metrics by name or glob, such as 'host_cpu_*'; repeatable.")
 ]
-LogLevel = Annotated[
-    str | None,
+Level = Annotated[
+    LogLevel | None,
     typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        case_sensitive=False,
         help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets records of this level and above leave, deny keeps "
-        "those of this level and below; allow NONE: no record leaves."
+        "those of this level and below; allow NONE: no record leaves.",
     ),
 ]
 JobOutput = Annotated[
@@ -60,18 +63,13 @@ def _rule(name: str, purpose: str) -> None:
         researchers: Researchers = None,
         datasets: Datasets = None,
         metrics: Metrics = None,
-        log_level: LogLevel = None,
+        log_level: Level = None,
         job_output: JobOutput = False,
     ) -> None:
-        from fedmon.node.requests.policy import LEVELS
-
-        level = None if log_level is None else log_level.upper()
-        if level is not None and level not in LEVELS:
-            raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
-        if not researchers and (datasets or not (metrics or level or job_output)):
+        if not researchers and (datasets or not (metrics or log_level or job_output)):
             researchers = shell.ask("RESEARCHER", "Id of the researcher").split()
         wish = {"researchers": researchers or [], "datasets": datasets or [], "metrics": metrics or []}
-        change_policy(shell, name, **wish, log_level=level, job_output=job_output)
+        change_policy(shell, name, **wish, log_level=log_level, job_output=job_output)
 
     change.__doc__ = purpose
     verb(policy, name)(change)
