@@ -49,4 +49,4 @@ def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:
     asked = fed.approve(plan).ok
     for node_id in hospitals:
         sha256, terms = asked[node_id].sha256, {"researchers": ["*"]}
-        call_daemon(folder / node_id, "plan-decide", plan=sha256, sha256=sha256, status="approved", terms=terms)
+        call_daemon(folder / node_id, "plan-decide", plan=sha256, status="approved", terms=terms)

@@ -94,7 +94,7 @@ def approve(nodes: dict[str, NodeProcess], *names: str) -> None:
         folder = nodes[name].folder
         for plan in call_daemon(folder, "plan-list")["plans"]:
             if plan["status"] == "pending":
-                call_daemon(folder, "plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved")
+                call_daemon(folder, "plan-decide", plan=plan["sha256"], status="approved")
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_a_plan_that_waits_or_stopped_itself_is_ended(north: Ward) -> None:
         [("run-outcome", "plan-rejected")],
     ]
     north.check(north.trial("waits"), "refused", "no more")
-    north.owner("plan-decide", plan=north.bad, sha256=north.bad, status="approved")
+    north.owner("plan-decide", plan=north.bad, status="approved")
 
 
 def test_a_plan_finds_nothing_of_the_launchers_environment(north: Ward, south: Ward) -> None:

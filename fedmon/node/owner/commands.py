@@ -376,29 +376,27 @@ class OwnerCommands:
         plan: str,
         status: PlanStatus,
         note: Note = "",
-        sha256: str | None = None,
         terms: Terms | None = None,
         grant: Grant | None = None,
         asked: list[GrantRequest] | None = None,
     ) -> Document:
-        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox.
+        """Decide about exact bytes, with the researchers' messages in the outbox.
 
-        An approval gives the ``grant`` that the owner saw, or else the one that these terms propose now. It is refused
-        if it would answer an open request that is not among those ``asked`` that the owner saw.
+        An approval names the plan by its whole id, which stands for one digest, or by that, and gives the ``grant``
+        that the owner saw, or else the one that these terms propose now. It is refused if it would answer an open
+        request that is not among those ``asked`` that the owner saw.
         """
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
-            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
-                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
             granted = None
-            if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
+            if status is PlanStatus.APPROVED:
+                if plan not in (found.plan_id, found.sha256):
+                    raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
                 granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
-            if granted is not None and asked is not None:
-                _require_seen(registers.plans.grants.wishes(found.plan_id), granted, asked)
-            decision = registers.plans.decide(
-                found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=granted
-            )
+                if asked is not None:
+                    _require_seen(registers.plans.grants.wishes(found.plan_id), granted, asked)
+            decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, grant=granted)
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
             self._running.push(decision.researchers)

@@ -322,29 +322,16 @@ class PlanRegister:
     # --- deciding about plans ----------------------------------------------------------------------------------------
 
     def decide(
-        self,
-        reference: str,
-        status: PlanStatus,
-        *,
-        note: str = "",
-        by: str = "",
-        sha256: str | None = None,
-        grant: Grant | None = None,
+        self, reference: str, status: PlanStatus, *, note: str = "", by: str = "", grant: Grant | None = None
     ) -> Decision:
         """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
-        Do both in one transaction. ``sha256`` is the one shown to the owner: when given, only those bytes are decided
-        about. An approval adds ``grant``, without limits if it is None; any other decision ends all grants. Deciding
-        the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when the digest is
-        another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
+        Do both in one transaction. An approval adds ``grant``, without limits if it is None; any other decision ends
+        all grants. Deciding the same once more changes nothing and sends nothing. Raises the errors of `get`, and
+        StorageError when the bytes are damaged or audit or register cannot be written.
         """
         with self._database.transaction():
             plan = self.get(reference)
-            if sha256 is not None and sha256 != plan.sha256:
-                raise ConflictError(
-                    f"plan {plan.plan_id} has SHA-256 {plan.sha256} and not {sha256}: look at it again with "
-                    f"'fedmon node plan show {plan.plan_id}'"
-                )
             if (plan.status, plan.note) == (status, note) and not self._is_new(plan, grant):
                 if status is PlanStatus.REJECTED:  # it may have been asked for again
                     self.grants.end(timestamp(utc_now()), plan.sha256)

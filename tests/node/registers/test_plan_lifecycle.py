@@ -77,7 +77,7 @@ class PlanLifecycle(RuleBasedStateMachine):
         digest = hashlib.sha256(source).hexdigest()
         try:
             with self.database.transaction():
-                decision = self.plans.decide(digest, status, note=note, sha256=digest)
+                decision = self.plans.decide(digest, status, note=note)
                 for message in decision.messages(node_id="n", boot=1):
                     self.outbox.add(message)
         except NotFoundError:

@@ -114,7 +114,7 @@ def test_other_bytes_are_another_plan_even_with_the_same_code(plans: PlanRegiste
 def test_a_decision_names_its_plan_its_time_and_who_must_hear(plans: PlanRegister, tmp_path: Path) -> None:
     plan = plans.request(_approval(), SOURCE)
 
-    decision = plans.decide("plan", APPROVED, note="fine", by="alice", sha256=plan.sha256)
+    decision = plans.decide("plan", APPROVED, note="fine", by="alice")
 
     assert (decision.plan.status, decision.plan.note, decision.researchers) == (APPROVED, "fine", ("r",))
     assert decision.time == decision.plan.decided == decision.plan.last_action == decision.plan.modified

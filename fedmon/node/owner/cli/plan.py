@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.options import each as words_of
 from fedmon.common.text import one_line, plural, short_ids, table
@@ -134,18 +134,20 @@ def approve(
     terms = {name: value for name, value in given.items() if value is not None}
     shown = shell.call("plan-show", plan=reference, **({"terms": terms} if terms else {}))
     plan_id, digest = shown["plan"]["plan_id"], shown["plan"]["sha256"]
-    is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and digest.startswith(sha256)
+    if sha256 is not None and not (len(sha256) >= MIN_PREFIX and digest.startswith(sha256)):
+        raise ConflictError(
+            f"plan {plan_id} has SHA-256 {digest} and not {sha256}: look at it again: fedmon node plan show {plan_id}"
+        )
     shell.confirm(
         _whole(shown),
         "Approve exactly these bytes, under this grant?",
         is_exact=reference in (plan_id, plan_id.removeprefix(_ID_PREFIX), digest) or sha256 == digest,
         what=f"plan {plan_id}, --sha256 {digest}",
-        yes=yes or (sha256 is not None and not is_prefix),  # which is another plan's, and refused
+        yes=yes,
     )
-    agreed = digest if sha256 is None or is_prefix else sha256
     shell.show(
         "plan-decide", lambda result: _decided(result, shown),
-        plan=plan_id, sha256=agreed, status="approved", note=note, grant=shown["proposed"], asked=shown["asked"],
+        plan=plan_id, status="approved", note=note, grant=shown["proposed"], asked=shown["asked"],
     )  # fmt: skip
 
 
