@@ -55,7 +55,8 @@ ResultNote = Annotated[str, Meta(max_length=1_000)]
 MAX_LISTED_RUNS = 1000
 MAX_KEEP_DAYS = 36_500
 RESTORED_SHOWN = datetime.timedelta(days=30)
-_SHOWN_BYTES, _SHOWN_LINES = 16_384, 20
+_SHOWN_BYTES = 16_384
+_SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
 _SET_ASIDE = "*.sqlite.damaged-*Z"
 """Registers and recordings that were found damaged; they stay until the owner has inspected them."""

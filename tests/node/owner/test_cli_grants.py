@@ -90,7 +90,9 @@ def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path
     assert (grant["note"], decided["tells"]) == ("fine", ["alice"])
     (kept,) = told(folder, "plan", "show", plan_id)["grants"]
     assert (kept["grant"], kept["runs_left"]) == (grant, 5)
-    assert "--- grant, 5 runs left ---\nfor        alice, bob\n" in node(folder, "plan", "show", plan_id).stdout
+    told(folder, "dataset", "remove", "cells")
+    screen = node(folder, "plan", "show", plan_id).stdout
+    assert f"--- grant, 5 runs left ---\nfor        alice, bob\ndatasets   removed ({grant['datasets'][0]})\n" in screen
     assert [line["grant"] for line in audited(folder, "plan-decision")] == [grant]
 
 

@@ -278,7 +278,11 @@ def _whole(shown: Mapping[str, Any]) -> str:
 
 def _dataset_names(terms: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     found, names = terms.get("datasets"), shown["datasets"]
-    return "all listed" if found is None else ", ".join(f"{names.get(each, '?')} ({each})" for each in found) or "none"
+    return (
+        "all listed"
+        if found is None
+        else ", ".join(f"{names.get(each, 'removed')} ({each})" for each in found) or "none"
+    )
 
 
 def _terms(grant: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, object]:

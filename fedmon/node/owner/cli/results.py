@@ -119,7 +119,8 @@ def _screen(document: Mapping[str, Any]) -> str:
         [one_line(each["place"]), in_words(each["kind"]), each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
-    return "\n\n".join([fields(shown), table(["entry", "kind", "count", "range", "first values"], rows, fold=True)])
+    # Entries first: of many of them, the rule stays above the question.
+    return "\n\n".join([table(["entry", "kind", "count", "range", "first values"], rows, fold=True), fields(shown)])
 
 
 def in_words(kind: str) -> str:
