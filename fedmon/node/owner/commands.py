@@ -52,8 +52,6 @@ Note = Annotated[str, Meta(max_length=MAX_TEXT_LENGTH)]
 ResultNote = Annotated[str, Meta(max_length=1_000)]
 """It travels beside a result, which may fill the rest of its message."""
 
-MAX_LISTED_RUNS = 1000
-MAX_KEEP_DAYS = 36_500
 RESTORED_SHOWN = datetime.timedelta(days=30)
 _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
@@ -202,7 +200,7 @@ class OwnerCommands:
             "researchers": found,
         }
 
-    def audit_prune(self, *, keep_days: Annotated[int, Meta(ge=1, le=MAX_KEEP_DAYS)]) -> Document:
+    def audit_prune(self, *, keep_days: int) -> Document:
         """Remove older lines of the audit; the register's copy is renewed, so that a restore needs none of them."""
         audit = self.registers.audit
         audit.sync()
@@ -499,7 +497,7 @@ class OwnerCommands:
 
     # --- runs of plans -----------------------------------------------------------------------------------------------
 
-    def run_list(self, *, limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_RUNS)] = 100) -> Document:
+    def run_list(self, *, limit: int) -> Document:
         """List the jobs of all researchers, newest first."""
         return {"runs": [_run(record) for record in self.registers.jobs.of(None, offset=0, limit=limit)]}
 
@@ -517,16 +515,11 @@ class OwnerCommands:
 
     def run_stop(self, *, job_id: str) -> Document:
         """Have a job end; its researcher is told that its owner did it."""
-        if self._running is None:
-            raise ConflictError(
-                "the node of this folder is stopped, and a job is stopped by a running one: start it with "
-                "'fedmon node start'"
-            )
-        record = self._run_record(job_id)
+        runs, record = self._running_node("stops jobs").runs, self._run_record(job_id)
         found = record.job.job_id
         if record.job.state is JobState.HELD and record.decision is None:
             raise ConflictError(f"job {found} has ended, and its result is held: fedmon node results withhold {found}")
-        self._running.runs.stop_by_owner(found, by=self._by)
+        runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
     def _run_record(self, reference: str) -> JobRecord:
@@ -663,14 +656,18 @@ class OwnerCommands:
         return self._measuring("watches jobs").jobs
 
     def _measuring(self, does: str) -> Pipeline:
+        measuring = self._running_node(does).measuring
+        if not measuring.enabled:
+            raise ConflictError(f"only a node that measures {does}: start it with enabled = true in [metrics]")
+        return measuring
+
+    def _running_node(self, does: str) -> RunningNode:
         if self._running is None:
             raise DaemonNotRunningError(
                 f"the node of {self._folder.path} is not running, and only a running node {does}: start it with "
                 "'fedmon node start'"
             )
-        if not self._running.measuring.enabled:
-            raise ConflictError(f"only a node that measures {does}: start it with enabled = true in [metrics]")
-        return self._running.measuring
+        return self._running
 
 
 COMMANDS: Mapping[str, Callable[..., Document]] = {

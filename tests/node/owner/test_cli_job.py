@@ -42,7 +42,7 @@ def test_a_stopped_node_watches_no_jobs_takes_no_values_and_says_so(tmp_path: Pa
     assert "is not running" in refused(folder, "job", "watch", "4711", code=5)
     assert "is not running" in refused(folder, "job", "list", code=5)
     assert "is not running" in refused(folder, "add-scalar", "accuracy", "0.5", code=5)
-    assert "a job is stopped by a running one" in refused(folder, "runs", "stop", "0190", code=4)
+    assert "only a running node stops jobs" in refused(folder, "runs", "stop", "0190", code=5)
 
 
 def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(watching: Path, tmp_path: Path) -> None:
