@@ -393,22 +393,24 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
     settings.broker.password()
     yield _settings("node", settings, folder.path)
     yield from products(settings.broker)
+    option, live = dir_option(folder.path), None
     try:
         status = state_of(Shell("doctor", folder, as_json=True))
     except FedmonError as error:
         yield failed("node", str(error), "look into the node's log")
-        return
-    option = dir_option(folder.path)
-    if obeyed := status["policy"]["researchers"]:
-        yield ok("policy", f"obeys {', '.join(obeyed)}")
     else:
-        advice = f"allow one with: fedmon node policy allow RESEARCHER{option}"
-        yield warning("policy", "the node accepts no researcher", advice)
-    for trouble in troubles(status):
-        yield failed("node", trouble)
-    if (live := status["live"]) is None:
+        live = status["live"]
+        if obeyed := status["policy"]["researchers"]:
+            yield ok("policy", f"obeys {', '.join(obeyed)}")
+        else:
+            advice = f"allow one with: fedmon node policy allow RESEARCHER{option}"
+            yield warning("policy", "the node accepts no researcher", advice)
+        for trouble in troubles(status):
+            yield failed("node", trouble)
+        if live is None:
+            yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
+    if live is None:
         topic = topics.status(settings.id)
-        yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
         yield from talk(settings.broker, client_id=settings.id, topic=topic, timeout_s=timeout_s, writes=False)
     elif live["connected"]:
         yield ok("connection", f"connected to {live['host']} since {live['since']}, boot {live['boot']}")

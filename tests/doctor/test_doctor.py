@@ -16,6 +16,7 @@ from fedmon.broker.engine import MosquittoEngine
 from tests.broker.shell import foreground
 from tests.support.brokers import Broker, takes_messages
 from tests.support.echo_node import EchoNode
+from tests.support.full_disk import files_of_at_most
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder, write_node_with_cells
 from tests.support.passwords import secret_file
 from tests.support.ports import free_port
@@ -242,6 +243,10 @@ def test_a_node_that_does_not_run_and_obeys_nobody_is_told(tmp_path: Path) -> No
     assert "FAILED   node: DAMAGED and set aside: state.sqlite.damaged-" in done.stdout
     assert done.stdout.endswith("3 of 6 checks failed\n")
     assert done.returncode == 1
+    with files_of_at_most(0):
+        full = fedmon_here("doctor", "--dir", str(folder))
+    assert "FAILED   node: cannot write" in full.stdout
+    assert "FAILED   connection: cannot connect to the broker at" in full.stdout, "which needs no room on the disk"
 
 
 @pytest.mark.parametrize("option", ["--broker", "--settings"])
