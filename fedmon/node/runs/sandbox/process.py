@@ -249,7 +249,7 @@ def _check(order: JobOrder) -> None:
     path = order.dataset.path
     if os.path.realpath(path) != path:
         # The maker of the link decides about its target, not the owner.
-        raise ConflictError(f"the dataset at {path} is now reached through a link: its owner has to add it again")
+        raise ConflictError(f"the dataset at {path} is now reached through a link: its owner has to edit its path")
     if order.level == "bubblewrap":
         try:
             _refuse_way_out(path)
