@@ -218,8 +218,7 @@ class LocalNode:
     def copy_register(self) -> None:
         """Copy the register if a day has passed; a failure is logged."""
         try:
-            self.registers.audit.sync()
-            self.registers.database.copy_if_due(self.registers.audit.end)
+            self.registers.database.copy_if_due()
         except FedmonError as error:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 

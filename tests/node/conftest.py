@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.registers.database import Database
+from fedmon.node.requests.audit import Audit
 from tests.node.jobs_real import Program
 from tests.node.jobs_trees import ProcTree
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def audit(tmp_path: Path) -> Iterator[Audit]:
+    """The audit of a node."""
+    with Audit(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def database(audit: Audit, tmp_path: Path) -> Iterator[Database]:
     """The register of a node."""
-    with Database(tmp_path / "state.sqlite") as opened:
+    with Database(tmp_path / "state.sqlite", audit) as opened:
         yield opened
 
 

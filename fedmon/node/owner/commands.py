@@ -202,11 +202,10 @@ class OwnerCommands:
 
     def audit_prune(self, *, keep_days: int) -> Document:
         """Remove older lines of the audit; the register's copy is renewed, so that a restore needs none of them."""
-        audit = self.registers.audit
-        audit.sync()
-        self.registers.database.copy(audit.end)
+        self.registers.database.copy()
         before = utc_now() - datetime.timedelta(days=keep_days)
-        return {"before": before.isoformat(timespec="seconds"), "pruned": audit.prune(before, by=self._by)}
+        pruned = self.registers.audit.prune(before, by=self._by)
+        return {"before": before.isoformat(timespec="seconds"), "pruned": pruned}
 
     def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish) -> Document:
         """Allow or deny in node.toml, and obey that from now on.
@@ -313,7 +312,6 @@ class OwnerCommands:
     def _changed(self, event: str, dataset: DatasetRecord) -> Document:
         """Return a dataset, with the line about its change on the disk before the register commits."""
         self.registers.database.record(
-            self.registers.audit,
             event,
             dataset_id=dataset.dataset_id,
             name=dataset.name,
@@ -563,7 +561,7 @@ class OwnerCommands:
                     "has no file repository: name one with `url` in [repository] of node.toml"
                 )
         decision = ReleaseDecision(released=release, by=self._by, note=note)
-        self.registers.jobs.decide(record, decision, self.registers.audit)
+        self.registers.jobs.decide(record, decision)
         if self._running is not None:
             self._running.runs.carry_out_decisions()
         return {"result": _result(record), "released": release, "note": note, "sent": self._running is not None}

@@ -214,20 +214,20 @@ class Database(Closing):
     the mark ``damage`` describes it, and `Registers` brings the content up to date.
     """
 
-    def __init__(self, path: Path, *, must_exist: bool = False, restores: bool = True) -> None:
-        """Open or make the file; with ``must_exist`` a missing or empty one counts as damaged.
+    def __init__(self, path: Path, audit: Audit, *, restores: bool = True) -> None:
+        """Open or make the file; a missing or empty one counts as damaged if the node's ``audit`` has lines.
 
         Raises StorageError when that is impossible, or when a newer fedmon wrote it, and DamagedFileError if it is
         damaged and nothing ``restores`` it.
         """
-        self.path = path.absolute()
+        self.path, self._audit = path.absolute(), audit
         self.copy_path = self.path.with_name(f"{self.path.name}.copy")
         self._staged = self.path.with_name(f"{self.path.name}.new")
         self._level = 0
         self._after_commit: list[Callable[[], object]] = []
         self._after_failure: list[Callable[[], object]] = []
         try:
-            if must_exist and not (path.exists() and path.stat().st_size):
+            if restores and audit.end[0] and not (path.exists() and path.stat().st_size):
                 raise DamagedFileError("it is missing or empty, and the audit is not")
             self._connection = _opened(self.path)
         except DamagedFileError as damage:
@@ -282,11 +282,11 @@ class Database(Closing):
         """Call ``callback`` once the running transaction is committed, never when it fails; inside one."""
         self._after_commit.append(callback)
 
-    def record(self, audit: Audit, event: str, **facts: object) -> None:
-        """Have the line of a decision on the disk before it is committed; another tells if that fails."""
-        line = audit.record(event, **facts)
-        self._after_failure.append(lambda: audit.record("undone", undone_n=line))
-        audit.sync()
+    def record(self, event: str, **facts: object) -> None:
+        """Have the audit's line of a decision on the disk before it is committed; another tells if that fails."""
+        line = self._audit.record(event, **facts)
+        self._after_failure.append(lambda: self._audit.record("undone", undone_n=line))
+        self._audit.sync()
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement that changes something; returns the number of rows it changed."""
@@ -339,21 +339,23 @@ class Database(Closing):
             if value is not None:
                 self._run("INSERT INTO marks VALUES (?, ?)", (name, value))
 
-    def copy_if_due(self, audit_end: tuple[int, str]) -> None:
-        """Copy the file once a day, with the end of the audit. Raises StorageError; the earlier copy stays then."""
+    def copy_if_due(self) -> None:
+        """Copy the file once a day. Raises StorageError; the earlier copy stays then."""
         with contextlib.suppress(OSError):
             age = utc_now().timestamp() - self.copy_path.stat().st_mtime
             if 0 <= age < COPY_EVERY.total_seconds():
                 return
-        self.copy(audit_end)
+        self.copy()
 
-    def copy(self, audit_end: tuple[int, str]) -> None:
+    def copy(self) -> None:
         """Copy the file now, with the end of the audit. Raises StorageError; the earlier copy stays then."""
+        self._audit.sync()
+        number, digest = self._audit.end
         _remove(self._staged)
         self._run("VACUUM INTO ?", (str(self._staged),))
         try:
-            with Database(self._staged, restores=False) as copy:
-                copy.set_mark("behind", f"{audit_end[0]} {audit_end[1]}")
+            with Database(self._staged, self._audit, restores=False) as copy:
+                copy.set_mark("behind", f"{number} {digest}")
         except DamagedFileError as damage:
             _remove(self._staged)
             raise StorageError(
@@ -371,12 +373,12 @@ class Database(Closing):
                 made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
                 source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
             try:
-                new = Database(self._staged, restores=False)
+                new = Database(self._staged, self._audit, restores=False)
             except DamagedFileError:
                 source = "begun again: its copy was damaged as well"
                 _remove(self._staged)
                 set_aside(self.copy_path)
-                new = Database(self._staged, restores=False)
+                new = Database(self._staged, self._audit, restores=False)
         with new, new.transaction():
             if new.mark("behind") is None:
                 new.set_mark("behind", f"0 {FIRST_PREVIOUS}")

@@ -26,7 +26,6 @@ from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row
 from fedmon.node.registers.grants import GrantRegister, told
 from fedmon.node.registers.plan_source import CodeCheck, checked_name
-from fedmon.node.requests.audit import Audit
 
 logger = logging.getLogger(__name__)
 
@@ -170,9 +169,9 @@ class PlanRegister:
     crash.
     """
 
-    def __init__(self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = MAX_PLAN_BYTES) -> None:
+    def __init__(self, database: Database, folder: Path, *, max_plan_bytes: int = MAX_PLAN_BYTES) -> None:
         """Use ``folder`` for the bytes of plans. Raises StorageError."""
-        self._database, self._audit, self.max_plan_bytes = database, audit, max_plan_bytes
+        self._database, self.max_plan_bytes = database, max_plan_bytes
         self.store = PlanStore(folder)
         self.grants = GrantRegister(database)
         if database.behind is None and database.restored is None:  # a restored register may lack plans
@@ -341,7 +340,6 @@ class PlanRegister:
                 grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256, note=note)
             moment = utc_now()
             self._database.record(
-                self._audit,
                 "plan-decision",
                 plan_id=plan.plan_id,
                 sha256=plan.sha256,
@@ -364,7 +362,7 @@ class PlanRegister:
         with self._database.transaction():
             plan = self.get(reference)
             facts = {"plan_id": plan.plan_id, "sha256": plan.sha256, "name": plan.name, "was": plan.status.value}
-            self._database.record(self._audit, "plan-delete", **facts, by=by)
+            self._database.record("plan-delete", **facts, by=by)
             self._remove(plan.sha256, is_default=plan.type is PlanType.DEFAULT)
         return plan
 

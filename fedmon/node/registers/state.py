@@ -44,11 +44,9 @@ class Registers(Closing):
         self._node_id = settings.id
         with contextlib.ExitStack() as opened:
             self.audit = opened.enter_context(Audit(folder.path))
-            self.database = opened.enter_context(Database(folder.database_file, must_exist=self.audit.end[0] > 0))
+            self.database = opened.enter_context(Database(folder.database_file, self.audit))
             self.datasets = DatasetRegister(self.database)
-            self.plans = PlanRegister(
-                self.database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes
-            )
+            self.plans = PlanRegister(self.database, folder.plans_dir, max_plan_bytes=settings.max_plan_bytes)
             self.jobs, self.ledger = JobRegister(self.database), ReleaseLedger(self.database)
             self.outbox = Outbox(self.database)
             self.refused = RefusedResearchers(self.database)

@@ -13,7 +13,6 @@ from fedmon.common.clock import timestamp, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.registers.database import Database
-from fedmon.node.requests.audit import Audit
 
 WITHDRAWN = "the owner of the node withdrew the approval of this plan"
 
@@ -106,12 +105,11 @@ class JobRegister:
         """Return the jobs whose result waits for the owner, oldest first."""
         return [each for each in self.going_on() if each.job.state is JobState.HELD]
 
-    def decide(self, record: JobRecord, decision: ReleaseDecision, audit: Audit) -> None:
+    def decide(self, record: JobRecord, decision: ReleaseDecision) -> None:
         """Write down the owner's decision about a held result; the daemon carries it out."""
         result = record.result
         with self._database.transaction():
             self._database.record(
-                audit,
                 "result-release" if decision.released else "result-withhold",
                 job=record.job.job_id,
                 researcher=record.researcher_id,

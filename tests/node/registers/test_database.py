@@ -47,75 +47,71 @@ def _undone(database: Database, *changes: Callable[[], object]) -> None:
         raise ZeroDivisionError
 
 
-def test_the_file_and_its_side_files_are_readable_by_their_owner_only(path: Path) -> None:
+def test_the_file_and_its_side_files_are_readable_by_their_owner_only(path: Path, audit: Audit) -> None:
     before = os.umask(0)
     try:
-        with Database(path) as database:
+        with Database(path, audit) as database:
             database.execute(EFFECT, ("r", "1"))
 
-            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("state*")}
     finally:
         os.umask(before)
 
     assert modes == {"state.sqlite": 0o600, "state.sqlite-wal": 0o600, "state.sqlite-shm": 0o600}
 
 
-def test_commits_are_synced_and_the_schema_has_a_version(path: Path) -> None:
-    with Database(path) as database:
-        found = [database.rows(f"PRAGMA {name}")[0][name] for name in ("journal_mode", "synchronous", "user_version")]
+def test_commits_are_synced_and_the_schema_has_a_version(database: Database) -> None:
+    found = [database.rows(f"PRAGMA {name}")[0][name] for name in ("journal_mode", "synchronous", "user_version")]
 
     assert found == ["wal", 2, SCHEMA_VERSION]
 
 
-def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(path: Path) -> None:
-    with Database(path) as database:
-        with database.transaction():
-            database.execute(EFFECT, ("r", "1"))
-            with pytest.raises(ZeroDivisionError):
-                _undone(database, lambda: database.execute(EFFECT, ("r", "2")))
-            database.execute(EFFECT, ("r", "3"))
-
-        assert _effects(database) == ["1", "3"]
-
-
-def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(path: Path) -> None:
-    heard: list[str] = []
-    with Database(path) as database:
-        with database.transaction():
-            _done(database, lambda: database.after_commit(lambda: heard.append("inner")))
-            with pytest.raises(ZeroDivisionError):
-                _undone(database, lambda: database.after_commit(lambda: heard.append("undone inner")))
-            before_commit = list(heard)
+def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(database: Database) -> None:
+    with database.transaction():
+        database.execute(EFFECT, ("r", "1"))
         with pytest.raises(ZeroDivisionError):
-            _undone(database, lambda: database.after_commit(lambda: heard.append("undone")))
-        with database.transaction():
-            database.execute(EFFECT, ("r", "1"))
+            _undone(database, lambda: database.execute(EFFECT, ("r", "2")))
+        database.execute(EFFECT, ("r", "3"))
+
+    assert _effects(database) == ["1", "3"]
+
+
+def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(database: Database) -> None:
+    heard: list[str] = []
+    with database.transaction():
+        _done(database, lambda: database.after_commit(lambda: heard.append("inner")))
+        with pytest.raises(ZeroDivisionError):
+            _undone(database, lambda: database.after_commit(lambda: heard.append("undone inner")))
+        before_commit = list(heard)
+    with pytest.raises(ZeroDivisionError):
+        _undone(database, lambda: database.after_commit(lambda: heard.append("undone")))
+    with database.transaction():
+        database.execute(EFFECT, ("r", "1"))
 
     assert (before_commit, heard) == ([], ["inner"])
 
 
-def test_only_decisions_that_were_not_committed_are_undone_in_the_audit(path: Path) -> None:
+def test_only_decisions_that_were_not_committed_are_undone_in_the_audit(database: Database, tmp_path: Path) -> None:
     def interrupt(frame: FrameType, event: str, _: object) -> None:
         if event == "c_return" and frame.f_locals.get("statement") == "COMMIT":
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
-    with Audit(path.parent) as audit, Database(path) as database:
-        with database.transaction():
-            database.record(audit, "outer")
-            with pytest.raises(ZeroDivisionError):
-                _undone(database, lambda: database.record(audit, "inner"))
+    with database.transaction():
+        database.record("outer")
         with pytest.raises(ZeroDivisionError):
-            _undone(database, lambda: _done(database, lambda: database.record(audit, "joined")))
-        with pytest.raises(KeyboardInterrupt):
-            _done(database, lambda: database.record(audit, "interrupted"), lambda: sys.setprofile(interrupt))
+            _undone(database, lambda: database.record("inner"))
+    with pytest.raises(ZeroDivisionError):
+        _undone(database, lambda: _done(database, lambda: database.record("joined")))
+    with pytest.raises(KeyboardInterrupt):
+        _done(database, lambda: database.record("interrupted"), lambda: sys.setprofile(interrupt))
 
-    lines = {line["n"]: line["event"] for line in audited(path.parent)}
-    assert [lines[line["undone_n"]] for line in audited(path.parent, "undone")] == ["inner", "joined"]
+    lines = {line["n"]: line["event"] for line in audited(tmp_path)}
+    assert [lines[line["undone_n"]] for line in audited(tmp_path, "undone")] == ["inner", "joined"]
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
-    with Database(path) as database:
+def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path, audit: Audit) -> None:
+    with Database(path, audit) as database:
         database.execute(EFFECT, ("r", "before"))
         large = [partial(database.execute, EFFECT, ("r", str(number) * 10_000)) for number in range(100)]
         with files_of_at_most(200_000), pytest.raises(StorageError, match=f"^the register {path} cannot be used: "):
@@ -124,7 +120,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
 
         assert _effects(database) == ["before", "later"]
     with files_of_at_most(9), pytest.raises(StorageError, match="cannot be used: the disk is full; make space and try"):
-        Database(path)
+        Database(path, audit)
 
 
 def _set_aside(path: Path) -> list[Path]:
@@ -148,42 +144,41 @@ def _changed(path: Path, statement: str) -> None:
         "CREATE TABLE more (value)",
     ],
 )
-def test_what_no_register_writes_counts_as_damage(path: Path, statement: str) -> None:
-    with Database(path):
+def test_what_no_register_writes_counts_as_damage(path: Path, audit: Audit, statement: str) -> None:
+    with Database(path, audit):
         pass
     _changed(path, statement)
 
-    with Database(path):
+    with Database(path, audit):
         assert len(_set_aside(path)) == 1
 
 
-def test_a_damaged_register_never_replaces_its_good_copy(path: Path) -> None:
-    with Database(path) as database:
-        database.copy((0, "0" * 64))
-        good = database.copy_path.read_bytes()
-        _changed(path, f"INSERT INTO removed_defaults VALUES ('{'a' * 64}')")
+def test_a_damaged_register_never_replaces_its_good_copy(database: Database) -> None:
+    database.copy()
+    good = database.copy_path.read_bytes()
+    _changed(database.path, f"INSERT INTO removed_defaults VALUES ('{'a' * 64}')")
 
-        with pytest.raises(StorageError, match=r"is damaged .* and was not copied: restart the node"):
-            database.copy((0, "0" * 64))
+    with pytest.raises(StorageError, match=r"is damaged .* and was not copied: restart the node"):
+        database.copy()
 
-        assert database.copy_path.read_bytes() == good
+    assert database.copy_path.read_bytes() == good
 
 
-def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:
+def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path, audit: Audit) -> None:
     with sqlite3.connect(path) as connection:
         for statement in (*SCHEMA[0], *SCHEMA[1], "PRAGMA user_version=2"):
             connection.execute(statement)
         connection.execute(EFFECT, ("r", "1"))
     connection.close()
 
-    with Database(path) as database:
+    with Database(path, audit) as database:
         database.execute(EFFECT, ("r", "2"))
-    with Database(path) as database:
+    with Database(path, audit) as database:
         assert (_set_aside(path), _effects(database)) == ([], ["1", "2"])
 
 
 def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given plans that were asked for, of which one could not be read, and one was rejected
     insert = (
@@ -194,7 +189,7 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
     with monkeypatch.context() as earlier:
         earlier.setattr("fedmon.node.registers.database.SCHEMA", SCHEMA[:4])
         earlier.setattr("fedmon.node.registers.database.SCHEMA_VERSION", 4)
-        with Database(path) as database:
+        with Database(path, audit) as database:
             for digit, problem, status in (
                 ("a", "", "pending"), ("b", "could not be read within 15 s", "pending"), ("c", "", "rejected"),
             ):  # fmt: skip
@@ -204,8 +199,8 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
                 database.execute("INSERT INTO declarations VALUES (?, '{}')", (digests[digit],))
 
     # when this version opens it
-    with Database(path) as database, Audit(path.parent) as audit:
-        plans = PlanRegister(database, path.parent / "plans", audit=audit)
+    with Database(path, audit) as database:
+        plans = PlanRegister(database, path.parent / "plans")
 
         # then the requests are there, closed for the rejected plan, and the unread one is read again
         asked, decided = (
@@ -217,8 +212,8 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
         assert [plans.grants.declared(digests[digit]) for digit in "abc"] == [Declared(), None, Declared()]
 
 
-def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
-    with Database(path):
+def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path, audit: Audit) -> None:
+    with Database(path, audit):
         pass
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=99")
@@ -226,27 +221,27 @@ def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path) -> None:
     connection.close()
 
     with pytest.raises(StorageError, match=r"version 99 .* upgrade fedmon"):
-        Database(path)
+        Database(path, audit)
 
     assert [file.name for file in path.parent.iterdir() if "damaged" in file.name] == []
 
 
-def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, audit: Audit) -> None:
     with pytest.raises(StorageError, match="No such file or directory") as raised:
-        Database(tmp_path / "nowhere" / "state.sqlite")
+        Database(tmp_path / "nowhere" / "state.sqlite", audit)
 
     assert "nowhere/state.sqlite" in str(raised.value)
 
 
-def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:
+def test_a_link_in_its_place_is_not_followed(path: Path, audit: Audit, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(StorageError, match="Too many levels of symbolic links"):
-        Database(path)
+        Database(path, audit)
 
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_text_that_is_not_unicode_is_refused(path: Path) -> None:
-    with Database(path) as database, pytest.raises(InvalidInputError, match="not valid Unicode"):
+def test_a_text_that_is_not_unicode_is_refused(database: Database) -> None:
+    with pytest.raises(InvalidInputError, match="not valid Unicode"):
         database.execute(EFFECT, ("r", "\udc80"))

@@ -38,8 +38,8 @@ class PlanLifecycle(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.audit = Audit(self.folder)
-        self.database = Database(self.folder / "state.sqlite")
-        self.plans = PlanRegister(self.database, self.folder / "plans", audit=self.audit)
+        self.database = Database(self.folder / "state.sqlite", self.audit)
+        self.plans = PlanRegister(self.database, self.folder / "plans")
         self.outbox = Outbox(self.database)
 
     def teardown(self) -> None:

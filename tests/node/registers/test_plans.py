@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,14 +56,8 @@ for trial in range(int(sys.argv[2])):
 
 
 @pytest.fixture
-def audit(tmp_path: Path) -> Iterator[Audit]:
-    with Audit(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def plans(database: Database, audit: Audit, tmp_path: Path) -> PlanRegister:
-    return PlanRegister(database, tmp_path / "plans", audit=audit)
+def plans(database: Database, tmp_path: Path) -> PlanRegister:
+    return PlanRegister(database, tmp_path / "plans")
 
 
 def _approval(source: bytes = SOURCE, **fields: Any) -> Approval:
@@ -86,9 +79,9 @@ def _approval(source: bytes = SOURCE, **fields: Any) -> Approval:
     ],
 )
 def test_a_request_that_does_not_hold_what_it_says_is_refused(
-    database: Database, audit: Audit, tmp_path: Path, fields: dict[str, object], source: bytes, complaint: str
+    database: Database, tmp_path: Path, fields: dict[str, object], source: bytes, complaint: str
 ) -> None:
-    plans = PlanRegister(database, tmp_path / "plans", audit=audit, max_plan_bytes=1000)
+    plans = PlanRegister(database, tmp_path / "plans", max_plan_bytes=1000)
 
     with pytest.raises(InvalidInputError, match=complaint):
         plans.request(_approval(source, **fields), source)
@@ -248,7 +241,7 @@ def test_a_plan_folder_that_cannot_be_written_takes_no_plan(plans: PlanRegister,
 
 
 def test_what_a_crash_left_and_the_bytes_of_a_deleted_plan_go_at_the_next_start_and_nothing_of_others(
-    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
+    plans: PlanRegister, database: Database, tmp_path: Path
 ) -> None:
     kept = plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).sha256
     plans.request(_approval(name="deleted"), SOURCE)
@@ -257,7 +250,7 @@ def test_what_a_crash_left_and_the_bytes_of_a_deleted_plan_go_at_the_next_start_
     (tmp_path / "plans" / f".{kept}.{'0' * 16}").write_bytes(b"half")
     (tmp_path / "plans" / "README").write_bytes(b"not ours")
 
-    PlanRegister(database, tmp_path / "plans", audit=audit)
+    PlanRegister(database, tmp_path / "plans")
 
     assert {path.name for path in (tmp_path / "plans").iterdir()} == {kept, "README"}
 

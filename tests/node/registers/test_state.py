@@ -178,7 +178,7 @@ def test_decisions_that_waited_are_told_to_each_researcher_again_with_their_note
         plan_id, _ = (ask_approval(desk, by=name) for name in ("alice", "bob"))
         approve = partial(done, desk, "plan-decide", plan=plan_id, status="approved")
         approve(terms={"researchers": ["alice"]}, note="to alice")
-        desk.registers.database.copy(desk.registers.audit.end)
+        desk.registers.database.copy()
         approve(terms={"researchers": ["bob"]}, note="to bob")
     (folder / "state.sqlite").write_bytes(b"")
 
@@ -192,7 +192,7 @@ def test_a_plan_that_was_pending_in_the_copy_is_not_approved_without_its_bytes(t
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk)
-        desk.registers.database.copy(desk.registers.audit.end)
+        desk.registers.database.copy()
         plan = done(desk, "plan-decide", plan=plan_id, status="approved")["plan"]
         asked = {name: plan[name] for name in ("plan_id", "sha256", "name")}
         desk.registers.audit.record("approval-requested", researcher="bob", **asked)
@@ -209,7 +209,7 @@ def test_a_decision_that_failed_on_a_full_disk_is_not_carried_out_by_a_restore(t
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:
         plan_ids = [ask_approval(desk, f"x = {number}\n".encode(), name=f"p{number}") for number in range(2)]
-        desk.registers.database.copy(desk.registers.audit.end)
+        desk.registers.database.copy()
     with desk_of(folder) as desk:
         with files_of_at_most(16_384), pytest.raises(StorageError, match="the register"):
             done(desk, "plan-decide", plan=plan_ids[0], status="approved")
@@ -271,7 +271,7 @@ def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> N
     copy = folder / "state.sqlite.copy"
     first = copy.stat().st_mtime_ns
     with desk_of(folder) as desk:
-        desk.registers.database.copy_if_due(desk.registers.audit.end)
+        desk.registers.database.copy_if_due()
     same = copy.stat().st_mtime_ns
     os.utime(copy, (1.0, 1.0))
     with NodeProcess(folder):
@@ -290,7 +290,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
     folder = write_node_folder(tmp_path / "d", url=lasting_broker.url, node=node)
     with desk_of(folder) as desk:
         desk.registers.plans.load_defaults(defaults)
-        desk.registers.database.copy(desk.registers.audit.end)
+        desk.registers.database.copy()
         gone = done(desk, "plan-delete", plan="gone")["plan"]
     (folder / "state.sqlite").write_bytes(b"")
 

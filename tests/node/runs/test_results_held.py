@@ -261,7 +261,7 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
         for job_id in jobs:
             node.held(job_id)
         late = node.begin(RETURNS, arguments={"result": LARGE})
-        node.local.registers.database.copy(node.local.registers.audit.end)
+        node.local.registers.database.copy()
         lost = node.begin(RETURNS, arguments={"result": LARGE})
         for job_id in (late, lost):
             node.held(job_id)
