@@ -94,7 +94,7 @@ class LocalNode:
         self._settings, self._boot, self._post, self._send = settings, boot, post, send
         self.policy = policy = Policy(settings.policy, settings.id)
         self.dialect = dialect = _dialect(settings)
-        self.registers = registers = Registers(folder, settings, boot=boot())
+        self.registers = registers = Registers(folder, settings)
         self.workers = Workers(post)
         self._being_read = set[str]()
         self.pipeline = Pipeline(
@@ -264,7 +264,7 @@ class LocalNode:
         with self.registers.database.transaction():
             finding = self.registers.plans.record_check(sha256, check)
             if finding is not None:
-                self.registers.announce(finding, boot=self._boot())
+                self.registers.announce(finding)
         if finding is not None:
             self.delivery.push(finding.researchers)
 
@@ -314,7 +314,6 @@ class Daemon:
             settings,
             self._node.registers,
             environ=os.environ,
-            boot=lambda: self._presence.boot,
             running=RunningNode(
                 push=self._node.delivery.push,
                 check_plan=self._node.check_plan,

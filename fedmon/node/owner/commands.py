@@ -93,9 +93,8 @@ class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class OwnerCommands:
     """Everything that a node's owner can have done; ``COMMANDS`` names each command and its method.
 
-    The keyword arguments of a method are the arguments of its command, and its result is a JSON document. ``boot()`` is
-    the node's present boot, ``running`` is None while no daemon runs, and `settings` are those in force. Belongs to the
-    thread of the registers.
+    The keyword arguments of a method are the arguments of its command, and its result is a JSON document. ``running``
+    is None while no daemon runs, and `settings` are those in force. Belongs to the thread of the registers.
     """
 
     def __init__(
@@ -105,12 +104,10 @@ class OwnerCommands:
         registers: Registers,
         *,
         environ: Mapping[str, str],
-        boot: Callable[[], int],
         running: RunningNode | None = None,
     ) -> None:
         self._folder, self.settings, self._environ = folder, settings, environ
-        self._boot, self._running = boot, running
-        self.registers = registers
+        self.registers, self._running = registers, running
 
     def run(self, command: str, args: Mapping[str, Any], *, by: str) -> Document:
         """Run one command; the audit names the user ``by``.
@@ -394,7 +391,7 @@ class OwnerCommands:
                 if asked is not None:
                     _require_seen(registers.plans.grants.wishes(found.plan_id), granted, asked)
             decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, grant=granted)
-            registers.announce(decision, boot=self._boot())
+            registers.announce(decision)
         if self._running is not None:
             self._running.push(decision.researchers)
         if status is not PlanStatus.APPROVED:

@@ -14,7 +14,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import Closing
 from fedmon.common.settings.values import NodeSettings
 from fedmon.common.text import joined, plural
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import NodeFolder, read_boot
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plans import Decision, PlanRegister
@@ -39,9 +39,9 @@ class Registers(Closing):
     approval holds only if the audit is whole since the copy, and the plan's bytes are here.
     """
 
-    def __init__(self, folder: NodeFolder, settings: NodeSettings, *, boot: int) -> None:
+    def __init__(self, folder: NodeFolder, settings: NodeSettings) -> None:
         """Open the files; the caller holds the folder's lock. Raises StorageError."""
-        self._node_id = settings.id
+        self._node_id, self._boot_file = settings.id, folder.boot_file
         with contextlib.ExitStack() as opened:
             self.audit = opened.enter_context(Audit(folder.path))
             self.database = opened.enter_context(Database(folder.database_file, self.audit))
@@ -54,19 +54,19 @@ class Registers(Closing):
                 self.database, self.audit, settings.quota, runs_dir=folder.runs_dir, keep_s=settings.runs.keep_s
             )
             if self.database.behind is not None:
-                self._restore(self.database.behind, boot)
+                self._restore(self.database.behind)
             self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Close the files."""
         self._opened.close()
 
-    def announce(self, decision: Decision, *, boot: int) -> None:
+    def announce(self, decision: Decision) -> None:
         """Put the messages of a decision into the outbox; inside the transaction that made it."""
-        for message in decision.messages(node_id=self._node_id, boot=boot):
+        for message in decision.messages(node_id=self._node_id, boot=read_boot(self._boot_file)):
             self.outbox.add(message)
 
-    def _restore(self, behind: tuple[int, str], boot: int) -> None:
+    def _restore(self, behind: tuple[int, str]) -> None:
         """Redo the owner's decisions since the copy, as the audit holds them, and report the losses."""
         database, plans = self.database, self.plans
         with database.transaction():
@@ -77,7 +77,7 @@ class Registers(Closing):
             for sha256 in sorted(told | decided):
                 plan = plans.find(sha256)
                 for decision in [] if plan is None else plans.standing(plan):
-                    self.announce(decision, boot=boot)
+                    self.announce(decision)
             report = [f"the register was damaged: {database.mark('damage')}", *lost]
             database.set_mark("report", "\n".join(report))
             database.set_mark("restored", timestamp(utc_now()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.settings.sources import load_node
-from fedmon.node.folder import NodeFolder, read_boot
+from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands, RunningNode
 from fedmon.node.registers.state import Registers
 from tests.support.envelopes import approval
@@ -26,9 +26,9 @@ def made_folder(path: Path, *, node_id: str = "hospital-a", **sections: Any) -> 
 def desk_of(path: Path, *, running: RunningNode | None = None) -> Iterator[OwnerCommands]:
     """Open the registers of a stopped node, as the shell does, and let the owner command there."""
     folder = NodeFolder.open(path)
-    settings, boot = load_node(folder.path, {}), read_boot(folder.boot_file)
-    with folder.hold("test"), Registers(folder, settings, boot=boot) as registers:
-        yield OwnerCommands(folder, settings, registers, environ={}, boot=lambda: boot, running=running)
+    settings = load_node(folder.path, {})
+    with folder.hold("test"), Registers(folder, settings) as registers:
+        yield OwnerCommands(folder, settings, registers, environ={}, running=running)
 
 
 def running_node(**parts: Any) -> RunningNode:

@@ -93,7 +93,7 @@ class Bench:
     def desk(self, running: RunningNode | None = None) -> OwnerCommands:
         """Let the owner command, by default as at a stopped node."""
         folder, registers = NodeFolder.open(self.path), self.local.registers
-        return OwnerCommands(folder, self.settings, registers, environ={}, boot=lambda: 1, running=running)
+        return OwnerCommands(folder, self.settings, registers, environ={}, running=running)
 
     def approve(self, source: bytes = PLAN, name: str = "rows", **terms: Any) -> str:
         """Register a plan once, without limits unless ``terms`` are given; return its digest."""

@@ -176,15 +176,13 @@ def dir_option(folder: Path) -> str:
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run a command on the registers of a stopped node; decisions wait in the outbox for the daemon."""
     from fedmon.common.settings.sources import load_node
-    from fedmon.node.folder import read_boot
     from fedmon.node.owner.commands import OwnerCommands
     from fedmon.node.registers.state import Registers
 
-    settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
-    with Registers(folder, settings, boot=boot) as registers:
-        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(
-            command, args, by=user_name(os.geteuid())
-        )
+    settings = load_node(folder.path, os.environ)
+    with Registers(folder, settings) as registers:
+        commands = OwnerCommands(folder, settings, registers, environ=os.environ)
+        return commands.run(command, args, by=user_name(os.geteuid()))
 
 
 # --- text that fits the screen ----------------------------------------------------------------------------------------
