@@ -58,18 +58,9 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
         The types of very many columns (more than 24 KB of them) stay here too; the shape still tells how many.
         """
         is_long = self.dtypes is not None and len(_encode(self.dtypes)) > MAX_LISTED_DTYPES_BYTES
-        return messages.Dataset(
-            dataset_id=self.dataset_id,
-            name=self.name,
-            data_type=self.data_type,
-            tags=list(self.tags),
-            description=self.description,
-            shape=self.shape,
-            dtypes=None if is_long else self.dtypes,
-            dataset_parameters=None if self.dataset_parameters is None else _without_paths(self.dataset_parameters),
-            created=self.created,
-            modified=self.modified,
-        )
+        parameters = None if self.dataset_parameters is None else _without_paths(self.dataset_parameters)
+        told = msgspec.structs.replace(self, dtypes=None if is_long else self.dtypes, dataset_parameters=parameters)
+        return msgspec.convert(told, messages.Dataset, from_attributes=True)
 
     def problem(self, node_folder: Path) -> str:
         """Say why no plan can be given the data now; empty if one can."""
