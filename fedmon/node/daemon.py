@@ -46,7 +46,7 @@ from fedmon.node.owner.control import ControlServer
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
 from fedmon.node.registers.plan_source import CodeCheck, check_source
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient
+from fedmon.node.requests.dialect import NodeDialect, Outgoing
 from fedmon.node.requests.handlers import Handlers
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.outbox import Delivery
@@ -240,7 +240,7 @@ class LocalNode:
         self.registers.audit.count("metrics", names, samples)
 
     def _send_scalars(self, message: RunScalars) -> bool:
-        outgoing = self.dialect.answer(message, to=Recipient(researcher_id=message.researcher_id), request=None)
+        outgoing = self.dialect.answer(message, None)
         if outgoing is None or not self._send(outgoing):
             return False
         self._count_sent(["user_value"], len(message.scalars))

@@ -66,12 +66,12 @@ class FedBioMedDialect(NodeDialect):
             raise RefusedMessageError(error, sender, {}) from None
         return _request_of(asked)
 
-    def answer(self, reply: Message, *, to: Recipient, request: Request | None) -> Outgoing | None:  # noqa: ARG002
+    def answer(self, reply: Message, to: Recipient | Request | None) -> Outgoing | None:
         """Write an answer; None for a search without a match, and where this wire has no message.
 
         Raises InvalidMessageError when it does not fit into one message.
         """
-        answer = _answer_of(reply, request)
+        answer = _answer_of(reply, to if isinstance(to, Request) else None)
         if answer is None:
             return None
         return Outgoing(topic=fedbiomed4.REPLIES, payload=codec.encode(answer), qos=0)

@@ -24,7 +24,7 @@ _MAX_WARNED = 1_000
 
 
 class Recipient(msgspec.Struct, frozen=True, kw_only=True):
-    """The researcher that an answer goes to, and the instance."""
+    """The researcher and instance that sent a message, as far as it can be read."""
 
     researcher_id: str
     instance: str = MAIN_INSTANCE
@@ -150,21 +150,13 @@ class NodeDialect:
                 "node; upgrade fedmon at the researcher", request.researcher_id,
             )  # fmt: skip
 
-    def answer(
-        self,
-        reply: Reply | Result | RunScalars,
-        *,
-        to: Recipient,
-        request: Request | None,  # noqa: ARG002
-    ) -> Outgoing | None:
-        """Write an answer to its instance, or a result to all; None if this wire stays silent.
+    def answer(self, reply: Reply | Result | RunScalars, to: Recipient | Request | None) -> Outgoing | None:
+        """Write an answer to the instance that asked, or a result to all with None; None if this wire stays silent.
 
         Raises InvalidMessageError.
         """
-        instance = to.instance if isinstance(reply, Reply) else ALL_INSTANCES
-        return Outgoing(
-            topic=topics.reply(to.researcher_id, instance, reply.node_id), payload=codec.encode(reply), qos=1
-        )
+        topic = topics.reply(reply.researcher_id, ALL_INSTANCES if to is None else to.instance, reply.node_id)
+        return Outgoing(topic=topic, payload=codec.encode(reply), qos=1)
 
     def log(self, record: LogRecord) -> Outgoing:
         """Write a record of the node's log. Raises InvalidMessageError."""

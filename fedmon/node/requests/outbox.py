@@ -104,18 +104,18 @@ class Delivery:
         self._sent: dict[str, frozenset[str]] = {}
         self._sessions = Throttle(burst=10, per_s=0.1)
 
-    def reply(self, reply: Reply, to: Recipient, request: Request | None = None, *, is_written: bool = True) -> None:
+    def reply(self, reply: Reply, to: Recipient | Request, *, is_written: bool = True) -> None:
         """Send a reply; one that is too large is replaced by an error if its request is known.
 
         One that is not ``is_written`` is counted by the hour in the audit.
         """
         try:
-            outgoing = self._dialect.answer(reply, to=to, request=request)
+            outgoing = self._dialect.answer(reply, to)
         except InvalidMessageError as problem:
             logger.error("a reply to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
-            if request is not None and not isinstance(reply, Error):
-                too_large = error(request, reply.node_id, ErrorCode.TOO_LARGE, problem.reason)
-                self.reply(too_large, to, request, is_written=is_written)
+            if isinstance(to, Request) and not isinstance(reply, Error):
+                too_large = error(to, reply.node_id, ErrorCode.TOO_LARGE, problem.reason)
+                self.reply(too_large, to, is_written=is_written)
             return
         if outgoing is not None and not is_written:
             self._audit.count("replies", [f"{to.researcher_id} {command_of(reply)}"])
@@ -187,18 +187,18 @@ class Delivery:
 
     def _written(self, result: Result, *, is_new: bool) -> Outgoing | None:
         """Write a result for its researcher; None if this wire stays silent, or if it is too large, logged if new."""
-        to, sent = Recipient(researcher_id=result.researcher_id), result
+        to, sent = result.researcher_id, result
         if isinstance(result, PlanDecision) and result.grant is not None:
-            grant = told(result.grant, to.researcher_id, self._seen(to.researcher_id))
+            grant = told(result.grant, to, self._seen(to))
             sent = msgspec.structs.replace(result, grant=msgspec.structs.replace(grant, note=""))
         try:
-            return self._dialect.answer(sent, to=to, request=None)
+            return self._dialect.answer(sent, None)
         except InvalidMessageError as problem:
             if isinstance(result, PlanDecision) and result.grant is not None:
                 # The terms are told to everyone who asks for the status of the plan.
                 return self._written(msgspec.structs.replace(result, grant=None), is_new=is_new)
             if is_new:
-                logger.error("a message to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
+                logger.error("a message to researcher %s cannot be sent: %s", to, problem)  # noqa: TRY400
             return None
 
     def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:

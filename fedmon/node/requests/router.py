@@ -196,26 +196,24 @@ class Router:
 
     def _answer(self, request: Request, reply: Reply | None, *, is_written: bool = True) -> None:
         if reply is not None:
-            to = Recipient(researcher_id=request.researcher_id, instance=request.instance)
-            self._delivery.reply(reply, to, request, is_written=is_written)
+            self._delivery.reply(reply, request, is_written=is_written)
 
     def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
         self._count_refused(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
-        to = Recipient(researcher_id=request.researcher_id, instance=request.instance)
-        self._send_refusal(self._refusal(request, code, reason), to, f"{command_of(request)} {code.value}", request)
+        self._send_refusal(self._refusal(request, code, reason), request, f"{command_of(request)} {code.value}")
 
-    def _send_refusal(self, refusal: Error, to: Recipient, said: str, request: Request | None = None) -> None:
+    def _send_refusal(self, refusal: Error, to: Recipient | Request, said: str) -> None:
         """Answer with an error, and write it down, as long as this researcher does not flood us."""
         is_written = self._lines.allows(to.researcher_id)
         if not is_written:
             self._audit.count("declined", [f"{to.researcher_id} {said}"])
-        elif request is not None:
-            who, code, command = to.researcher_id, refusal.code.value, command_of(request)
+        elif isinstance(to, Request):
+            who, code, command = to.researcher_id, refusal.code.value, command_of(to)
             self._delivery.write_down(
-                "command", researcher=who, instance=to.instance, command=command, id=request.id, declined=code
+                "command", researcher=who, instance=to.instance, command=command, id=to.id, declined=code
             )
         if self._junk.allows(to.researcher_id):
-            self._delivery.reply(refusal, to, request, is_written=is_written)
+            self._delivery.reply(refusal, to, is_written=is_written)
 
     def _count_refused(self, code: str, text: str, *facts: object) -> None:
         self.counters[f"refused {code}"] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +12,10 @@ from fedmon.common.wire import messages
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Dataset
 from fedmon.compat.fedbiomed.node_dialect import FedBioMedDialect
-from fedmon.node.requests.dialect import Recipient, RefusedMessageError
+from fedmon.node.requests.dialect import RefusedMessageError, echo
 from tests.support.fedbiomed4 import Message, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
-RESEARCHER = "researcher_5f6e1c1a-7d2f-4a4b-9f0e-0d6b3c2a1e11"
 CELLS = Dataset(dataset_id="d1", name="cells", data_type="csv", tags=["cells"], shape=[3, 1], dtypes={"a": "int64"})
 
 
@@ -30,16 +28,6 @@ def heard(dialect: FedBioMedDialect, message: Message) -> Request:
     return dialect.request("general/nodes", json.dumps(message).encode())
 
 
-def echo(request: Request) -> dict[str, Any]:
-    return {
-        "node_id": NODE,
-        "researcher_id": request.researcher_id,
-        "id": request.id,
-        "session": request.session,
-        "sequence": request.sequence,
-    }
-
-
 @pytest.mark.parametrize("researcher_id", ["nodes", "status", "a/b", "x" * 65])
 def test_a_researcher_whose_id_no_policy_could_name_is_refused(dialect: FedBioMedDialect, researcher_id: str) -> None:
     with pytest.raises(RefusedMessageError):
@@ -48,10 +36,10 @@ def test_a_researcher_whose_id_no_policy_could_name_is_refused(dialect: FedBioMe
 
 def test_a_list_that_does_not_fit_into_one_message_is_refused(dialect: FedBioMedDialect) -> None:
     request = heard(dialect, payload("list_request"))
-    first_page = messages.ListReply(datasets=[CELLS], count=9, next_offset=1, **echo(request))
+    first_page = messages.ListReply(datasets=[CELLS], count=9, next_offset=1, **echo(request, NODE))
 
     with pytest.raises(InvalidMessageError, match="do not fit") as caught:
-        dialect.answer(first_page, to=Recipient(researcher_id=RESEARCHER), request=request)
+        dialect.answer(first_page, request)
 
     assert caught.value.code == "too-large"
 
@@ -61,8 +49,8 @@ def test_the_most_that_is_put_into_a_reply_fits_into_a_message(dialect: FedBioMe
     one = len(msgspec.json.encode(CELLS)) + 1
     many = [CELLS] * (dialect.page_bytes // one)
 
-    reply = messages.ListReply(datasets=many, count=len(many), **echo(request))
-    listed = dialect.answer(reply, to=Recipient(researcher_id=RESEARCHER), request=request)
+    reply = messages.ListReply(datasets=many, count=len(many), **echo(request, NODE))
+    listed = dialect.answer(reply, request)
 
     assert listed is not None
     assert len(json.loads(listed.payload)["databases"]) == len(many)

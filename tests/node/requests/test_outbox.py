@@ -15,7 +15,7 @@ from fedmon.common.ids import new_id
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Ack, Ping, PlanDecision, PlanStatus, Pong
 from fedmon.node.registers.database import Database
-from fedmon.node.requests.dialect import Recipient, echo
+from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Throttle
 from tests.node.runs.run_desks import Bench, bench
@@ -132,7 +132,7 @@ def test_a_reply_that_is_too_large_is_answered_with_an_error(node: Bench) -> Non
     ping = Ping(**envelope("r"))
     pong = Pong(time=utc_now(), boot=1, agent_version="v" * 110_000, **echo(ping, "hospital"))
 
-    node.local.delivery.reply(pong, Recipient(researcher_id="r"), ping)
+    node.local.delivery.reply(pong, ping)
 
     (told,) = node.said
     assert (told["command"], told["id"], told["code"]) == ("error", ping.id, "too-large")
