@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import stat
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from fedmon.node.registers.database import SCHEMA, SCHEMA_VERSION, Database
 from fedmon.node.registers.grants import Declared, GrantRequest
 from fedmon.node.registers.plans import PlanRegister
 from fedmon.node.requests.audit import Audit
+from tests.support.databases import execute
 from tests.support.full_disk import files_of_at_most
 from tests.support.node_process import audited
 
@@ -128,14 +128,6 @@ def _set_aside(path: Path) -> list[Path]:
     return list(path.parent.glob(f"{path.name}.damaged-*Z"))
 
 
-def _changed(path: Path, statement: str) -> None:
-    """Change a register as no fedmon does."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA ignore_check_constraints=ON")
-        connection.execute(statement)
-    connection.close()
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -147,7 +139,7 @@ def _changed(path: Path, statement: str) -> None:
 def test_what_no_register_writes_counts_as_damage(path: Path, audit: Audit, statement: str) -> None:
     with Database(path, audit):
         pass
-    _changed(path, statement)
+    execute(path, "PRAGMA ignore_check_constraints=ON", statement)
 
     with Database(path, audit):
         assert len(_set_aside(path)) == 1
@@ -156,7 +148,7 @@ def test_what_no_register_writes_counts_as_damage(path: Path, audit: Audit, stat
 def test_a_damaged_register_never_replaces_its_good_copy(database: Database) -> None:
     database.copy()
     good = database.copy_path.read_bytes()
-    _changed(database.path, f"INSERT INTO removed_defaults VALUES ('{'a' * 64}')")
+    execute(database.path, f"INSERT INTO removed_defaults VALUES ('{'a' * 64}')")
 
     with pytest.raises(StorageError, match=r"is damaged .* and was not copied: restart the node"):
         database.copy()
@@ -165,11 +157,7 @@ def test_a_damaged_register_never_replaces_its_good_copy(database: Database) -> 
 
 
 def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path, audit: Audit) -> None:
-    with sqlite3.connect(path) as connection:
-        for statement in (*SCHEMA[0], *SCHEMA[1], "PRAGMA user_version=2"):
-            connection.execute(statement)
-        connection.execute(EFFECT, ("r", "1"))
-    connection.close()
+    execute(path, *SCHEMA[0], *SCHEMA[1], "PRAGMA user_version=2", EFFECT.replace("?, ?", "'r', '1'"))
 
     with Database(path, audit) as database:
         database.execute(EFFECT, ("r", "2"))
@@ -215,10 +203,7 @@ def test_a_file_of_version_4_keeps_its_requests_and_has_failed_checks_made_again
 def test_a_file_of_a_newer_fedmon_is_left_alone(path: Path, audit: Audit) -> None:
     with Database(path, audit):
         pass
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version=99")
-        connection.execute("UPDATE marks SET value = '99' WHERE name = 'version'")
-    connection.close()
+    execute(path, "PRAGMA user_version=99", "UPDATE marks SET value = '99' WHERE name = 'version'")
 
     with pytest.raises(StorageError, match=r"version 99 .* upgrade fedmon"):
         Database(path, audit)
