@@ -172,8 +172,7 @@ class Router:
         refusal = error(request, self._policy.node_id, code, reason)
         if isinstance(request, STATE_CHANGING) and code is not ErrorCode.BUSY:
             try:
-                encoded = msgspec.json.encode(refusal)
-                self.effects.remember(request.researcher_id, request.id, encoded, request.expires)
+                self.effects.refuse(request, refusal)
             except StorageError as problem:
                 logger.error("a refused %s is not remembered: %s", command_of(request), problem)  # noqa: TRY400
         return refusal
@@ -231,7 +230,7 @@ def content_digest(request: Request) -> str:
 class Effects:
     """The stored replies of state-changing requests; belongs to the thread of its database.
 
-    `once` commits an effect together with the id and the reply of its request; ``counters`` counts repeats.
+    A reply is kept until one day after its request expires, and for a day at least. ``counters`` counts repeats.
     """
 
     def __init__(self, database: Database) -> None:
@@ -239,70 +238,29 @@ class Effects:
         self._new_refusals = 0
         self.counters: Counter[str] = Counter()
 
-    def stored_reply(self, researcher_id: str, request_id: str, *, content: str = "") -> bytes | None:
-        """Return the reply that this researcher's request got before, or None when it is new.
+    def once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
+        """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted.
 
         Raises ConflictError if another request (see `content_digest`) was made under this id, and if the register was
         restored after the request was made, so that its effect may be there without its reply.
         """
-        found = self._database.rows(
-            "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
-        )
-        if not found:
-            restored, made = self._database.restored, made_at(request_id)
-            if restored is not None and (made is None or made <= restored):
-                raise ConflictError(
-                    f"request {request_id!r} was made before this node restored its register at "
-                    f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had "
-                    "its effect already: check the state, and ask with a new id"
-                )
-            return None
-        if content and found[0]["content"] and content != found[0]["content"]:
-            raise ConflictError(
-                f"request {request_id!r} of researcher {researcher_id} asked something else before: use a new id"
-            )
-        return bytes(found[0]["reply"])
-
-    def remember(
-        self,
-        researcher_id: str,
-        request_id: str,
-        reply: bytes,
-        expires: datetime.datetime,
-        *,
-        content: str = "",
-    ) -> None:
-        """Keep a reply until one day after the request expires, and for a day at least, unless the id has one.
-
-        Without ``content`` it is a refusal: kept so that the request is not served later, such as after the clock went
-        back.
-        """
-        now = utc_now()
-        keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
-        self._database.execute(
-            "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (researcher_id, request_id, content, reply, timestamp(keep_until)),
-        )
-        self._new_refusals += not content
-        if self._new_refusals >= NEW_REFUSALS:
-            self.purge()
-
-    def once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
-        """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted."""
         content = content_digest(request)
-        stored = self.stored_reply(request.researcher_id, request.id, content=content)
-        reply: Reply | None
-        if stored is not None:
+        reply: Reply | None = self._stored(request, content)
+        if reply is not None:
             self.counters["repeated"] += 1
-            reply = _decode(stored)
             return reply
         with self._database.transaction():
             reply = effect()
             if reply is not None:
-                encoded = msgspec.json.encode(reply)
-                self.remember(request.researcher_id, request.id, encoded, request.expires, content=content)
+                self._remember(request, reply, content)
         return reply
+
+    def refuse(self, request: Request, refusal: Error) -> None:
+        """Keep a refusal, unless the request has a reply: it is not served later, such as after the clock went back."""
+        self._remember(request, refusal, "")
+        self._new_refusals += 1
+        if self._new_refusals >= NEW_REFUSALS:
+            self.purge()
 
     def purge(self, *, now: datetime.datetime | None = None) -> int:
         """Drop the replies whose time is over, and of the refusals all but the latest; return how many."""
@@ -311,4 +269,35 @@ class Effects:
             "DELETE FROM effects WHERE keep_until < ?1 OR rowid IN (SELECT rowid FROM effects WHERE content = '' "
             "ORDER BY keep_until DESC, rowid DESC LIMIT -1 OFFSET ?2)",
             (timestamp(now or utc_now()), KEPT_REFUSALS),
+        )
+
+    def _stored(self, request: Request, content: str) -> Reply | None:
+        found = self._database.rows(
+            "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?",
+            (request.researcher_id, request.id),
+        )
+        if not found:
+            restored, made = self._database.restored, made_at(request.id)
+            if restored is not None and (made is None or made <= restored):
+                raise ConflictError(
+                    f"request {request.id!r} was made before this node restored its register at "
+                    f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had "
+                    "its effect already: check the state, and ask with a new id"
+                )
+            return None
+        if found[0]["content"] not in ("", content):
+            raise ConflictError(
+                f"request {request.id!r} of researcher {request.researcher_id} asked something else before: "
+                "use a new id"
+            )
+        reply: Reply = _decode(found[0]["reply"])
+        return reply
+
+    def _remember(self, request: Request, reply: Reply, content: str) -> None:
+        now = utc_now()
+        keep_until = max(now, min(request.expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
+        self._database.execute(
+            "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (request.researcher_id, request.id, content, msgspec.json.encode(reply), timestamp(keep_until)),
         )
