@@ -80,6 +80,7 @@ JUNK: dict[str, tuple[bytes, str]] = {
     "an over-long payload": (changed(description="x" * 120_000), "too-large"),
     "another sender in the body": (changed(researcher_id="mallory"), "wrong-address"),
     "tags that are no list": (changed(command="search", tags="mri"), "malformed"),
+    "a lease of more than a minute": (changed(command="monitor", action="start", lease_s=61.0), "malformed"),
     "a plan with another digest": (
         changed(command="approval", name="p", sha256="0" * 64, size_bytes=1, source="x"), "malformed"
     ),

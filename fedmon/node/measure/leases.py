@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.common.wire.messages import MAX_LEASE_S, ErrorCode
+from fedmon.common.wire.messages import MAX_LEASE_S, ErrorCode, Monitor
 from fedmon.node.requests.dialect import DeclinedError
 
 MAX_LEASES = 1000
@@ -49,25 +49,14 @@ class LeaseTable:
         """Obey other limits of the owner from now on."""
         self._default_s, self._min_s = max(default_interval_s, min_interval_s), min_interval_s
 
-    def start(
-        self,
-        researcher_id: str,
-        instance: str,
-        *,
-        interval_s: float | None = None,
-        lease_s: float = 30.0,
-        live: bool = True,
-    ) -> float:
-        """Grant or renew a lease, and return its seconds; without ``interval_s`` it asks for the owner's default.
-
-        Raises DeclinedError if there are too many.
-        """
-        held = self.held()
-        if (researcher_id, instance) not in held:
-            mine = sum(holder == researcher_id for holder, _ in held)
+    def start(self, request: Monitor) -> None:
+        """Grant or renew the lease of a request. Raises DeclinedError if there are too many."""
+        who, held = request.researcher_id, self.held()
+        if (who, request.instance) not in held:
+            mine = sum(holder == who for holder, _ in held)
             for whose, number, most in (
                 ("this node", len(held), MAX_LEASES),
-                (f"researcher {researcher_id}", mine, MAX_LEASES_OF_ONE),
+                (f"researcher {who}", mine, MAX_LEASES_OF_ONE),
             ):
                 if number >= most:
                     raise DeclinedError(
@@ -75,17 +64,15 @@ class LeaseTable:
                         f"{whose} already holds {most} monitoring leases on this node, which is the limit; stop "
                         f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s",
                     )
-        granted_s = min(max(lease_s, 0.0), MAX_LEASE_S)
-        until = self._monotonic() + granted_s
-        self._leases[researcher_id, instance] = MonitorLease(interval_s=interval_s, live=live, until=until)
+        until = self._monotonic() + request.lease_s
+        lease = MonitorLease(interval_s=request.interval_s, live=request.live, until=until)
+        self._leases[who, request.instance] = lease
         self.apply()
-        return granted_s
 
-    def stop(self, researcher_id: str, instance: str) -> bool:
-        """End a lease; return whether there was one."""
-        was_held = self._leases.pop((researcher_id, instance), None) is not None
+    def stop(self, request: Monitor) -> None:
+        """End the lease of the instance that asks for it, if there is one."""
+        self._leases.pop((request.researcher_id, request.instance), None)
         self.apply()
-        return was_held
 
     def end_refused(self, is_refused: Callable[[str], bool]) -> None:
         """End the leases of researchers whom the policy refuses now."""

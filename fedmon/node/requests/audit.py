@@ -180,8 +180,7 @@ class Audit(Closing):
         """Give the full file a name that sorts by its first line, and continue in a new one."""
         os.fsync(self._file)
         if self.path.exists():  # it is not when an earlier attempt came only this far
-            with self.path.open("rb") as file:
-                first = read_line(file.readline())
+            first = _first_line(self.path)
             rotated = self.folder / f"audit-{first.n if first is not None else self._n:015d}.jsonl"
             if rotated.exists():
                 raise FileExistsError(errno.EEXIST, f"{rotated.name} exists already")

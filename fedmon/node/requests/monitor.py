@@ -61,23 +61,16 @@ class MonitorHandler:
         """
         if not self._pipeline.enabled:
             raise DeclinedError(ErrorCode.UNSUPPORTED, "the owner of this node switched metrics off")
-        lease_s: float | None = None
         match request.action:
             case "start":
-                lease_s = self._leases.start(
-                    request.researcher_id,
-                    request.instance,
-                    interval_s=request.interval_s,
-                    lease_s=request.lease_s,
-                    live=request.live,
-                )
+                self._leases.start(request)
             case "stop":
-                self._leases.stop(request.researcher_id, request.instance)
+                self._leases.stop(request)
             case "resend":
                 return self._resend(request)
-        return self._measured(request, lease_s)
+        return self._measured(request)
 
-    def _measured(self, request: Monitor, lease_s: float | None) -> MonitorReply:
+    def _measured(self, request: Monitor) -> MonitorReply:
         pipeline, leaves = self._pipeline, self._policy.metric_leaves
         recorder = pipeline.recorder
         # What waits in memory is not all there is, and a researcher would take it for that.
@@ -85,7 +78,7 @@ class MonitorHandler:
         return MonitorReply(
             action=request.action,
             interval_s=self._leases.interval_s(),
-            lease_s=lease_s,
+            lease_s=request.lease_s if request.action == "start" else None,
             streams=pipeline.streams_for(request.researcher_id),
             capabilities={name: reason for name, reason in pipeline.sampler.capabilities().items() if leaves(name)},
             metrics=[name for name in pipeline.sampler.metrics() if leaves(name)],
