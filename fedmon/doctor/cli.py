@@ -60,9 +60,8 @@ def doctor(
     ):
         checks.append(check)
         if not json:
-            typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
-            if check.advice:
-                typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))
+            advice = f"\n         -> {check.advice}" if check.advice else ""
+            typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}{advice}", keep="\n"))
     bad = sum(check.verdict is CheckStatus.FAILED for check in checks)
     if json:
         sys.stdout.write(msgspec.json.encode({"ok": not bad, "checks": checks}).decode() + "\n")
@@ -405,8 +404,7 @@ def check_node(path: Path, *, timeout_s: float) -> Iterator[Check]:
         else:
             advice = f"allow one with: fedmon node policy allow RESEARCHER{option}"
             yield warning("policy", "the node accepts no researcher", advice)
-        for trouble in troubles(status):
-            yield failed("node", trouble)
+        yield from (failed("node", trouble) for trouble in troubles(status))
         if live is None:
             yield skipped("node", f"the node does not run: start it with `fedmon node start{option}`")
     if live is None:
