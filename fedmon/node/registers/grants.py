@@ -210,11 +210,11 @@ class GrantRegister:
         return msgspec.json.decode(found[0]["content"], type=Declared) if found else None
 
 
-def told(grant: Grant, researcher_id: str, seen: Collection[str] | None = None) -> Grant:
+def told(grant: Grant, researcher_id: str, seen: Collection[str]) -> Grant:
     """Return a grant as one of its researchers is told of it: the others stay unnamed, and datasets not ``seen``."""
     if grant.researchers is not None:
         grant = msgspec.structs.replace(grant, researchers=(researcher_id,))
-    if grant.datasets is None or seen is None:
+    if grant.datasets is None:
         return grant
     return msgspec.structs.replace(grant, datasets=tuple(each for each in grant.datasets if each in seen))
 

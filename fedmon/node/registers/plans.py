@@ -24,7 +24,7 @@ from fedmon.common.plan_source import MAX_PLAN_BYTES, read_plan
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row
-from fedmon.node.registers.grants import GrantRegister, told
+from fedmon.node.registers.grants import GrantRegister
 from fedmon.node.registers.plan_source import CodeCheck, checked_name
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 note=self.plan.note if self.grant is None else self.grant.note,
                 problem=self.plan.problem,
                 decided=self.time,
-                grant=None if self.grant is None else told(self.grant, researcher_id),
+                grant=self.grant,  # the delivery tells each the part for them
             )
             for researcher_id in self.researchers
         )

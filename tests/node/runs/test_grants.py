@@ -411,9 +411,10 @@ def test_many_values_take_no_time_under_a_large_rule_of_lists(opened: Ward) -> N
     assert [reply.get("code", reply["command"]) for reply in replies] == ["run", "outside-grant"]
 
 
-def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) -> None:
+def test_refusals_and_grants_name_no_hidden_dataset_and_no_other_researcher(opened: Ward) -> None:
     (source, sha256), node = bins("hidden"), opened.node
-    opened.ask(source, by=ALICE, datasets=["cells"])
+    for who in ("alice", "bob"):
+        opened.ask(source, by=who, datasets=["cells"])
     rules = {"task": [f"value {n}" for n in range(200)]}
     opened.approve(sha256, researchers=["alice", "bob"], datasets=["cells"], arguments=rules)
     cells, more = (opened.datasets[name] for name in ("cells", "more"))
@@ -421,7 +422,9 @@ def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) ->
     policy.follow(msgspec.structs.replace(before, datasets={cells: ("alice",)}))
     try:
         reasons = [node.ask(run(sha256, by=by, dataset_id=more))["reason"] for by in ("alice", "bob")]
-        grants = [opened.status(sha256, by=by)["grants"][0]["grant"]["datasets"] for by in ("alice", "bob")]
+        grants = [opened.status(sha256, by=by)["grants"][0]["grant"] for by in ("alice", "bob")]
+        node.local.delivery.push()
+        sent = [each for each in node.said if each["command"] == "plan-decision" and each["sha256"] == sha256]
         long = node.ask(run(sha256, by="alice", dataset_id=cells, arguments={"task": "x" * 9_000}))["reason"]
     finally:
         policy.follow(before)
@@ -429,7 +432,9 @@ def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) ->
     for granted, reason in zip(("cells", "none"), reasons, strict=True):
         assert f"dataset more is not granted (granted: {granted}). Ask for it with" in reason
         assert "fedmon plan request bins.py --dataset more --purpose" in reason
-    assert grants == [[cells], []]
+    assert [(each["researchers"], each["datasets"]) for each in grants] == [(["alice"], [cells]), (["bob"], [])]
+    told = {each["researcher_id"]: (each["grant"]["researchers"], each["grant"]["datasets"]) for each in sent}
+    assert told == {"alice": (["alice"], [cells]), "bob": (["bob"], [])}
     assert ("fedmon plan request bins.py" in long, len(long) < 1_500) == (True, True)
 
 
