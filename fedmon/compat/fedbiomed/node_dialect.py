@@ -21,7 +21,7 @@ from fedmon.common.wire.fedbiomed4 import DOWNLOADED, NOT_DOWNLOADED
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.compat.fedbiomed import codec
 from fedmon.compat.fedbiomed.codec import checked_party
-from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient, RefusedMessageError
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, RefusedMessageError
 from fedmon.node.requests.handlers import PlanApprovalByUrl, PlanError, PlanStatusByUrl
 
 SESSION = "fedbiomed4"
@@ -61,12 +61,10 @@ class FedBioMedDialect(NodeDialect):
             asked = codec.decode_request(payload)
             checked_party(asked.researcher_id, what="researcher id")
         except InvalidMessageError as error:
-            researcher_id = codec.sender(payload)
-            sender = None if researcher_id is None else Recipient(researcher_id=researcher_id)
-            raise RefusedMessageError(error, sender, {}) from None
+            raise RefusedMessageError(error, codec.sender(payload) or "") from None
         return _request_of(asked)
 
-    def answer(self, reply: Message, to: Recipient | Request | None) -> Outgoing | None:
+    def answer(self, reply: Message, to: Request | RefusedMessageError | None) -> Outgoing | None:
         """Write an answer; None for a search without a match, and where this wire has no message.
 
         Raises InvalidMessageError when it does not fit into one message.

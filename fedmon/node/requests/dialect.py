@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -21,13 +22,6 @@ logger = logging.getLogger(__name__)
 PAGE_BYTES = codec.MAX_PAYLOAD_BYTES - 8_000
 """The room for the datasets of one reply; the rest of a message is for the envelope."""
 _MAX_WARNED = 1_000
-
-
-class Recipient(msgspec.Struct, frozen=True, kw_only=True):
-    """The researcher and instance that sent a message, as far as it can be read."""
-
-    researcher_id: str
-    instance: str = MAIN_INSTANCE
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,18 +43,20 @@ class Echo(TypedDict):
 
 
 class RefusedMessageError(InvalidMessageError):
-    """A message that is not served; ``sender`` gets the error reply, and is None if the topic names no sender."""
+    """A message that is not served; its sender gets the error reply. ``researcher_id`` is empty if none is known."""
 
-    def __init__(self, error: InvalidMessageError, sender: Recipient | None, envelope: dict[str, object]) -> None:
+    def __init__(self, error: InvalidMessageError, researcher_id: str = "", envelope: Mapping[str, Any] = {}) -> None:
         super().__init__(error.reason, code=error.code)
-        self.sender, self._envelope = sender, envelope
+        self.researcher_id, self._envelope = researcher_id, envelope
+        instance = str(envelope.get("instance", MAIN_INSTANCE))
+        self.instance = instance if ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE
 
-    def reply(self, node_id: str, to: Recipient) -> Error:
+    def reply(self, node_id: str) -> Error:
         """Return the error reply, with the readable part of the message's envelope."""
         sequence = self._envelope.get("sequence", 0)
         return Error(
             node_id=node_id,
-            researcher_id=to.researcher_id,
+            researcher_id=self.researcher_id,
             id=str(self._envelope.get("id", ""))[:256],
             session=str(self._envelope.get("session", ""))[:256],
             sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,
@@ -107,7 +103,7 @@ class NodeDialect:
         """Read a request. Raises RefusedMessageError."""
         address = topics.parse(topic)
         if address.channel not in (Channel.BROADCAST, Channel.COMMAND) or address.researcher_id is None:
-            raise RefusedMessageError(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
+            raise RefusedMessageError(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"))
         try:
             request = codec.decode_request(payload)
             if request.researcher_id != address.researcher_id:
@@ -118,13 +114,7 @@ class NodeDialect:
                 )
             self._check_node(request, address)
         except InvalidMessageError as error:
-            envelope = codec.recover_envelope(payload)
-            instance = str(envelope.get("instance", MAIN_INSTANCE))
-            sender = Recipient(
-                researcher_id=address.researcher_id,
-                instance=instance if ID_PATTERN.fullmatch(instance) else MAIN_INSTANCE,
-            )
-            raise RefusedMessageError(error, sender, envelope) from None
+            raise RefusedMessageError(error, address.researcher_id, codec.recover_envelope(payload)) from None
         return request
 
     def _check_node(self, request: Request, address: Address) -> None:
@@ -150,7 +140,7 @@ class NodeDialect:
                 "node; upgrade fedmon at the researcher", request.researcher_id,
             )  # fmt: skip
 
-    def answer(self, reply: Reply | Result | RunScalars, to: Recipient | Request | None) -> Outgoing | None:
+    def answer(self, reply: Reply | Result | RunScalars, to: Request | RefusedMessageError | None) -> Outgoing | None:
         """Write an answer to the instance that asked, or a result to all with None; None if this wire stays silent.
 
         Raises InvalidMessageError.

@@ -19,7 +19,7 @@ from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.grants import told
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import NodeDialect, Outgoing, Recipient, command_of, error
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, RefusedMessageError, command_of, error
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.quotas import Throttle
 
@@ -104,7 +104,7 @@ class Delivery:
         self._sent: dict[str, frozenset[str]] = {}
         self._sessions = Throttle(burst=10, per_s=0.1)
 
-    def reply(self, reply: Reply, to: Recipient | Request, *, is_written: bool = True) -> None:
+    def reply(self, reply: Reply, to: Request | RefusedMessageError, *, is_written: bool = True) -> None:
         """Send a reply; one that is too large is replaced by an error if its request is known.
 
         One that is not ``is_written`` is counted by the hour in the audit.

@@ -22,7 +22,7 @@ from fedmon.common.wire.messages import STATE_CHANGING, ApprovalReply, Error, Er
 from fedmon.common.wire.runs import RunReply, StopReply
 from fedmon.node.registers.database import Database
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import DeclinedError, NodeDialect, Recipient, RefusedMessageError, command_of, error
+from fedmon.node.requests.dialect import DeclinedError, NodeDialect, RefusedMessageError, command_of, error
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
@@ -90,9 +90,8 @@ class Router:
             request = self._dialect.request(topic, payload)
         except RefusedMessageError as refused:
             self._count_refused(refused.code, "message on topic %s refused: %s", topic, refused.reason)
-            if refused.sender is not None:
-                reply = refused.reply(self._policy.node_id, refused.sender)
-                self._send_refusal(reply, refused.sender, refused.code)
+            if refused.researcher_id:
+                self._send_refusal(refused.reply(self._policy.node_id), refused, refused.code)
             return
         if (request.researcher_id, request.id) in self._fetching:
             return  # it is answered once its plan is here
@@ -201,7 +200,7 @@ class Router:
         self._count_refused(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
         self._send_refusal(self._refusal(request, code, reason), request, f"{command_of(request)} {code.value}")
 
-    def _send_refusal(self, refusal: Error, to: Recipient | Request, said: str) -> None:
+    def _send_refusal(self, refusal: Error, to: Request | RefusedMessageError, said: str) -> None:
         """Answer with an error, and write it down, as long as this researcher does not flood us."""
         is_written = self._lines.allows(to.researcher_id)
         if not is_written:
