@@ -143,14 +143,14 @@ class EchoClient:
         """Send to ourselves; return the seconds of the round trip, or None after the timeout."""
         started = time.monotonic()
         self.transport.publish(self._topic, payload, qos=qos, retain=retain)
-        seen = self.wait(payload)
-        return None if seen is None else seen[1] - started
+        arrived = self.wait(payload)
+        return None if arrived is None else arrived - started
 
-    def wait(self, payload: bytes) -> tuple[bool, float] | None:
-        """Wait for a payload; return whether it was retained and when it came, None after the timeout."""
+    def wait(self, payload: bytes, *, kept: bool = False) -> float | None:
+        """Wait for a payload that is live, or ``kept`` by the broker; return when it came, None after the timeout."""
 
-        def found() -> tuple[bool, float] | None:
-            return next(((retained, when) for came, retained, when in self._messages if came == payload), None)
+        def found() -> float | None:
+            return next((when for came, was_kept, when in self._messages if (came, was_kept) == (payload, kept)), None)
 
         with self._arrived:
             return self._arrived.wait_for(found, timeout=self._timeout_s)
@@ -205,17 +205,17 @@ def talk(
 
     Raises ConnectionFailedError.
     """
-    mark = secrets.token_hex(16)
+    mark = secrets.token_hex(4)
 
-    def connection(kind: str, will: bytes | None = None) -> EchoClient:
-        name = f"{client_id}-doctor-{kind}{mark}"
+    def connection(will: bytes | None = None) -> EchoClient:
+        name = f"{client_id}-doctor-{secrets.token_hex(16)}"
         return EchoClient(broker, client_id=name, topic=topic, timeout_s=timeout_s, will=will)
 
-    with connection("") as client:
+    with connection() as client:
         yield ok("connection", _identity(broker))
         if writes and (yield from _deliveries(client, mark)):
             will = f"will-{mark}".encode()
-            yield from _left_behind(client, connection("w", will), f"retained-{mark}".encode(), will)
+            yield from _left_behind(client, connection(will), f"retained-{mark}".encode(), will)
 
 
 def _identity(broker: BrokerSettings) -> str:
@@ -264,7 +264,7 @@ def _left_behind(client: EchoClient, other: EchoClient, retained: bytes, will: b
     client.send(retained, qos=1, retain=True)
     try:
         with other:
-            kept = other.wait(retained)
+            kept = other.wait(retained, kept=True)
             other.transport.abort()
             left = client.wait(will)
     except ConnectionFailedError as error:
@@ -275,7 +275,7 @@ def _left_behind(client: EchoClient, other: EchoClient, retained: bytes, will: b
         client.send(b"", qos=1, retain=True)
     yield (
         ok("retained", "kept for those who come later")
-        if kept and kept[0]
+        if kept
         else failed("retained", "the broker does not keep retained messages", "presence needs them: use another broker")
     )
     yield (

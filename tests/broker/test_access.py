@@ -11,6 +11,7 @@ import pytest
 
 from fedmon.broker.users import Role
 from fedmon.common.wire import topics
+from fedmon.doctor.cli import CheckStatus, talk
 from fedmon.researcher.federation import Federation
 from tests.broker.party import Party, RefusedError
 from tests.broker.production import Production
@@ -375,6 +376,16 @@ def test_an_admin_clears_the_presence_of_a_node_that_is_gone(broker: Running) ->
             return researcher.topics() == {topics.status("end")}
 
     wait_until(is_gone, what="the cleared presence")
+
+
+@on_each
+def test_the_doctor_finds_nothing_wrong_with_the_broker_of_a_researcher(broker: Running, tmp_path: Path) -> None:
+    url = broker.url("alice") if isinstance(broker, Production) else broker.url(0)
+    settings = Federation(url, folder=tmp_path, **broker.broker_settings("alice")).settings  # type: ignore[arg-type]  # names of files
+
+    checks = list(talk(settings.broker, client_id="alice", topic=topics.reply("alice", "x", "alice"), timeout_s=30.0))
+
+    assert [(check.name, check.found) for check in checks if check.verdict is not CheckStatus.OK] == []
 
 
 @pytest.mark.parametrize("user", ["grafana", "operator"])
