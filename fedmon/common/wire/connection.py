@@ -304,10 +304,12 @@ class BrokerConnection:
                 return
             client.adjust(self._subscriptions, granted=wanted, held=self._held | wanted.keys())
             self._held = set(self._subscriptions)
+            was_told = self._told and not self._quiet and not self.flapping
+            self._told = {}
             self._permanent = self._quiet = False
             self._up_since, self._was_up = time.monotonic(), True
             self._changed.notify_all()
-        logger.info("connected to the broker at %s", host)
+        logger.log(logging.WARNING if was_told else logging.INFO, "connected to the broker at %s", host)
         self._tell(Link(up=True, host=host))
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:

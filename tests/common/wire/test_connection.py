@@ -21,7 +21,9 @@ from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
 from fedmon.common.settings.broker import BrokerSettings, broker_from_url
 from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
 from tests.broker.certificates import make_broker_certificate, make_client_authority
+from tests.support.brokers import Broker
 from tests.support.ports import free_port
+from tests.support.proxy import Proxy
 from tests.support.stubborn import broker_that_gives_connections_away, full_peer, greeter, peer
 from tests.support.waiting import wait_until
 
@@ -222,6 +224,22 @@ def test_a_broker_that_stays_down_is_tried_more_and_more_seldom_and_warned_of_on
 
     assert 0.75 < max(after - before for before, after in itertools.pairwise(tried)) < 5
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
+def test_each_loss_of_a_connection_and_its_return_are_warned_of(
+    mosquitto: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        words = [record.message.partition(" the broker")[0] for record in caplog.records]
+        return [each for each in words if each != "cannot connect to"]
+
+    with Proxy(mosquitto.port) as link, started(made(broker_from_url(link.url))) as connection:
+        for _ in range(2):
+            wait_until(lambda: connection.is_connected, what="the connection")
+            link.cut()
+            wait_until(lambda: not connection.is_connected, what="the loss")
+            link.heal()
+        wait_until(lambda: told() == ["connection lost to", "connected to"] * 2, what="warnings of both losses")
 
 
 @pytest.mark.parametrize(
