@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,8 @@ from tests.support.requirements import require
 from tests.support.shell import fedmon, foreground
 from tests.support.waiting import wait_until
 
+PAGE = Path(__file__).parents[3] / "docs" / "howtos" / "metrics-stores.md"
+
 
 @contextmanager
 def served(broker: Broker, folder: Path) -> Iterator[str]:
@@ -46,7 +49,9 @@ def values(text: str) -> dict[tuple[str, str], float]:
     return {(one.name, one.labels["node"]): one.value for family in families for one in family.samples}
 
 
-def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp_path: Path) -> None:
+def test_prometheus_scrapes_the_newest_value_of_each_node_and_run_as_the_page_says(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
     program = shutil.which("prometheus")
     require(program, "prometheus is not installed")
     port = free_port()
@@ -60,11 +65,12 @@ def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp
         b.wait(lambda: b.leased)
         a.sample(3)
         b.sample(1)
-        wait_until(lambda: len(values(fetch(url))) == 2)
-        target = urllib.parse.urlsplit(url).netloc
-        config.write_text(
-            f"scrape_configs: [{{job_name: fedmon, scrape_interval: 1s, static_configs: [{{targets: ['{target}']}}]}}]"
-        )
+        losses = {f'user_value{{job="{run}",name="loss"}}': [0.5] for run in ("first", "second")}
+        a.publish("general/monitoring/a", sample("a", 0, [time.time()], losses, stream="user"))
+        wait_until(lambda: len(values(fetch(url))) == 3)
+        (documented,) = re.findall("(?s)```yaml\n(.*?)```", PAGE.read_text())
+        target = documented.replace("127.0.0.1:9464", urllib.parse.urlsplit(url).netloc)
+        config.write_text(f"global: {{scrape_interval: 1s}}\n{target}")
 
         def is_scraped() -> bool:
             a.sample(1)
@@ -78,10 +84,11 @@ def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp
             try:
                 wait_until(is_scraped, 120.0, what="a scrape")
                 found = {one["metric"]["node"]: float(one["value"][1]) for one in queried(port, CPU)}
+                runs = {one["metric"]["job"] for one in queried(port, "user_value")}
             finally:
                 prometheus.terminate()
 
-    assert found.keys() == {"a", "b"}
+    assert (found.keys(), runs) == ({"a", "b"}, {"first", "second"})
     assert 2 <= found["a"] - found["b"] <= 3
 
 
