@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bench.echo_nodes import presence
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NEVER_HEARD
 from tests.support.brokers import Broker
-from tests.support.echo_node import EchoNode, log_record
+from tests.support.echo_node import EchoNode, log_record, sample
 from tests.support.environment import plain_environment, researcher_environment
 from tests.support.node_process import NodeProcess, fedmon, write_node_folder
 from tests.support.shell import begun
@@ -114,6 +115,20 @@ def test_a_watch_without_a_sample_ends_in_time_and_says_why(
         done = fedmon_here("watch", "--broker", mosquitto.url, "--for", "5", "--json", *asked, environ=alone)
 
     assert (done.returncode, json.loads(done.stdout)["error"]["message"]) == (6, said)
+
+
+def test_a_record_that_no_node_answers_says_that_a_monitor_may_not_ask(
+    mosquitto: Broker, alone: dict[str, str], tmp_path: Path
+) -> None:
+    batch = sample("a", 3, [time.time()], {"host_load1": [1.0]})
+    with EchoNode(mosquitto.port, "a") as node:
+        node.answer = lambda _request: node.publish("general/monitoring/a", batch)
+        done = fedmon_here("record", str(tmp_path / "r.fmr"), "-b", mosquitto.url, "--for", "3", environ=alone)
+
+    assert (done.returncode, "no node answered when asked for the first of 4 samples; a monitor" in done.stderr) == (
+        6,
+        True,
+    )
 
 
 def test_watch_lists_at_its_end_what_is_absent_and_why(environ: dict[str, str]) -> None:
