@@ -176,3 +176,19 @@ def test_a_bridge_speaks_for_nodes_and_never_for_a_researcher(regions: Regions) 
         assert [topic for topic, payload in everything.heard if payload == b"forged"] == []
         assert topics.status("s9") in everything.topics()
         assert {topic.split("/")[1] for topic in bridge.topics()} == {"nodes"}
+
+
+def test_a_node_that_its_region_forgets_is_forgotten_at_the_centre(regions: Regions) -> None:
+    with regions.region.observer() as admin, regions.centre.observer() as everything:
+        everything.subscribe("#")
+        for payload in (b"online", b""):
+            admin.publish(topics.status("s9"), payload, retain=True)
+        admin.publish(topics.status("end"), b"")
+        everything.wait_for(topics.status("end"))
+    with regions.centre.observer() as later:
+        later.subscribe(topics.ALL_STATUS)
+        later.publish(topics.status("end"), b"")
+        later.wait_for(topics.status("end"))
+
+        assert [payload for _, payload in everything.heard[:2]] == [b"online", b""]
+        assert later.topics() == {topics.status("end")}
