@@ -14,7 +14,6 @@ from fedmon.common.errors import FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.ids import chosen
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, SettingsOption, TimeoutOption, each
-from fedmon.common.text import plural
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes
@@ -150,9 +149,6 @@ def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float
     said = [f"{node_id}: {reason}" for node_id, reason in consumer.refusals.items()]
     if pace_s is not None:
         said.append(f"nodes send one every {pace_s:g} s; wait longer, or add --interval 1")
-    if pending := consumer.follower.pending:
-        asked = f"no node answered when asked for the first of {plural(pending, 'sample')}"
-        said.append(f"{asked}; a monitor of the broker may not ask: watch, or record as a researcher")
-    if said:
-        return NoAnswerError(f"no sample came: {'; '.join(said)}")
-    return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")
+    if consumer.follower.pending:
+        said.append("those heard wait for earlier ones, which no node sends; a monitor of the broker may only watch")
+    return NoAnswerError(f"no sample came: {'; '.join(said) or federation.nodes().explanation()}")
