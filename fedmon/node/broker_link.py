@@ -12,9 +12,9 @@ from fedmon.common import __version__
 from fedmon.common.actor import Actor, Bound
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.settings.broker import BrokerSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link
+from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import ONLY_TELLS, ErrorCode, LogRecord, Monitor, Ping, Pong
 from fedmon.node.presence import REFRESH_S, PresenceKeeper
@@ -182,8 +182,8 @@ class BrokerLink:
 
     # --- on the connection's threads: they put and return ------------------------------------------------------------
 
-    def _on_link(self, link: Link) -> None:
-        if link.up:
+    def _on_link(self, host: BrokerHost | None) -> None:
+        if host is not None:
             self.announce()
             self._send_from = time.monotonic() + RETURN_S if self._send_from else 0.0
             self._actor.at(self._send_from, self._send_backlog)

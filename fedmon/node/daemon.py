@@ -30,10 +30,11 @@ from fedmon.common.errors import FedmonError, InvalidMessageError
 from fedmon.common.http import download
 from fedmon.common.ids import ID_PATTERN, kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
+from fedmon.common.settings.broker import BrokerHost
 from fedmon.common.settings.sources import load_node
 from fedmon.common.settings.values import NodeSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link
+from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.runs import RunScalars
@@ -276,8 +277,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._folder, self._settings, self._at_start = folder, settings, settings
         self._started = utc_now()
-        self._link: Link | None = None
-        self._link_since = ""
+        self._host = self._link_since = ""
         self._stop_by = Deadline(STOP_WITHIN_S)
         self._actor = Actor("fedmon-router", bulk=MESSAGES_BOUND)
         self._presence = PresenceKeeper(
@@ -412,10 +412,9 @@ class Daemon:
 
         self._actor.post(serve, priority=Priority.BULK, size_bytes=len(payload))
 
-    def _on_link(self, link: Link) -> None:
-        self._link = link
-        self._link_since = utc_now().isoformat(timespec="seconds")
-        if link.up:
+    def _on_link(self, host: BrokerHost | None) -> None:
+        self._host, self._link_since = str(host or ""), utc_now().isoformat(timespec="seconds")
+        if host is not None:
             self._actor.post(self._on_up)
 
     def _send(self, outgoing: Outgoing) -> bool:
@@ -520,7 +519,7 @@ class Daemon:
             "boot": self._presence.boot,
             "connected": self._transport.is_connected,
             "since": self._link_since,
-            "host": "" if self._link is None else str(self._link.host),
+            "host": self._host,
             "last_error": "" if error is None else str(error),
             "flapping": self._transport.flapping,
             "duplicate": self._presence.duplicate,

@@ -83,17 +83,11 @@ class SessionKind(enum.Enum):
     RESUMED = enum.auto()
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the connection, as told to `on_link`."""
-
-    up: bool
-    host: BrokerHost
-
-
 class BrokerConnection:
     """One connection to the first broker that answers, kept until `stop`. Every method is safe from any thread.
 
-    ``on_message(topic, payload, retained)`` and ``on_link(link)`` run on network threads: they put and return.
+    ``on_message(topic, payload, retained)`` and ``on_link(host)`` run on network threads: they put and return. The host
+    is the one that we are connected to, None at a loss and a failed attempt.
     ``will()`` is called at each attempt that reaches a broker. ``id_is_contested()`` tells whether another client was
     seen with our client id. ``quiet_until_up`` is for callers of `wait_connected`, which raises the failure.
     ``keeps_session`` has a broker of several hosts keep subscriptions and QoS 1 messages while we change hosts. A
@@ -107,7 +101,7 @@ class BrokerConnection:
         client_id: str,
         subscriptions: Sequence[tuple[str, int]],
         on_message: Callable[[str, bytes, bool], None],
-        on_link: Callable[[Link], object] = lambda _link: None,
+        on_link: Callable[[BrokerHost | None], object] = lambda _host: None,
         will: Callable[[], Will | None] = lambda: None,
         id_is_contested: Callable[[], bool] = lambda: False,
         quiet_until_up: bool = False,
@@ -310,7 +304,7 @@ class BrokerConnection:
             self._up_since, self._was_up = time.monotonic(), True
             self._changed.notify_all()
         logger.log(logging.WARNING if was_told else logging.INFO, "connected to the broker at %s", host)
-        self._tell(Link(up=True, host=host))
+        self._tell(host)
 
     def _failed(self, error: ConnectionFailedError, host: BrokerHost) -> None:
         first = self._told.get(host) != error.cause
@@ -324,11 +318,11 @@ class BrokerConnection:
             logger.log(level, "%s to the broker at %s; connecting again", error.cause, host)
         else:
             logger.log(level, "%s", error)
-        self._tell(Link(up=False, host=host))
+        self._tell(None)
 
-    def _tell(self, link: Link) -> None:
+    def _tell(self, host: BrokerHost | None) -> None:
         try:
-            self._on_link(link)
+            self._on_link(host)
         except Exception:
             # A raise here would end the thread that connects again.
             logger.exception("the link callback failed")

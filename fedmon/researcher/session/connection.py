@@ -9,9 +9,9 @@ import msgspec
 from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.settings.broker import BrokerSettings
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection, Link
+from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import LogRecord
 from fedmon.common.wire.samples import AddScalar
@@ -33,7 +33,7 @@ class Connection(BrokerConnection):
         subscriptions: Sequence[tuple[str, int]],
         timeout_s: float,
         on_message: Callable[[str, bytes, bool], None],
-        on_link: Callable[[Link], object],
+        on_link: Callable[[BrokerHost | None], object],
         keeps_session: bool,
     ) -> None:
         connect_timeout_s = min(broker.connect_timeout_s, CONNECT_SHARE * timeout_s)

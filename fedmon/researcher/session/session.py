@@ -105,7 +105,7 @@ class Session:
             subscriptions=self.dialect.subscriptions(),
             timeout_s=timeout_s,
             on_message=self.inbox.put,
-            on_link=lambda link: self.inbox.post(lambda: self._link(up=link.up)),
+            on_link=lambda host: self.inbox.post(lambda: self._link(up=host is not None)),
             keeps_session=self.instance == MAIN_INSTANCE,
         )
         self.asker = Asker(

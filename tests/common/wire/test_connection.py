@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
-from fedmon.common.settings.broker import BrokerSettings, broker_from_url
-from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection, Link
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings, broker_from_url
+from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection
 from tests.broker.certificates import make_broker_certificate, make_client_authority
 from tests.support.brokers import Broker
 from tests.support.ports import free_port
@@ -167,8 +167,8 @@ def test_callbacks_that_fail_cost_no_message_and_no_connection(caplog: pytest.Lo
         taken.append(payload)
         raise KeyError(payload)
 
-    def fail(link: Link) -> None:
-        raise KeyError(link)
+    def fail(host: BrokerHost | None) -> None:
+        raise KeyError(host)
 
     granted = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"  # CONNACK, SUBACK
     sent = b"\x30\x04\x00\x01a1" + b"\x30\x04\x00\x01a2"  # PUBLISH
@@ -186,7 +186,7 @@ def cluster_that_is_down() -> BrokerSettings:
 
 
 def test_a_broker_that_is_down_is_tried_every_half_second_and_one_that_keeps_us_out_more_and_more_seldom() -> None:
-    tried, rotated, refused, boots = list[float](), list[Link](), list[float](), list[None]()
+    tried, rotated, refused, boots = list[float](), list[BrokerHost | None](), list[float](), list[None]()
 
     def refuse(client: socket.socket) -> None:
         refused.append(time.monotonic())
