@@ -117,7 +117,7 @@ def test_a_short_form_names_each_node_or_counts_very_many() -> None:
     assert repr(known()).startswith("<Nodes no node is known")
     assert repr(many) == "<Nodes 69 online, 30 offline, 1 id in use>"
     assert "69 online, 30 offline, 1 id in use; 11 more that are not online. rows(), or --json" in str(many)
-    assert "70 of 100 nodes are online. 7 more were heard of and are not kept track of" in many.explanation()
+    assert "70 of 100 nodes are online; 70 of them not heard yet. 7 more were heard of and" in many.explanation()
     assert "at least 3 more were heard of" in str(endless)
     assert repr(outcomes(pong("b"), refused("a", "no"))) == "<Outcomes of ping: a: refused, b: ok>"
 

@@ -242,11 +242,14 @@ class Nodes(ByNode[Node]):
         """Return the number of online nodes, or the reason for an empty table."""
         if not self:
             return f"no node is known: none was heard of. {self.circumstances.sentence()}"
-        beyond = ""
-        if self.beyond:
-            number = f"at least {self.beyond}" if self.beyond >= len(self) else str(self.beyond)
-            beyond = f" {number} more were heard of and are not kept track of: raise max_nodes in [researcher]."
-        return f"{len(self.online)} of {len(self)} nodes are online.{beyond}"
+        unheard = sum(node.is_online and node.last_seen is None for node in self.values())
+        online = f"{len(self.online)} of {len(self)} nodes are online" + (
+            f"; {unheard} of them not heard yet." if unheard else "."
+        )
+        if not self.beyond:
+            return online
+        number = f"at least {self.beyond}" if self.beyond >= len(self) else str(self.beyond)
+        return f"{online} {number} more were heard of and are not kept track of: raise max_nodes in [researcher]."
 
     def explanation(self) -> str:
         """Return the summary, and the state of connection and roster."""
@@ -318,17 +321,10 @@ def outcomes_of(asked: Answers, kind: type[R], roster: Roster, *, to_all: bool) 
 def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) -> Outcome[R]:
     if isinstance(reply, kind) and reply.success:
         return Outcome(node_id=node_id, status=OutcomeStatus.OK, reply=reply, elapsed_s=elapsed_s)
+    status, reason, retry_s = OutcomeStatus.FAILED, "the node says that it did not succeed", None
     if isinstance(reply, Error):
-        status = _STATUS_OF_CODE.get(reply.code, OutcomeStatus.FAILED)
-        return Outcome(
-            node_id=node_id,
-            status=status,
-            reason=reply.reason,
-            elapsed_s=elapsed_s,
-            retry_after_s=reply.retry_after_s,
-        )
-    reason = "the node says that it did not succeed"
-    return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reason=reason, elapsed_s=elapsed_s)
+        status, reason, retry_s = _STATUS_OF_CODE.get(reply.code, status), reply.reason, reply.retry_after_s
+    return Outcome(node_id=node_id, status=status, reason=reason, elapsed_s=elapsed_s, retry_after_s=retry_s)
 
 
 def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R]:
