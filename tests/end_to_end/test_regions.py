@@ -167,7 +167,7 @@ def test_a_bridge_speaks_and_forgets_for_nodes_and_never_speaks_for_a_researcher
         bridge.subscribe("#")
         for payload in (b"online", b""):  # the second as `fedmon nodes forget` clears a presence
             admin.publish(topics.status("s8"), payload, retain=True)
-        everything.wait_for(topics.status("s8"), b"")
+            everything.wait_for(topics.status("s8"), payload)
         everything.subscribe(topics.ALL_STATUS)  # brings it again if it is still retained
         for topic in refused:
             bridge.publish(topic, b"forged")
@@ -180,5 +180,5 @@ def test_a_bridge_speaks_and_forgets_for_nodes_and_never_speaks_for_a_researcher
 
         assert [topic for topic, payload in everything.heard if payload == b"forged"] == []
         assert topics.status("s9") in everything.topics()
-        assert [payload for topic, payload in everything.heard if topic == topics.status("s8")] == [b"online", b""]
+        assert [payload for topic, payload in everything.heard if topic == topics.status("s8")][-1] == b""
         assert {topic.split("/")[1] for topic in bridge.topics()} == {"nodes"}
