@@ -88,7 +88,8 @@ def test_prometheus_scrapes_the_newest_value_of_each_node_and_run_as_the_page_sa
             finally:
                 prometheus.terminate()
 
-    assert (found.keys(), runs) == ({"a", "b"}, {"first", "second"})
+    assert found.keys() == {"a", "b"}
+    assert runs == {"first", "second"}
     assert 2 <= found["a"] - found["b"] <= 3
 
 
