@@ -625,6 +625,9 @@ class Runs:
             active.tell(problem)
             return
         self._active.pop(job.job_id, None)
+        if job.state is JobState.FAILED:  # nobody could fetch its result
+            with contextlib.suppress(OSError):
+                active.folder.result.unlink()
         self._registers.quotas.job_ended(job.job_id, record.researcher_id)
         self._push([record.researcher_id])
 
