@@ -69,7 +69,7 @@ from fedmon.node.workers import Workers
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
-UNSENT = "the node could not send it, its log says why"
+UNSENT = "the node could not send it (its log says why)"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""

@@ -44,7 +44,7 @@ class RunFailedError(FedmonError):
 
 
 class RunHeldError(RunFailedError):
-    """Nodes hold their result until their owner decides, and no other failed; ``failed`` says of each by which rule.
+    """Nodes hold their result until their owner decides, and no other failed; ``failed`` says of each why.
 
     Ask again later, with the same handle or with `Federation.job`: the result comes by itself, or the owner's note.
     """
