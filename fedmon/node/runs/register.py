@@ -140,17 +140,14 @@ class JobRegister:
         """Return the ids of all jobs."""
         return {row["job_id"] for row in self._database.rows("SELECT job_id FROM runs")}
 
-    def ended_before(self, moment: datetime.datetime) -> Sequence[str]:
+    def ended_before(self, moment: datetime.datetime) -> set[str]:
         """Return the ids of jobs that were over before a moment."""
-        found = self._database.rows(
-            "SELECT job_id FROM runs WHERE is_over = 1 AND ended < ? ORDER BY ended", (timestamp(moment),)
-        )
-        return [row["job_id"] for row in found]
+        found = self._database.rows("SELECT job_id FROM runs WHERE is_over = 1 AND ended < ?", (timestamp(moment),))
+        return {row["job_id"] for row in found}
 
     def forget(self, before: datetime.datetime) -> None:
         """Remove jobs that were over before a moment, with their ids."""
-        with self._database.transaction():
-            self._database.execute("DELETE FROM runs WHERE is_over = 1 AND ended < ?", (timestamp(before),))
+        self._database.execute("DELETE FROM runs WHERE is_over = 1 AND ended < ?", (timestamp(before),))
 
     def _readable(self, rows: Sequence[dict[str, Any]]) -> list[JobRecord]:
         """Return the records of rows; a damaged one is left out and logged."""
