@@ -514,7 +514,8 @@ class OwnerCommands:
         found = record.job.job_id
         if record.job.state is JobState.HELD and record.decision is None:
             raise ConflictError(f"job {found} has ended, and its result is held: fedmon node results withhold {found}")
-        runs.stop_by_owner(found, by=self._by)
+        if record.job.state.is_running:
+            runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
     def _run_record(self, reference: str) -> JobRecord:

@@ -240,11 +240,9 @@ class Runs:
     # --- from the owner --------------------------------------------------------------------------------------------
 
     def stop_by_owner(self, job_id: str, *, by: str) -> None:
-        """Stop any job, unless it is over."""
-        active = self._active.get(job_id)
-        if active is not None and active.job.state.is_running:
-            self._registers.audit.record("run-stop", job=job_id, by=by)
-            self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
+        """Stop a job that is not over."""
+        self._registers.audit.record("run-stop", job=job_id, by=by)
+        self._end(job_id, JobState.STOPPED_BY_OWNER, "stopped by the owner of the node")
 
     def plan_withdrawn(self, sha256: str) -> None:
         """Stop the jobs of a plan whose approval has ended."""
@@ -494,10 +492,8 @@ class Runs:
         logger.warning("job %s has no keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = active.job.started is not None or active.folder.had_keeper()
         self._unwatch(active)
-        if began:
-            self._give_up(active, JobState.LOST, LOST)
-        else:
-            self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
+        state, reason = (JobState.LOST, LOST) if began else (JobState.NOT_STARTED, NEVER_STARTED)
+        self._give_up(active, state, reason)
 
     def _unwatch(self, active: ActiveJob) -> None:
         if self._measuring.enabled:
