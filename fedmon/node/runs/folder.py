@@ -108,7 +108,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules | None = None
 
     @property
-    def helpers(self) -> int:
+    def sandbox_processes(self) -> int:
         """The number of its processes that belong to its sandbox, and not to the plan."""
         return 2 if self.level == "bubblewrap" else 0
 

@@ -115,7 +115,7 @@ class Keeper:
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits
-        processes = limits.processes + order.helpers
+        processes = limits.processes + order.sandbox_processes
         group = JobGroup(self._folder.cgroup, memory_bytes=limits.memory_bytes, processes=processes)
         self._afterwards.callback(group.remove)
         files = process.own_folder(order)

@@ -188,7 +188,7 @@ class Meter:
 
     def __init__(self, order: JobOrder, group: JobGroup) -> None:
         self._limits, self._group = order.limits, group
-        self._helpers, self._files = order.helpers, own_folder(order)
+        self._sandbox_processes, self._files = order.sandbox_processes, own_folder(order)
         self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._peak = 0
         self._cpu_s = 0.0
@@ -229,7 +229,7 @@ class Meter:
         limits = self._limits
         living = [each for each in relatives if not each.is_zombie]
         cpu_s = self.cpu_s(sum(each.cpu_s for each in relatives))
-        threads = sum(each.threads for each in living) - self._helpers
+        threads = sum(each.threads for each in living) - self._sandbox_processes
         if threads > limits.processes:
             return exceeded(JobState.PROCESS_LIMIT, limits, threads)
         memory = 0 if self._group.holds_memory else sum(each.resident_bytes for each in living)
