@@ -79,7 +79,7 @@ def test_a_level_that_there_is_not_is_refused_before_the_start(folder: Path) -> 
 
 
 def test_a_node_of_a_wire_without_runs_says_that_no_plan_runs(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n", node={"wire": "fedbiomed4"})
+    folder = made_folder(tmp_path / "n", node={"wire": "fedbiomed4"}, runs={})
 
     assert told(folder, "status")["runs"]["enabled"] is False
     assert "no plan runs here" in node(folder, "status").stdout
