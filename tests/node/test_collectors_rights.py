@@ -59,7 +59,7 @@ def read(roots: Roots) -> dict[str, Any]:
     sample = reader.read(at(1000))
     reader.close()
     found = {"values": sample.values, "reasons": sample.reasons, "report": reader.capabilities()}
-    return found | {"hardware": hardware(roots)}
+    return found | {"hardware": hardware.__wrapped__(roots)}  # which remembers nothing
 
 
 def read_as_nobody(roots: Roots) -> dict[str, Any]:
