@@ -77,10 +77,10 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
         (["--pid", "1", "--", "true"], "give either --pid"),
     ],
 )
-def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:
-    done = job(*words)
+def test_wrong_use_is_told_before_anything_runs(tmp_path: Path, words: list[str], hint: str) -> None:
+    done = job(*words, cwd=tmp_path)
 
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout, [*tmp_path.iterdir()]) == (2, "", [])
     assert hint in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
