@@ -21,6 +21,7 @@ from tests.broker.shell import FEDMON, answer, fedmon_broker, foreground
 from tests.support.brokers import takes_messages
 from tests.support.passwords import PASSWORD
 from tests.support.requirements import require
+from tests.support.shell import fedmon
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -54,7 +55,7 @@ def test_it_answers_when_it_says_so_and_stops_cleanly(engine: str, number: int, 
 def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         port = foreign.getsockname()[1]
-        finished = fedmon_broker("start", "--port", str(port), "--data-dir", tmp_path)
+        finished = fedmon("broker", "start", "--port", str(port), "--data-dir", tmp_path)
 
     assert finished.returncode == 4
     assert f"port {port} of 127.0.0.1 is in use" in finished.stderr
@@ -64,7 +65,7 @@ def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
     with foreground("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path) as first:
-        finished = fedmon_broker("start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path, "--json")
+        finished = fedmon("broker", "start", "--port", "0", "--engine", "embedded", "--data-dir", tmp_path, "--json")
 
     assert finished.returncode == 4
     assert str(first.process.pid) in json.loads(finished.stdout)["error"]["message"]
@@ -72,7 +73,7 @@ def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_without_users_the_network_is_refused(host: str, tmp_path: Path) -> None:
-    finished = fedmon_broker("start", "--host", host, "--port", "0", "--data-dir", tmp_path)
+    finished = fedmon("broker", "start", "--host", host, "--port", "0", "--data-dir", tmp_path)
 
     assert finished.returncode == 4
     assert "fedmon broker user add" in finished.stderr
@@ -81,7 +82,7 @@ def test_without_users_the_network_is_refused(host: str, tmp_path: Path) -> None
 def test_the_embedded_engine_refuses_a_folder_with_users(tmp_path: Path) -> None:
     with_one_user(tmp_path)
 
-    finished = fedmon_broker("start", "--engine", "embedded", "--port", "0", "--data-dir", tmp_path)
+    finished = fedmon("broker", "start", "--engine", "embedded", "--port", "0", "--data-dir", tmp_path)
 
     assert finished.returncode == 1
     assert "install mosquitto" in finished.stderr
@@ -173,7 +174,7 @@ def test_with_client_certificates_it_needs_the_authorities_and_no_password_and_t
     certificates = tmp_path / "certificates"
     start = ("start", "--port", "0", "--data-dir", tmp_path, "--client-certificates")
 
-    refused = fedmon_broker(*start)
+    refused = fedmon("broker", *start)
     for name in ("nodes", "researchers"):
         make_client_authority(certificates, name)
     certificate = make_client_certificate(certificates, "nodes", "hospital-a")

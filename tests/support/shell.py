@@ -19,7 +19,10 @@ FEDMON = [sys.executable, "-m", "fedmon"]
 
 
 def fedmon(
-    *arguments: str, environ: Mapping[str, str] | None = None, timeout_s: float = 60.0, cwd: Path | None = None
+    *arguments: str | Path,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run one shell verb to its end, without a terminal."""
     return subprocess.run(

@@ -23,7 +23,7 @@ from tests.support.environment import plain_environment
 def fedmon_here(
     *arguments: object, environ: Mapping[str, str] | None = None, cwd: Path | None = None, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run one verb to its end, without a terminal; not for verbs that become another program, nor for threads."""
+    """Run one verb to its end, without a terminal: none that takes signals, starts threads or changes its program."""
     words, out, err, typing = list(map(str, arguments)), _stream(), _stream(), _stream(typed)
     code: object = 0
     with (
