@@ -19,10 +19,7 @@ FEDMON = [sys.executable, "-m", "fedmon"]
 
 
 def fedmon(
-    *arguments: str | Path,
-    environ: Mapping[str, str] | None = None,
-    timeout_s: float = 60.0,
-    cwd: Path | None = None,
+    *arguments: str | Path, environ: Mapping[str, str] | None = None, timeout_s: float = 60.0, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one shell verb to its end, without a terminal."""
     return subprocess.run(
@@ -65,10 +62,9 @@ def foreground(
     *words: str | Path,
     environ: Mapping[str, str] | None = None,
     program: Sequence[str] = FEDMON,
-    code: int = 0,
     start_new_session: bool = False,
 ) -> Iterator[Foreground]:
-    """Begin a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to with ``code``.
+    """Begin a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to.
 
     Its environment is that of the test, if no other is given.
     """
@@ -84,7 +80,7 @@ def foreground(
         try:
             running = Foreground(process, _document(process))
             yield running
-            assert process.poll() is not None or running.stop() == code
+            assert process.poll() is not None or running.stop() == 0
         finally:
             process.kill()
 
