@@ -26,7 +26,7 @@ from tests.support.kept_demo import kept_demo
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.notebooks import run_notebook
 from tests.support.requirements import require
-from tests.support.shell import FEDMON, Foreground, begun
+from tests.support.shell import Foreground, begun
 from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
 from tests.support.terminal import Terminal
@@ -367,8 +367,7 @@ def test_a_kept_demo_ends_with_all_its_processes(kept: Foreground) -> None:
 
 
 def test_closing_the_terminal_ends_a_demo_with_all_its_processes() -> None:
-    # Whoever runs the tests may ignore the signal.
-    with Terminal("demo", program=["env", "--default-signal=HUP", *FEDMON]) as terminal:
+    with Terminal("demo") as terminal:
         terminal.read_until("[2/9]")  # until every node is online
         demo = psutil.Process(terminal.process.pid)
         processes = demo.children(recursive=True)
