@@ -123,7 +123,7 @@ class Load:
                 for plan in call_daemon(node.folder, "plan-list")["plans"]:
                     if plan["status"] == "pending":
                         sha256 = plan["sha256"]
-                        call_daemon(node.folder, "plan-decide", plan=sha256, sha256=sha256, status="approved")
+                        call_daemon(node.folder, "plan-decide", plan=sha256, status="approved")
                         self.decided[node.folder.name, sha256] += 1
 
     def _run_plans(self) -> None:
