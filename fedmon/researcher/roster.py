@@ -356,9 +356,9 @@ class Roster:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
 
     def cleared(self, node_id: NodeId, now: Moment) -> None:
-        """Take a node out whose retained presence was deleted at the broker, unless it is alive."""
+        """Take a node out whose retained presence was deleted at the broker, unless it is heard."""
         with self._lock:
             self._beyond.discard(node_id)
             entry = self._entries.get(node_id)
-            if entry is not None and (entry.state is NodeState.OFFLINE or entry.is_stale(now)):
+            if entry is not None and (entry.last_seen is None or not entry.view(now).is_online):
                 del self._entries[node_id]

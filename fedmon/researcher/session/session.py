@@ -28,7 +28,7 @@ from fedmon.common.wire.samples import AddScalar
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
-from fedmon.researcher.asking.request import DISCOVERY_S, Asker
+from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_FOR_STALE_EVERY_S = 5.0
+ANNOUNCES_WITHIN_S = 1.0
+"""How long a node whose presence was cleared may take to announce itself again; an admin may not ping it."""
 EVENTS = ("presence", "telemetry")
 QUEUES_FOLDER = "replies"
 _DECODERS: dict[Channel, Callable[[bytes], Any]] = {
@@ -129,7 +131,7 @@ class Session:
         self._stale_at = 0.0
         self._lock = threading.Lock()
         self._subscriptions: dict[str, list[Subscription]] = {event: [] for event in EVENTS}
-        self._clearing: dict[NodeId, threading.Event] = {}
+        self._clearing: dict[NodeId | None, tuple[threading.Event, threading.Event]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -149,7 +151,7 @@ class Session:
             consumer.close()
         self.pending.stop()
         self.replies.release()
-        for event in (self.roster.settled, *list(self._clearing.values())):
+        for event in (self.roster.settled, *(event for both in list(self._clearing.values()) for event in both)):
             event.set()
         for stream in list(self.logs.streams):
             stream.remove()
@@ -196,21 +198,20 @@ class Session:
         node = self.roster.get(node_id, Moment.now())
         if node is None:
             raise NotFoundError(f"node {node_id!r} was never heard of; `fedmon nodes` lists the known ones")
-        is_alive = node.is_online and node.last_seen is not None
-        if not is_alive and node.state is not NodeState.OFFLINE:
-            # A node that does not answer is stale from now on: the roster drops it once the broker has cleared it.
-            asked = self.asker.answers(self.asker.request(Ping), [node_id], timeout_s=DISCOVERY_S)
-            is_alive = len(asked.answers) > 0
-        if is_alive:
-            raise ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
-        cleared = self._clearing.setdefault(node_id, threading.Event())
+        is_online = ConflictError(f"node {node_id!r} is online; only a node that is gone can be forgotten")
+        if node.last_seen is not None and node.is_online:
+            raise is_online
+        cleared, announced = self._clearing.setdefault(node_id, (threading.Event(), threading.Event()))
         try:
             if not self.connection.publish(topics.status(node_id), b"", qos=1, retain=True):
                 raise self.connection.lost_error()
-            cleared.wait(timeout_s)
+            if cleared.wait(timeout_s) and node.state is not NodeState.OFFLINE:
+                announced.wait(ANNOUNCES_WITHIN_S)
         finally:
             self._clearing.pop(node_id, None)
         self.asker.check_open()
+        if announced.is_set():
+            raise is_online
         if not cleared.is_set():
             raise ConflictError(
                 f"the broker did not let {self.researcher_id} clear the retained messages of {node_id!r} within "
@@ -297,13 +298,16 @@ class Session:
 
     def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
         """Take the presence of a node, or that it was cleared at the broker."""
+        cleared, announced = self._clearing.get(address.node_id, (None, None))
         if address.node_id is not None and not payload:
             self.roster.cleared(address.node_id, Moment.now())
-            if (cleared := self._clearing.get(address.node_id)) is not None:
+            if cleared is not None:
                 cleared.set()
             return
         presence = decode_presence(payload)
         if self._is_from(address, presence):
+            if announced is not None and not retained and presence.state != "offline":
+                announced.set()
             change = self.roster.presence(presence, retained=retained, now=Moment.now())
             if change is not None:
                 self._changed(change)
