@@ -210,6 +210,7 @@ def stop(
         over = [one for one, part in handle.states().items() if part.is_over]
         # A node that was named and not reached may still run it.
         outcomes = handle.stop(nodes=[one for one in node or handle.nodes if one not in over])
+        handle.expect(list(outcomes.ok))
         done = any(all(states[one].is_over for one in outcomes.ok) for states in handle.changes(timeout))
         told = "not stopped" if not outcomes.ok else "asked to end; not over yet" if not done else "ended"
         first = told if outcomes else "it was over already"

@@ -846,16 +846,24 @@ def environ(mosquitto: Broker, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("refuses", "code", "said"), [(True, 4, "not stopped"), (False, 6, "asked to end; not over yet")]
+    ("case", "code", "said"),
+    [
+        ("refused", 4, "not stopped"),
+        ("goes on", 6, "asked to end; not over yet"),
+        ("first not reached", 6, "asked to end; not over yet"),
+    ],
 )
 def test_the_shell_says_with_its_exit_code_that_a_run_was_not_stopped_or_goes_on(
-    a: RunningNode, federate: Open, environ: dict[str, str], refuses: bool, code: int, said: str
+    a: RunningNode, b: RunningNode, federate: Open, environ: dict[str, str], case: str, code: int, said: str
 ) -> None:
-    handle = started(federate(), nodes=["a"])
-    if refuses:
+    handle = started(federate())
+    b.end(handle.job_id, result=json_parcel({}))
+    if case == "refused":
         a.refuse("stop")
+    elif case == "first not reached":
+        a.answer = lambda request: None if request["command"] == "job-status" else a.honest(request)
 
-    done = fedmon_here("runs", "stop", handle.job_id, "--timeout", "0.5", environ=environ)
+    done = fedmon_here("runs", "stop", handle.job_id, "-n", "a,b", "--timeout", "0.5", environ=environ)
 
     assert (done.returncode, done.stdout.splitlines()[0]) == (code, f"job {handle.job_id}: {said}")
 
