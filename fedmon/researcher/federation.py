@@ -358,7 +358,7 @@ class Federation:
         Nodes that are new in the store begin ``history_s`` seconds back, with their newest 256 streams. ``to`` is the
         URL of a metrics store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the
         researcher's folder buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened, and
-        ConflictError while an earlier record of this process has it.
+        ConflictError while an earlier record of this federation has it.
         """
         from fedmon.researcher.samples.record import Record
 

@@ -31,8 +31,8 @@ from fedmon.researcher.samples.resend import Resend, StreamFollower
 logger = logging.getLogger(__name__)
 
 LEASE_S, RENEW_EVERY_S, FLUSH_S = 30.0, 10.0, 2.0
-UNMATCHED_AFTER_S = 60.0
-"""After so long a metric that was not measured may be a wrong name: the slowest lane of a node reads every 60 s."""
+UNMATCHED_AFTER_S = 75.0
+"""After so long a metric that did not come may be a wrong name: nodes read all within 60 s, and send them in 10 s."""
 MANY_NODES = 1_000
 LONG_LEASE_S, RENEW_RARELY_S = 60.0, 20.0
 """With more nodes than that: each renewal is answered by every one of them."""
@@ -82,7 +82,7 @@ class SampleConsumer(Closing):
         self._consumers, self.wish = consumers, wish
         self._unmatched = set(metrics or ())
         self._wanted = chooser(metrics, unmatched=self._unmatched)
-        self._unmatched_due = Deadline(UNMATCHED_AFTER_S)
+        self._unmatched_due, self._chosen_from = Deadline(UNMATCHED_AFTER_S), 0
         self._refused: dict[NodeId, str] = {}
         self.closed = False
 
@@ -111,7 +111,7 @@ class SampleConsumer(Closing):
             self._granted(NodeId(reply.node_id), reply)
         elif isinstance(reply, Error | MonitorReply):
             self._refused[NodeId(reply.node_id)] = reply.reason
-        if self._unmatched_due.passed():
+        if self._chosen_from and self._unmatched_due.passed():
             self._unmatched_due = Deadline(None)
             self._tell_unmatched()
 
@@ -120,16 +120,14 @@ class SampleConsumer(Closing):
 
     def _chosen(self, batch: Batch) -> Batch:
         """Return a batch with its wanted series alone."""
+        self._chosen_from += len(batch.t)
         return batch if self._wanted is None else batch.only(list(filter(self._wanted, batch.columns)))
-
-    def _taken(self) -> int:
-        """Return how many samples were taken so far."""
-        return 0
 
     def _tell_unmatched(self) -> None:
         """Warn of each wanted metric that none of the samples has, if any came."""
-        if self._unmatched and (samples := self._taken()):
-            logger.warning("none of %d samples has a metric %s", samples, joined(sorted(self._unmatched), last=" or "))
+        if self._unmatched and self._chosen_from:
+            metrics = joined(sorted(self._unmatched), last=" or ")
+            logger.warning("none of %d samples has a metric %s", self._chosen_from, metrics)
 
 
 class Consumers:

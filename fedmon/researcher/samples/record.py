@@ -81,9 +81,9 @@ class Record(SampleConsumer):
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
     continued, also after a crash; other nodes begin ``history_s`` back, if they still have those samples.
-    ``store`` sends the samples on to a metrics store; None without one. Raises StorageError, ConflictError if another
-    record of this process has the file, and InvalidInputError for an endless history, without path and store, or on a
-    wire that numbers no samples.
+    ``store`` sends the samples on to a metrics store; None without one. Raises StorageError, ConflictError if an
+    earlier record of the federation has the file, and InvalidInputError for an endless history, without path and store,
+    or on a wire that numbers no samples.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Record(SampleConsumer):
         url = None if to is None else import_url(to, tenant=settings.store.tenant)
         self.path = path or settings.folder / BUFFER_NAME
         if any(isinstance(one, Record) and one.path == self.path for one in consumers.all):
-            raise ConflictError(f"{self.path} is recorded by this process already: stop that record, or name another")
+            raise ConflictError(f"{self.path} is recorded already: stop that record, or name another")
         self.store: StorePush | None = None
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(self.path, max_bytes=None if path else BUFFER_BYTES)
@@ -176,9 +176,6 @@ class Record(SampleConsumer):
     stop = close
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
-
-    def _taken(self) -> int:
-        return self._writer.stored
 
     def has_room(self, share: float) -> bool:
         """Tell whether samples may be put; see `Sink`."""

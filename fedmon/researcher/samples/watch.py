@@ -119,9 +119,6 @@ class Watch(SampleConsumer):
 
     # --- called on the inbox thread ----------------------------------------------------------------------------------
 
-    def _taken(self) -> int:
-        return self.delivered
-
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
         self._capabilities[node_id] = reply
 

@@ -189,7 +189,7 @@ def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_pat
         federation.record(tmp_path / "x", history_s=-1)
     with pytest.raises(InvalidInputError, match="neither a file nor a store is given"):
         federation.record()
-    with federation.record(tmp_path / "x"), pytest.raises(ConflictError, match="is recorded by this process already"):
+    with federation.record(tmp_path / "x"), pytest.raises(ConflictError, match="is recorded already"):
         federation.record(tmp_path / "x")
     federation.record(tmp_path / "x").stop()
     for watching in (federation.monitor, lambda metrics: federation.record(tmp_path / "x", metrics=metrics)):
