@@ -100,7 +100,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)  # True equals 1
 
 
-def _typed(kind: Types, value: Any) -> Any:
+def typed(kind: Types, value: Any) -> Any:
     """Return a value in the form of a type. Raises ValueError with the reason."""
     is_number = not isinstance(value, (bool, str, bytes))
     try:
@@ -309,7 +309,7 @@ class Attribute:
         """Return a value as type, list and range allow it. Raises ValueError with the reason."""
         if value is None:
             return None
-        value = _typed(self.type, value)
+        value = typed(self.type, value)
         if self.allowed is not None:
             same = [each for each in self.allowed if _is_same(each, value)]
             if not same:

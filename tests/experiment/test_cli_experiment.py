@@ -180,6 +180,7 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
         ('type = "Collector"\nguid = -3', "wrong-attribute", "guid -3 is not a positive whole number"),
         ('type = "fedmon::Monitor"\nattributes = { metrics = ["host_cpu_buzy_ratio"] }', "wrong-attribute",
          "did you mean 'host_cpu_busy_ratio'?"),
+        ('type = "fedmon::Job"\nattributes = { inputsFrom = true }', "wrong-attribute", "it is of type bool"),
     ],
 )  # fmt: skip
 def test_a_check_tells_once_what_registering_refuses(shell: Shell, part: str, kind: str, said: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.experiment.attributes import Flags, Trace
+from fedmon.experiment.attributes import Flags, Trace, Types, typed
 from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError
 from fedmon.experiment.journal import Reports
@@ -92,7 +91,7 @@ class Job(LinkedResource):
         CheckedAttribute("inputs", "Content of context.inputs in the plan.", inputs,
                          f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays", is_path=True),
         CheckedAttribute("inputsFrom", "The fedmon::Aggregator whose result is added to the inputs.",
-                         lambda value: value if isinstance(value, str) else operator.index(value),
+                         lambda value: value if isinstance(value, str) else typed(Types.Integer, value),
                          "the guid or the name of a resource"),
         CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
                          'a JSON object, such as {"wall_s": 60}'),
