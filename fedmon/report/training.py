@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple, TypeAlias
@@ -112,31 +111,32 @@ class Trainings:
         return Training(group, curves, self._weights.get(group, {}))
 
     def _numbers(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the number of the curve of each node and job, one for a job; one that continues others has theirs."""
+        """Return the number of the curve of each node and job: the newest that a job continues on all nodes of both."""
         jobs: dict[str, dict[str, _Run]] = defaultdict(dict)
         for node_id, job in keys:
             jobs[job][node_id] = self._runs[node_id, job]
         found: dict[tuple[str, str], int] = {}
-        curves: list[dict[str, _Run]] = [{}]
+        curves: dict[int, dict[str, _Run]] = {}
         for job, runs in sorted(jobs.items(), key=lambda one: (min(run.first[0] for run in one[1].values()), one[0])):
-            if curves[-1]:
-                curves.append({})
-            before = [{node_id: curve[node_id] for node_id in runs.keys() & curve.keys()} for curve in curves]
-            fitting = [at for at, ends in enumerate(before)
-                       if all(runs[node_id].continues(end) for node_id, end in ends.items())]  # fmt: skip
-            number = max(fitting, key=lambda at: max((end.last[0] for end in before[at].values()), default=-math.inf))
+            fitting = (
+                at
+                for at, curve in reversed(curves.items())
+                if all(run.continues(curve[node_id]) for node_id, run in runs.items() if node_id in curve)
+            )
+            number = next(fitting, len(curves))
+            curve = curves.setdefault(number, {})
             for node_id, run in runs.items():
-                curves[number][node_id] = run._replace(first=curves[number].get(node_id, run).first)
+                curve[node_id] = run._replace(first=curve.get(node_id, run).first)
                 found[node_id, job] = number
         return found
 
 
 def _goes_on(step: float, first: float, last: float) -> bool:
-    """Tell whether a step continues a training: after the last one, or from a checkpoint of regular ones.
+    """Tell whether a step continues a training of such steps: after the last one, or from a checkpoint.
 
-    The last of these is lost with less than half of the steps, unless there was none.
+    Since the last of regular checkpoints at most half of the steps were lost; before the first a training begins again.
     """
-    return bool(step - first >= (last - first) / 2)
+    return bool(step > first and step - first >= (last - first) / 2)
 
 
 def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> list[LearningCurve]:

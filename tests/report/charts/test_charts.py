@@ -294,11 +294,15 @@ DRAWN: dict[str, tuple[list[Batch], str, dict[str, dict[float, float]]]] = {
         "reported_loss_per_node", {"Reported": {0: 4, 10: 1, 20: 2, 30: 3}}),
     "a second training of a program is a line of its own": (
         [TWICE], "reported_loss_by_step", {"n1": {0: 2, 1: 1.5, 2: 1.2, 3: 1}, "n1 (2)": {1: 3, 2: 2.5}}),
-    "a mean is of one job": (
-        [reported(node, job, at + begin, loss - at, at) for at in (0, 1)
-         for node, job, begin, loss in (("a", "7", 0, 9.0), ("a", "8", 10, 5.0), ("b", "8", 10, 3.0))],
-        "reported_loss_by_step",
-        {"a": {0: 9, 1: 8}, "a (2)": {0: 5, 1: 4}, "b (2)": {0: 3, 1: 2}, "mean (2)": {0: 4, 1: 3}}),
+    "a mean is of one job, or of the newest ones of its nodes": (
+        [reported(node, job, at + begin, loss - at, at) for at in (0, 1) for node, job, begin, loss in (
+         ("a", "7", 0, 9.0), ("a", "8", 10, 5.0), ("b", "8", 10, 3.0), ("c", "9", 10, 7.0))],
+        "reported_loss_by_step", {"a": {0: 9, 1: 8}, "a (2)": {0: 5, 1: 4}, "b (2)": {0: 3, 1: 2},
+                                  "c (2)": {0: 7, 1: 6}, "mean (2)": {0: 5, 1: 4}}),
+    "jobs that begin at the same step are lines of their own": (
+        [reported("n1", job, at, loss, step) for at, (job, loss, step) in enumerate(
+         (("7", 9.0, 10), ("8", 5.0, 10), ("8", 4.0, 20)))],
+        "reported_loss_by_step", {"n1": {10: 9}, "n1 (2)": {10: 5, 20: 4}}),
     "a job that continued from a checkpoint of another joins its line": (
         RESUMED, "reported_loss_by_step", {"n1": {0: 4, 1: 3, 2: 2, 3: 1}}),
     "a program that continued from a checkpoint has one line, also if its clock was set back": (
