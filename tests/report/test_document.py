@@ -189,7 +189,10 @@ def test_a_browser_draws_every_chart_that_is_open_under_the_pages_own_policy(
 
 MARKS = """<script>
 const marks = [], draw = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (...words) { marks.push(words[0]); draw.apply(this, words); };
+CanvasRenderingContext2D.prototype.fillText = function (...words) {
+  marks.push(words[1] < this.measureText(words[0]).width ? "cut off" : words[0]);
+  draw.apply(this, words);
+};
 </script>"""
 HOVER = """<script>
 document.body.style.width = "20rem";
@@ -203,12 +206,14 @@ document.title = [before === heights(), document.querySelector(".now").textConte
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_charts_stay_where_they_are_and_have_exact_marks_and_a_cursor_shows_the_reason_of_a_gap(tmp_path: Path) -> None:
     page = tmp_path / "r.html"
-    parts = [samples({"perplexity": [125_200.0, 125_900.0] * 30}, seq=seq) for seq in (0, 600)]
+    columns = {"likelihood": [-1_259_000.0, -1_252_000.0] * 30, "perplexity": [125_200.0, 125_900.0] * 30}
+    parts = [samples(columns, seq=seq) for seq in (0, 600)]
     write(recording(tmp_path / "gap.fmr", *parts), html=str(page))
     page.write_text(re.sub('<meta http-equiv="Content-Security[^>]*>', MARKS, page.read_text()) + HOVER)
 
     told = in_browser(page, tmp_path / "profile").stdout
-    assert re.search(r"<title>true .*no samples for .* 125200 125400 125600 125800\b", told)
+    marks = "-1.258e+6 -1.256e+6 -1.254e+6 -1.252e+6 .* 125200 125400 125600 125800".replace("+", "[+]")
+    assert re.search(rf"<title>true .*no samples for .* {marks}\b", told)
 
 
 def test_a_pdf_of_a_job_is_short_and_begins_with_a_picture(tmp_path: Path) -> None:

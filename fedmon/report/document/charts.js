@@ -22,7 +22,7 @@
 
   const number = (value, digits = 3) => {
     if (value == null) return "–";
-    const size = Math.abs(value), rounded = +value.toPrecision(size >= 1000 ? Math.max(5, digits) : digits);
+    const size = Math.abs(value), rounded = +value.toPrecision(size >= 1000 ? Math.max(6, digits) : digits);
     return size >= 1e6 || (size > 0 && size < 1e-3) ? rounded.toExponential() : String(rounded);
   };
   const days = end - begin > 172800;
@@ -118,7 +118,7 @@
     });
     const axis = { stroke: palette.ink, grid: { stroke: palette.line, width: 1 }, ticks: { stroke: palette.line, size: 4 },
       font: "11px system-ui,sans-serif" };
-    const tall = Math.max(0, ...chart.limits.map(([, value]) => value));
+    const tall = Math.max(...chart.limits.map(([, value]) => value));
     const now = figure.querySelector(".now");
     const options = {
       width: isPrinted ? 320 : Math.max(200, place.clientWidth), height: 180, series, bands,
@@ -140,7 +140,8 @@
           for (let t = first; data.span[0] + t <= high + 1e-9; t += increment) found.push(data.span[0] + t);
           return found;
         } : undefined },
-      { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => number(tick, 6)) }],
+      { ...axis, size: (_, marks) => Math.max(58, ...(marks || []).map((mark) => 13 + 6.5 * mark.length)),
+        values: (_, ticks) => ticks.map((tick) => number(tick, 12)) }],
       tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       hooks: {
         drawAxes: overSteps ? [] : [gaps],
